@@ -18,7 +18,7 @@ from hookline.graph import placement
 
 _logger = logging.getLogger(__name__)
 
-_SAY_EVERY_SECS, _LOOK_EVERY_SECS = 10.0, 1.0
+_SAY_EVERY_SECS, _LOOK_EVERY_SECS, _AT_ONCE_SECS = 10.0, 1.0, 0.25
 START_TIMEOUT_SECS = 300.0
 """How long processes wait for one of them that has not come to the same place; it may still compile."""
 
@@ -35,6 +35,7 @@ class Peers:
 
     Attributes:
         observe: Called each second of a wait with what it is about, and with None when it is over; it may raise errors.
+        is_in_vain: Whether somebody in this process knows of a reason for `observe` to raise: it is called soon.
 
     Example:
         >>> from hookline.coordination.board import MemoryBoard
@@ -45,6 +46,7 @@ class Peers:
     def __init__(self, board: Board, index: int, count: int) -> None:
         self.board, self.index, self.count = board, index, count
         self.observe: Callable[[str | None], None] = lambda about: None
+        self.is_in_vain = False
         self._rounds: collections.Counter[str] = collections.Counter()
         self._part = 0
 
@@ -107,10 +109,10 @@ class Peers:
         return f"{place}/{number}"
 
     def _get(self, key: str, about: str, of: int, timeout_secs: float) -> str:
-        begun = said = clock.monotonic()
+        begun = said = looked = clock.monotonic()
         while True:
             left = begun + timeout_secs - clock.monotonic()
-            found = self.board.get(key, max(0.0, min(left, _LOOK_EVERY_SECS)))
+            found = self.board.get(key, max(0.0, min(left, _AT_ONCE_SECS)))
             if found is not None:
                 return found
             now = clock.monotonic()
@@ -125,7 +127,9 @@ class Peers:
             if now >= said + _SAY_EVERY_SECS:
                 _logger.info("Process %d waits for process %d (%s).", self.index, of, about)
                 said = now
-            self.observe(about)
+            if self.is_in_vain or now >= looked + _LOOK_EVERY_SECS:
+                looked = now
+                self.observe(about)
 
 
 @functools.cache

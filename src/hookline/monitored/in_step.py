@@ -128,7 +128,7 @@ class InStep:
 
     def lose(self, exception: BaseException) -> None:
         """Says which process is lost. This one ends without it, with status 75: nothing can be saved."""
-        self.has_failed = self._is_lost = True
+        self.has_failed = self._is_lost = self._peers.is_in_vain = True
         missing = ", ".join(map(str, self._launches.silent(_ANSWER_SECS))) or "another"
         text = f"Process {missing} is lost, and process {self._peers.index} ends: its last checkpoint is what remains."
         exception.add_note(text)
