@@ -51,7 +51,7 @@ test-in-step: $(READY)
 	@HOOKLINE_SCHEDULES=100000 HOOKLINE_REAL_SCHEDULES=1000 $(PYTEST) tests/coordination tests/monitored/test_in_step.py \
 		tests/monitored/test_schedules_in_step.py
 
-# Twenty jobs of two processes, each killed ten times.
+# Twenty jobs of two processes, of which one is killed, stopped or asked to end ten times.
 test-in-step-all: $(READY)
 	@HOOKLINE_KILLED_JOBS=20 HOOKLINE_KILLS=10 $(PYTEST) -s tests/distributed/test_in_step_kills.py -m campaign
 
@@ -102,7 +102,7 @@ bench-peers: $(TF_PYTHON)
 
 # The other benchmarks: large models, summaries, iterators, workers. Each says what it measures.
 bench-more: $(READY)
-	@set -e; for name in data_iterator gradual_start large_model loop parameter_server summary_writer tf1_scripts; do \
+	@set -e; for name in data_iterator gradual_start large_model loop parameter_server summary_writer tf1_scripts in_step_scale; do \
 		echo "== $$name"; TF_PYTHON=$(TF_PYTHON) $(BIN)/python benchmarks/$$name.py; done
 
 # Skips with a word where the peers have no environment: make .venv-peers/bin/python sets one up.

@@ -26,7 +26,7 @@ START_TIMEOUT_SECS = 300.0
 class Peers:
     """The processes that run in step. Each of them calls the same methods in the same order, for each `about`.
 
-    The chief is process 0. It reads what all have to say, and answers all: two messages a process.
+    The chief is process 0. It reads what all have to say, and answers all: three messages a process.
 
     Args:
         board: Where they write.
