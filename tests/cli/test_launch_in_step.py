@@ -264,6 +264,34 @@ def test_one_that_fails_leaves_at_once_with_a_traceback_of_the_script_alone(scri
     assert lines[-1].startswith("The launcher has called it. Call hookline.distributed.initialize()")
 
 
+ALONE = """
+import os, signal, sys, time
+import jax, jax.numpy as jnp
+from jax.experimental import multihost_utils
+
+multihost_utils.process_allgather(jnp.ones(2))
+print("begun", flush=True)
+if jax.process_index() == int(sys.argv[1]):
+    os.kill(os.getpid(), signal.SIGSTOP)
+while sys.argv[2] == "in":
+    multihost_utils.process_allgather(jnp.ones(2))
+time.sleep(120)
+"""
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("where", ["in", "out"])
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_one_that_is_stopped_in_or_out_of_a_collective_ends_all_within_the_heartbeat(script, capsys, stopped, where):
+    begun = clock.monotonic()
+    assert run(script(ALONE), str(stopped), where) in (75, 134)
+    # JAX looks at signs of life now and then: up to twice the heartbeat of 10 s, and the start.
+    assert clock.monotonic() - begun < 40
+    out, err = capsys.readouterr()
+    assert out.count("begun") == 2
+    assert f"process {1 - stopped} " in err
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path

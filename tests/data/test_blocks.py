@@ -25,6 +25,9 @@ from hookline.data import reader as reading_ahead
 from hookline.data.arrays import ArraysIterator
 from hookline.testing import FakeClock
 
+LENGTHS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+"""How long the blocks of a reader are, by the capacity that they were asked for."""
+
 
 @contextlib.contextmanager
 def reading(source, shared=False, **options):
@@ -61,10 +64,6 @@ def taken(reader, most, capacity=None, to_come=1):
     assert lengths.setdefault(capacity, length) == length, "a program is compiled for each length"
     rows = range(item.start, item.start + item.count)
     return item, [np_tree(jax.tree.map(lambda leaf, row=row: leaf[row], item.value)) for row in rows]
-
-
-LENGTHS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-"""How long the blocks of a reader are, by the capacity that they were asked for."""
 
 
 def used(reader, most, capacity=None):
