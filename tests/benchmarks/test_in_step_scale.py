@@ -1,4 +1,4 @@
-"""What the docs say of many processes in step is what their protocol does: it counts messages, and simulates seconds."""
+"""The docs say of many processes in step what their protocol does: messages are counted, and seconds simulated."""
 
 from __future__ import annotations
 
