@@ -225,6 +225,14 @@ class Ahead:
         value, position, size = row[0]
         one, count, capacity = None, len(row), 0
         is_placed = not (self._places.stay_on_host and self._form.why_no_blocks is None)
+        if size is not None and self.demand.capacity == 1 and not is_placed:
+            # Runs take them one by one.
+            before, self._count = self._count, self._count + size
+            alone = enumerate(batches.rows(value, size))
+            items = [Item(self, before + place + 1, batch, place, position=position) for place, batch in alone]
+            self._reached = items[-1].place
+            self._add(*items)
+            return
         if size is not None:
             count, capacity = size, len(jax.tree.leaves(value)[0])
             one = jax.tree.map(_one, value) if is_placed else None
@@ -240,9 +248,9 @@ class Ahead:
         self._reached = item.place
         self._add(item)
 
-    def _add(self, item: Item, *, in_front: bool = False) -> None:
+    def _add(self, *items: Item, in_front: bool = False) -> None:
         with self._lock:
-            (self.items.appendleft if in_front else self.items.append)(item)
+            (self.items.extendleft if in_front else self.items.extend)(items)
             self._tell()
 
     # By the runs ------------------------------------------------------------------------------------------------
@@ -283,7 +291,8 @@ class Ahead:
             found = item.take_first() if item.capacity else item
             if found is item or not item.count:
                 self.items.popleft()
-            self._tell()
+            if self.thread is not None:
+                self._tell()
         if found is not item and not self._places.stay_on_host:
             found.value = self._places.put(found.value)
         return found

@@ -76,6 +76,16 @@ def row(block: Any, place: int) -> Any:
     )
 
 
+def rows(block: Any, count: int) -> list[Any]:
+    """Returns the first batches of a block, alone."""
+    leaves, structure = jax.tree.flatten(block)
+    picked = [
+        leaf[:count] if isinstance(leaf, np.ndarray) else [_picked(leaf, place) for place in range(count)]
+        for leaf in leaves
+    ]
+    return [structure.unflatten(row) for row in zip(*picked, strict=True)] if picked else [block] * count
+
+
 @jax.jit
 def _picked(leaf: jax.Array, place: int) -> jax.Array:
     return jax.lax.dynamic_index_in_dim(leaf, place, keepdims=False)

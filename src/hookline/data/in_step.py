@@ -159,6 +159,9 @@ class ReaderInStep(Reader):
     def ready(self, most: int = 1) -> int:  # noqa: D102
         return self._ahead.ready(most)
 
+    def take(self) -> Item | None:  # noqa: D102
+        return super().take() if self.ready() else None
+
     def wait(self, most: int = 1, capacity: int = 1, to_come: float = 1) -> None:  # noqa: D102
         if self._form.why_no_blocks is not None:
             most = 1
@@ -200,7 +203,7 @@ class ReaderInStep(Reader):
             ahead.end(node.node_def, math.inf, None, is_known=False)
 
     def position(self) -> Position:  # noqa: D102
-        own = self._position()
+        own = self._value()
         value = own
         if self._joint.is_part:
             every = self._joint.peers.gather(f"position of {self._node.name}", positions.encoded(own))

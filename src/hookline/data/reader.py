@@ -23,7 +23,7 @@ from hookline.session import Position
 _logger = logging.getLogger(__name__)
 
 # Of a source that gives many at once so many are read for runs that take one each, unless they are large.
-_AT_ONCE, _AT_ONCE_BYTES = 16, 2**18
+_AT_ONCE, _AT_ONCE_BYTES = 64, 2**18
 # And so many for runs that take blocks, of which each then takes a part.
 _IN_BLOCKS, _IN_BLOCKS_BYTES = 256, 2**20
 _LARGE_BYTES = 2**30
@@ -48,7 +48,7 @@ class Reader:
     ) -> None:
         self._node, self._sequence, self._form = node, sequence, form
         self._prefetch, self._places = prefetch, places
-        self._position: Callable[[], dict[str, Any]] = lambda: START
+        self._position: tuple[Callable[[int], dict[str, Any]], int] = (lambda _: START, 0)
         self._coord: Coordinator | None = None
         # The source is read in the mesh in which the session was made, also by a thread of ours.
         self._home = placement.current()
@@ -59,7 +59,7 @@ class Reader:
 
     def _set_out(self, begun: tuple[Iterator[Read], Demand] | None = None) -> None:
         """Starts a pass after the position."""
-        position = self._position()
+        position = self._value()
         self._used, self._before = 0, position["count"]
         ahead = self._ahead = self._kind(
             self._sequence.read, lambda: position, begun, self._form, self._places, self._prefetch
@@ -145,9 +145,14 @@ class Reader:
         front = self._ahead.front
         return front is not None and isinstance(front.error, StopIteration)
 
-    def take(self) -> Item:
-        """Returns the next batch."""
-        return self._ahead.take()
+    def take(self) -> Item | None:
+        """Returns the next batch; None where it is to be awaited, or raises what `check` raises."""
+        ahead = self._ahead
+        if not ahead.items and not self.ready():
+            return None
+        if not ahead.items or ahead.items[0].error is not None:
+            self.check()
+        return ahead.take()
 
     def take_block(self, count: int, capacity: int) -> Item:
         """Returns the next `count` batches, which are ready, in a block with room for `capacity` or more."""
@@ -163,18 +168,22 @@ class Reader:
         """Moves the position past the last batch of an item."""
         # A host operation may have made another run, or a restore, inside the run that took this.
         if item.way is self._ahead and item.number > self._used:
-            self._used, self._position = item.number, item.place
+            self._used, self._position = item.number, (item.position, item.start + item.count - 1)
 
     # Where it is ------------------------------------------------------------------------------------------------
 
     def position(self) -> Position:
         """Returns the session's position, regardless of batches read ahead."""
-        value = self._position()
+        value = self._value()
         return Position(value, lambda: self._sequence.saved(value))
+
+    def _value(self) -> dict[str, Any]:
+        position, place = self._position
+        return position(place)
 
     def go_to(self, position: dict[str, Any]) -> None:
         """Continues after a checkpoint's position; the next run that needs a batch reads up to there."""
-        self._position = lambda: position
+        self._position = (lambda _: position), 0
         self._set_out_again()
 
     def _set_out_again(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from itertools import repeat
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,9 +26,7 @@ from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan import Plan, input_tensors
 from hookline.session.programs import Programs, Request
 from hookline.session.slots import Block, Elsewhere, Flat, Slot
-from hookline.session.sources import OpenSource, feed
-
-T = TypeVar("T")
+from hookline.session.sources import NOT_READY, OpenSource, feed
 
 CHANGED = object()
 """In place of results: nothing was run, for the global step is not where it was expected."""
@@ -182,13 +180,20 @@ class CachedStep:
         session, run = self._session, Run()
         run.feeds = [*map(called, self._feeders, values)] if values else ()
         try:
-            if self._nodes:
-                made = self._run_with_batches(run, expected)
-            else:
+            if nodes := self._nodes:
+                run.begin()
+            made = NOT_READY
+            while True:
                 with self._lock:
                     if not session.usable:
                         session.check_usable()
-                    made = self.dispatch(run, expected)
+                    if nodes:
+                        made = feed(nodes, self._opened or self._open(), run, self.dispatch, run, expected)
+                    else:
+                        made = self.dispatch(run, expected)
+                if made is not NOT_READY:
+                    break
+                self._await_batches(1, 1)
             if made is CHANGED:
                 return CHANGED
             ahead = session.ahead
@@ -199,35 +204,15 @@ class CachedStep:
             raise session.map_error(error) from error
         return self._nothing if self._is_plain else self.results(run)
 
-    def _run_with_batches(self, run: Run, expected: int | None) -> Any:
-        run.begin()
-        dispatch = lambda _: self.dispatch(run, expected)  # noqa: E731
-        return self.when_available(lambda _: feed(self._nodes, self._opened, run, dispatch))
+    def _open(self) -> Sequence[OpenSource]:
+        self._opened = self._session.staged.sources.opened(self._nodes)
+        return self._opened
 
-    def when_available(self, make: Callable[[int], T], most: int = 1, to_come: float = 1) -> T:
-        """Waits for batches, and then calls a function with the session locked.
-
-        Args:
-            make: It is given for how many steps there are batches, each of one form: from 1 to `most`.
-            most: As above.
-            to_come: How many steps this run and those that follow will make, as far as that is known.
-        """
-        session = self._session
-        while True:
-            with self._lock:
-                if not session.usable:
-                    session.check_usable()
-                sources = self._opened
-                if not sources:
-                    sources = self._opened = session.staged.sources.opened(self._nodes)
-                count = most
-                for source in sources:
-                    count = min(count, source.ready(most))
-                if count:
-                    return make(count)
-            for source in sources:  # Not under the lock: a batch may take its time.
-                if not source.ready(most):
-                    source.wait(most, self.capacity, to_come)
+    def _await_batches(self, most: int, to_come: float) -> None:
+        """Waits for a batch of each source; not under the lock, for it may take its time. See `OpenSource.wait`."""
+        for source in self._opened:
+            if not source.ready(most):
+                source.wait(most, self.capacity, to_come)
 
     def run_staged(
         self,

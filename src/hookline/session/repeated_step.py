@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -18,6 +18,8 @@ from hookline.session.plan import input_tensors
 from hookline.session.programs import Request
 from hookline.session.sharing import PURE
 from hookline.session.sources import feed
+
+T = TypeVar("T")
 
 
 class RepeatedStep(CachedStep):
@@ -89,9 +91,23 @@ class RepeatedStep(CachedStep):
     def available(self, most: int, to_come: float) -> int:
         """Waits for the next batches; returns how many of one form are there in a row, at most `most`.
 
-        `to_come` is as of `when_available`.
+        `to_come` is as of `run_several`.
         """
-        return self.when_available(lambda count: count, most, to_come)
+        return self._when_available(lambda count: count, most, to_come)
+
+    def _when_available(self, make: Callable[[int], T], most: int, to_come: float) -> T:
+        """Waits for batches, and then calls a function with the session locked, and with how many there are."""
+        session = self._session
+        while True:
+            with self._lock:
+                if not session.usable:
+                    session.check_usable()
+                count = most
+                for source in self._opened or self._open():
+                    count = min(count, source.ready(most))
+                if count:
+                    return make(count)
+            self._await_batches(most, to_come)
 
     def run_several(self, most: int, expected: int | None = None, *, exactly: bool = False, to_come: float = 1) -> Any:
         """Makes as many steps as there are batches of one form for, at most `most`.
@@ -100,7 +116,7 @@ class RepeatedStep(CachedStep):
             most: At most `capacity`.
             expected: As of `run_program`.
             exactly: Whether fewer will not do.
-            to_come: As of `when_available`.
+            to_come: How many steps this run and those that follow will make, as far as that is known.
 
         Returns:
             How many, and the results as of `run`; or `CHANGED`.
@@ -121,7 +137,7 @@ class RepeatedStep(CachedStep):
             return self._dispatch_several(run, expected)
 
         try:
-            if self.when_available(make, most, to_come) is CHANGED:
+            if self._when_available(make, most, to_come) is CHANGED:
                 return CHANGED
             ahead = session.ahead
             ahead.left -= min(run.count, ahead.heaviest)
@@ -137,14 +153,13 @@ class RepeatedStep(CachedStep):
         return run.count, self.results(run)
 
     def _dispatch_several(self, run: Run, expected: int | None) -> Any:
-        nodes = self._nodes
-        if not nodes:
-            return self.dispatch(run, expected, None, run.count, (np.array([run.count], np.int32),))
+        for source in self._opened:
+            source.check()
+        run.starts = {}
 
-        def start(items: Any) -> Any:
-            run.starts = {node: item.start for node, item in zip(nodes, items, strict=True)}
+        def start() -> Any:
             assert self.program is not None
             places = [run.starts[tensor.op] for tensor in self.program.inputs if isinstance(tensor.op, Source)]
             return self.dispatch(run, expected, None, run.count, (np.array([run.count, *places], np.int32),))
 
-        return feed(nodes, self._opened, run, start, capacity=self.capacity)
+        return feed(self._nodes, self._opened, run, start, capacity=self.capacity)

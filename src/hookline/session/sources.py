@@ -58,7 +58,11 @@ class OpenSource(Protocol):
         ...
 
     def take(self) -> Any:
-        """Returns the next item, which has its value as `value`."""
+        """Returns the next item, which has its value as `value`; None where it is to be awaited.
+
+        Raises:
+            BaseException: As of `check`.
+        """
         ...
 
     def take_block(self, count: int, capacity: int) -> Any:
@@ -95,12 +99,16 @@ class OpenSource(Protocol):
         ...
 
 
+NOT_READY: Any = object()
+"""In place of what a run returns: a batch is to be awaited first."""
+
+
 def feed(
     nodes: Sequence[Source],
     sources: Sequence[OpenSource],
     run: Run,
-    make: Callable[[Sequence[Any]], T],
-    *,
+    make: Callable[..., T],
+    *arguments: Any,
     is_used: Callable[[], bool] | None = None,
     capacity: int = 1,
 ) -> T:
@@ -110,23 +118,31 @@ def feed(
         nodes: The nodes of the sources.
         sources: The sources. None of them is awaited.
         run: The run, which gets to know the batches.
-        make: Makes it; it is given what was taken of each.
+        make: Makes it.
+        *arguments: What `make` is given.
         is_used: Whether the batches were used up; by default if it is applied.
         capacity: Above 1: its batches come in blocks of that capacity, of which it takes `run.count`.
+
+    Returns:
+        What `make` returns; or `NOT_READY`, and nothing is taken.
 
     Raises:
         OutOfRangeError: One has come to its end. Nothing is taken of the others.
     """
-    for source in sources:
-        source.check()
     run.applied = False
     items: list[tuple[OpenSource, Any]] = []
     try:
         for node, source in zip(nodes, sources, strict=True):
-            item = source.take() if capacity == 1 else source.take_block(run.count, capacity)
+            if capacity == 1:
+                item = source.take()
+                if item is None:
+                    return NOT_READY
+            else:
+                item = source.take_block(run.count, capacity)
+                run.starts[node] = item.start
             items.append((source, item))
             run.hosts[node] = item.value
-        return make([item for _, item in items])
+        return make(*arguments)
     finally:
         used = run.applied if is_used is None else is_used()
         for source, item in items:

@@ -92,7 +92,11 @@ class StagedRuns:
             nodes,
             self.sources.opened(nodes),
             run,
-            lambda _: self._exchange_now(step, run, options, metadata),
+            self._exchange_now,
+            step,
+            run,
+            options,
+            metadata,
             is_used=lambda: run.applied and not self._counted_before(step),
         )
 
