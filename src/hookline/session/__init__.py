@@ -1,4 +1,4 @@
-"""Computing it: sessions, their options, and the store of variables."""
+"""Sessions: runs of a graph, their options, and the store of variables."""
 
 from hookline.session.cached_step import CHANGED, CachedStep
 from hookline.session.config import SessionConfig

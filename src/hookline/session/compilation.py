@@ -1,4 +1,4 @@
-"""What a program says of its compilations: why there is one, how long it took, and when there are too many."""
+"""The log of a program's compilations: why each happened, how long it took, and a warning when there are too many."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Named = Iterable[tuple[str, Any]]
 
 
 class Compilations:
-    """The compilations of one program, told in the log as they happen.
+    """Logs the compilations of one program as they happen.
 
     Attributes:
-        traces: How many there were.
-        about: The program in words.
-        untold: Whether the log does not say yet how long the last one took.
+        traces: The number of compilations so far.
+        about: A description of the program.
+        untold: Whether the duration of the last compilation is still to be logged.
     """
 
     def __init__(self, what: str) -> None:
@@ -35,7 +35,7 @@ class Compilations:
         self._began = 0.0
 
     def begins(self, arguments: Named, why: str = "") -> None:
-        """Says that JAX has begun to trace the program, for arguments of these forms."""
+        """Logs that JAX has begun to trace the program for these arguments, and why."""
         forms = {name: _forms(value) for name, value in arguments}
         before, self._forms = self._forms, forms
         self.traces += 1
@@ -52,7 +52,7 @@ class Compilations:
             )
 
     def end(self) -> None:
-        """Says how long the last one took; called when the program has started."""
+        """Logs the duration of the last compilation; called when the program has started."""
         self.untold = False
         logger.info("Compiled it in %.2f s.", clock.monotonic() - self._began)
 

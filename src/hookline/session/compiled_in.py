@@ -1,4 +1,7 @@
-"""Fed numbers that are part of a program, because sizes depend on them: each other number is compiled anew."""
+"""Fed numbers that are constants of a compiled program, because sizes depend on them.
+
+Each new number is compiled anew.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import numpy as np
 
 @jax.tree_util.register_pytree_node_class
 class CompiledIn:
-    """An array without leaves: JAX sees its numbers in the structure of what a program takes.
+    """A pytree without leaves: the numbers of its array are part of the tree structure, and so static to `jax.jit`.
 
     Example:
         >>> jax.jit(lambda size: np.zeros(size.array))(CompiledIn(np.asarray(2))).shape
@@ -21,12 +24,12 @@ class CompiledIn:
         self.array = np.asarray(array)
 
     def tree_flatten(self) -> tuple[tuple[()], tuple[Any, ...]]:
-        """Returns no children, and what two such arrays have in common if they are equal."""
+        """Returns no children, and the numbers, dtype and shape, by which JAX compares two such arrays."""
         return (), (self.array.tobytes(), self.array.dtype.str, self.array.shape)
 
     @classmethod
     def tree_unflatten(cls, form: tuple[Any, ...], children: tuple[()]) -> CompiledIn:
-        """Returns the array of a form."""
+        """Builds the array again."""
         numbers, dtype, shape = form
         return cls(np.frombuffer(numbers, dtype).reshape(shape))
 
@@ -35,5 +38,5 @@ class CompiledIn:
 
 
 def plain(value: Any) -> Any:
-    """Returns what a traced function takes for an input: the array of one that is compiled in."""
+    """Returns the argument for a traced function: the array of a `CompiledIn`, any other value as it is."""
     return value.array if isinstance(value, CompiledIn) else value

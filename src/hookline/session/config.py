@@ -1,4 +1,4 @@
-"""How a session works, beside what it runs."""
+"""The configuration of a session."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from hookline import arguments
 
 @dataclasses.dataclass(frozen=True)
 class SessionConfig:
-    """Bounds of what a session keeps; the same for all its runs.
+    """Bounds on the work and the plans of a session, for all its runs.
 
     Attributes:
-        max_runs_ahead: How many runs the host may be ahead of the device; from 2 on. Each of them holds its feeds and
-            results. A signal, a NaN and a stop of the coordinator are acted on at most so many runs late. Where the
-            device is slower than the host, the host sleeps until half of them are computed, and then starts as many in
-            a row. With `steps_per_run` each step counts, but those of one run count for a quarter of the bound at most:
-            four runs may be on their way, however many steps they have. JAX itself lets 32 computations wait for a
-            device, and then wakes the host for each, which takes more of the processor. A run is one of them;
+        max_runs_ahead: The number of runs that the host may be ahead of the device; at least 2. Each of them holds its
+            feeds and results. A signal, a NaN and a stop of the coordinator take effect at most this many runs late. If
+            the device is slower than the host, the host sleeps until half of them are computed, and then starts as many
+            in a row. With `steps_per_run` each step counts, but the steps of one run count for at most a quarter of the
+            bound: four runs may be under way, however many steps they have. JAX itself lets 32 computations wait for a
+            device and then wakes the host for each, which takes more processor time. A run is one computation;
             conversions of feeds and copies of latches add some.
-        max_plans: How many different requests (of fetches and fed tensors) are remembered with their programs; those
-            used least lately are forgotten first, and compiled anew when they come again.
+        max_plans: The number of requests (of fetches and fed tensors) that are remembered with their programs. The
+            least recently used are forgotten first, and compiled anew when they come again.
 
     Raises:
-        TypeError, ValueError: A bound that is no whole number, or too small.
+        TypeError, ValueError: A bound is not a whole number, or is too small.
 
     Example:
         >>> import hookline as hl
@@ -33,7 +33,7 @@ class SessionConfig:
         Array(2, dtype=int32, weak_type=True)
 
     References:
-        `tf.ConfigProto`, in its place. Devices and precision are configured in JAX itself, with `jax.config`.
+        Takes the place of `tf.ConfigProto`. Devices and precision are configured in JAX itself, with `jax.config`.
     """
 
     max_runs_ahead: int = 28

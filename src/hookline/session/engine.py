@@ -1,4 +1,4 @@
-"""The engine of a session: plans what is asked for, keeps the state, and says what its errors mean."""
+"""The engine of a session: plans requests, keeps the state, and explains errors."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from hookline.session.watched import Watched
 
 
 class Engine(LowLevel):
-    """What a `Session` has under its surface, for monitored sessions, savers and experts: `session.lowlevel`.
+    """The lower level of a `Session`, for monitored sessions, savers and experts: `session.lowlevel`.
 
     Attributes:
         graph: The graph.
         lock: Held while values of variables change hands.
-        ahead: How far the host is ahead of the device.
-        staged: Makes the runs that are more than a program.
+        ahead: Bounds how far the host is ahead of the device.
+        staged: Makes the runs that are more than one program.
         usable: Whether the session is neither closed nor lost.
-        checks_runs: Whether the dialect of the graph looks at runs.
-        converts: Whether it converts results.
-        at_close: What is called when the session is closed, or collected.
+        checks_runs: Whether the dialect of the graph checks runs.
+        converts: Whether the dialect converts results.
+        at_close: The functions to call when the session is closed or collected.
     """
 
     usable = True
@@ -71,7 +71,7 @@ class Engine(LowLevel):
 
     @property
     def store(self) -> VariableStore:
-        """Where the variables live."""
+        """The store of the variables, opened when it is first needed."""
         if self._store is None:
             with self.lock:
                 self.check_usable()
@@ -81,7 +81,7 @@ class Engine(LowLevel):
         return self._store
 
     def check_usable(self) -> None:
-        """Raises what a run of a session that is closed or lost raises."""
+        """Raises the error of a run if the session is closed or lost."""
         if self.session.closed:
             raise RuntimeError("Attempted to use a closed Session.")
         if self._lost is not None:
@@ -105,7 +105,7 @@ class Engine(LowLevel):
             raise fault
 
     def when_closed(self, function: Callable[[], None]) -> None:
-        """Has a function called when the session is closed, or collected: to give back what was held for its sake."""
+        """Registers a function to call when the session is closed or collected, to release resources held for it."""
         self.at_close.append(function)
 
     # Running ----------------------------------------------------------------------------------------------------
@@ -118,9 +118,10 @@ class Engine(LowLevel):
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
     ) -> tuple[Any, tuple[Any, ...]]:
-        """Runs, with the fetches of hooks beside those of the caller; returns the results of both.
+        """Runs the fetches of the caller together with those of hooks; returns the results of both.
 
-        What is only watched is computed behind an optimization barrier: the rest gives the same bits as without it.
+        Values that only hooks fetch are computed behind an optimization barrier: everything else has the same bits as
+        without them.
         """
         if watched is not None and not isinstance(watched, Watched):
             watched = Watched(tuple(watched), once=True)
@@ -149,16 +150,16 @@ class Engine(LowLevel):
         return result, results[: -len(names)]
 
     def planned(self, fetches: Any, watched: Watched | None, feed_dict: Any) -> CachedStep:
-        """Returns the step of a request, made now or before."""
+        """Returns the cached step of a request, and makes it if there is none."""
         return self._plans.find(self, fetches, watched, feed_dict)
 
     def cached_step(self, fetches: Any, watched: Watched | None = None) -> CachedStep | None:
-        """Returns what makes the run again in one call; None where it is more than a program."""
+        """Returns the cached step of these fetches for the fast path; None if the run is more than a program."""
         found = self.planned(fetches, watched, None)
         return found if found.is_program else None
 
     def repeated_step(self, fetches: Any, watched: Watched | None, capacity: int) -> RepeatedStep:
-        """Returns what makes up to `capacity` of these runs at once.
+        """Returns the step that makes up to `capacity` of these runs in one dispatch.
 
         Raises:
             ValueError: The run is more than a program and batches.
@@ -166,11 +167,11 @@ class Engine(LowLevel):
         return self._plans.find_repeated(self, fetches, watched, capacity)
 
     def gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
-        """Returns by how much a run of these fetches advances the global step; None if only the device knows."""
+        """Returns the increase of the global step in a run of these fetches; None if only the device knows it."""
         return self.planned(fetches, None, flat_feeds(feed_dict)).gain
 
     def expect(self, watched: Iterable[Any]) -> list[int]:
-        """Says what hooks may ever fetch; see `LowLevel.expect`."""
+        """Declares all fetches that hooks may ask for; see `LowLevel.expect`."""
         with self.lock:
             return self._plans.expect(watched)
 
@@ -181,11 +182,11 @@ class Engine(LowLevel):
     # Errors -----------------------------------------------------------------------------------------------------
 
     def explain(self, error: Exception, step: CachedStep, feeds: Iterable[Any]) -> None:
-        """Raises what the error of a run means, where it does not say so itself. The caller holds the lock.
+        """Raises the error that explains a failed run, if its own error does not. The caller holds the lock.
 
         Raises:
-            AbortedError: The run took the variables with it, or found them gone: the session is lost.
-            InvalidArgumentError: Something that was fed is gone.
+            AbortedError: The run destroyed the variables, or found them destroyed: the session is lost.
+            InvalidArgumentError: A fed array was deleted.
         """
         store = self.store
         if store.destroyed():
@@ -199,9 +200,9 @@ class Engine(LowLevel):
             check_alive(zip(step.fed_tensors, feeds, strict=True))
 
     def map_error(self, error: BaseException) -> BaseException:
-        """Returns the error of `hookline.errors` that an error of the engine means; other errors as they are.
+        """Returns the error of `hookline.errors` for an error of JAX's engine; other errors as they are.
 
-        Where a program that was to write variables has failed, the session is lost: that and every later run is an
+        If a program that writes variables has failed, the session is lost: this and every later run raises an
         `AbortedError`.
         """
         mapped = errors.from_exception(error)
@@ -232,16 +233,16 @@ class Engine(LowLevel):
 
     @property
     def known_step(self) -> int | None:
-        """The global step where looking at it waits for nothing; None where the device alone knows it."""
+        """The global step if the host knows it, without waiting; None if only the device knows it."""
         return (self._store or self.store).known_step()
 
     @property
     def step_changes(self) -> int:  # type: ignore[override]
-        """How often the global step has been written so far, by whatever way."""
+        """The number of writes to the global step so far, of any kind."""
         return (self._store or self.store).step_changes
 
     def step_or_none(self) -> int | None:
-        """Returns the global step; None where the graph has none that counts, or it has no value."""
+        """Returns the global step; None if the graph has no counted one, or it has no value."""
         try:
             return self.store.step() if counted_global_step(self.graph) is not None else None
         except errors.FailedPreconditionError:
@@ -253,7 +254,7 @@ class Engine(LowLevel):
         return [variable for key in every for variable in self.graph.get_collection(key)]
 
     def snapshot(self, variables: Iterable[Variable]) -> dict[str, Any]:
-        """Returns what `Session.snapshot` does."""
+        """See `Session.snapshot`."""
         with self.lock:
             self.check_usable()
             return self.store.snapshot(variables)
@@ -261,16 +262,16 @@ class Engine(LowLevel):
     def values_with_positions(
         self, variables: Iterable[Variable], iterators: Iterable[str]
     ) -> tuple[dict[str, Any], dict[str, Position]]:
-        """Returns the values of variables by name, and how far the session has come in iterators.
+        """Returns the values of variables by name, and the positions of iterators.
 
-        The values are not copied: whoever keeps them copies them and holds the lock until then.
+        The values are not copied: a caller that keeps them copies them, and holds the lock until then.
         """
         with self.lock:
             self.check_usable()
             return self.store.values(variables), self.staged.sources.positions(iterators)
 
     def handed_over(self, variable: Variable) -> Any:
-        """Returns the value of a variable, and no copy of it: no run may follow that writes the variable."""
+        """Returns the value of a variable without a copy: no later run may write the variable."""
         with self.lock:
             self.check_usable()
             (leaves,) = self.store.take([variable])
@@ -278,10 +279,10 @@ class Engine(LowLevel):
 
     @contextlib.contextmanager
     def replacing(self, variables: Iterable[Variable]) -> Iterator[Callable[[], None]]:
-        """Yields a function that frees the values of variables, for the ones that the block loads in their place.
+        """Yields a function that frees the values of variables, for the block to load new ones in their place.
 
-        Two of a large model may not fit. Until the block ends nobody else runs. If it fails after that, the session is
-        lost.
+        Two copies of a large model may not fit. From the call of the function until the block ends no other thread
+        runs. If the block fails after the values were freed, the session is lost.
         """
         is_free = False
 
@@ -305,12 +306,12 @@ class Engine(LowLevel):
     def load(
         self, values: Mapping[str, Any], *, owned: bool = False, positions: Mapping[str, Any] | None = None
     ) -> None:
-        """Does what `Session.load` does.
+        """See `Session.load`.
 
         Args:
             values: New values by variable name.
             owned: The caller gives the arrays away: they are not copied, and must not be used again.
-            positions: Where iterators go on, by name: values of `values_with_positions`.
+            positions: The positions from which iterators continue, by name; those of `values_with_positions`.
         """
         arguments.mapping("Session.load", "values", values)
         known = {variable.op.name: variable for variable in self.variables()}
@@ -335,21 +336,21 @@ class Engine(LowLevel):
         return self.staged.sources.names()
 
     def source(self, iterator: Source) -> OpenSource:
-        """Returns what the session reads from for an iterator's operation."""
+        """Returns the open source from which the session reads for an iterator's operation."""
         with self.lock:
             self.check_usable()
             return self.staged.sources.of(iterator)
 
     def serve(self, coord: Any) -> None:
-        """Lets the threads that read the data of iterators ahead stop with a `Coordinator`."""
+        """Lets a `Coordinator` stop the threads that prefetch the data of iterators."""
         with self.lock:
             self.staged.sources.serve(coord)
 
-    # Variables that are shared ----------------------------------------------------------------------------------
+    # Shared variables -------------------------------------------------------------------------------------------
 
     @property
     def shared(self) -> bool:  # type: ignore[override]
-        """Whether others may change its variables: they live on parameter servers."""
+        """Whether other processes may change its variables, because they live on parameter servers."""
         return self.store.shared
 
     def seal(self) -> None:
@@ -357,18 +358,18 @@ class Engine(LowLevel):
         self.store.seal()
 
     def publish(self) -> None:
-        """Lets the workers in that share the variables: the model is ready, or an ended training goes on."""
+        """Admits the workers that share the variables: the model is ready, or an ended training goes on."""
         self.store.publish()
 
     def wait_until_ready(self, timeout_secs: float = 0.0) -> bool:
-        """Blocks until the chief has published the model or the time is over, and returns whether it has.
+        """Waits until the chief has published the model or the time is over, and returns whether it has.
 
-        Where nobody shares the variables there is nothing to wait for.
+        Does not wait if nobody shares the variables.
         """
         return self.store.wait_until_ready(timeout_secs)
 
 
 def call_all(functions: list[Callable[[], None]]) -> None:
-    """Calls functions, the last first, and forgets them."""
+    """Calls functions in reverse order, and removes them."""
     while functions:
         functions.pop()()

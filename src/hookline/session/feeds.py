@@ -18,10 +18,10 @@ from hookline.session.fields import parts_of
 
 
 def flat_feeds(feed_dict: Mapping[Any, Any] | None) -> Mapping[Any, Any] | None:
-    """Returns feeds in which each key is one tensor.
+    """Flattens feeds, so that each key is one tensor.
 
     A key may be a structure of tensors: a tuple, a named tuple, or anything else hashable that is a mapping or has
-    fields. Its value has that structure, and each tensor is fed the part at its place.
+    fields. Its value has the same structure, and each tensor is fed the part at its place.
 
     Raises:
         ValueError: A value has another structure than its key, or a tensor is fed twice.
@@ -44,7 +44,7 @@ def flat_feeds(feed_dict: Mapping[Any, Any] | None) -> Mapping[Any, Any] | None:
 
 
 def fed_parts(key: Any, value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yields each tensor of a key, and what of the value is for it."""
+    """Yields each tensor of a key with its part of the value."""
     keys = None if isinstance(key, Tensor | Operation | str) else parts_of(key)
     if keys is None:
         yield key, value
@@ -64,8 +64,8 @@ def resolve_feeds(graph: Graph, feed_dict: Mapping[Any, Any]) -> tuple[Tensor, .
     """Returns the fed tensors in the order of `feed_dict`.
 
     Raises:
-        TypeError: A key is no tensor and no name.
-        ValueError: A key is of another graph or names nothing, or stands twice.
+        TypeError: A key is neither a tensor nor a name.
+        ValueError: A key belongs to another graph, names nothing, or occurs twice.
     """
     tensors: list[Tensor] = []
     for key in feed_dict:
@@ -83,7 +83,7 @@ def resolve_feeds(graph: Graph, feed_dict: Mapping[Any, Any]) -> tuple[Tensor, .
 
 
 def feed_key(feed_dict: Mapping[Any, Any] | None) -> Hashable:
-    """Returns what two feeds of the same tensors have in common."""
+    """Returns the cache key of feeds; it is equal for feeds of the same tensors."""
     if not feed_dict:
         return None
     if type(feed_dict) is not dict and not isinstance(feed_dict, Mapping):
@@ -92,7 +92,7 @@ def feed_key(feed_dict: Mapping[Any, Any] | None) -> Hashable:
 
 
 def feeder(tensor: Tensor) -> Callable[[Any], Any]:
-    """Returns a function that checks a value fed for `tensor` and makes it the run's own."""
+    """Returns a function that checks and casts a value fed for `tensor`; it copies NumPy arrays of numbers."""
     placeholder = tensor.op if isinstance(tensor.op, Placeholder) and not tensor.path else None
     if placeholder is not None and placeholder.is_text:
         return lambda value: _text(tensor, placeholder, tensor.as_fed(value))
@@ -101,7 +101,8 @@ def feeder(tensor: Tensor) -> Callable[[Any], Any]:
     dtype = specs.canonical_dtype(tensor.dtype)
     accepted: set[tuple[Any, Any]] = set()
     converts = type(tensor).as_fed is not Tensor.as_fed
-    # Of the latest array that was fed as it is. JAX shares `aval` among arrays of one shape and dtype.
+    # The class and aval of the latest array that was fed unchanged. JAX shares `aval` among arrays of one shape and
+    # dtype.
     latest_class, latest_aval = None, None
 
     def check(value: Any) -> Any:
@@ -116,7 +117,7 @@ def feeder(tensor: Tensor) -> Callable[[Any], Any]:
             _check_form(tensor, given, dtype)
             accepted.add(form)
         if isinstance(given, jax.Array):
-            # Whether its numbers fit only the device knows, and nobody waits for that here.
+            # Only the device knows whether its numbers fit, and nothing waits for that here.
             if given.dtype != dtype:
                 check_alive([(tensor, given)])
                 return given.astype(dtype)
@@ -143,9 +144,9 @@ def _as_numpy(tensor: Tensor, value: Any) -> np.ndarray:
         )
     try:
         return np.asarray(value)
-    except jax.errors.JaxRuntimeError:  # What was to compute an array in it has failed, which says why.
+    except jax.errors.JaxRuntimeError:  # The computation of an array in it failed; the error says why.
         raise
-    except (ValueError, TypeError, RuntimeError) as error:  # The last of an array in it that was deleted.
+    except (ValueError, TypeError, RuntimeError) as error:  # RuntimeError: an array in it was deleted.
         raise InvalidArgumentError(
             tensor.op.node_def,
             tensor.op,
@@ -154,7 +155,7 @@ def _as_numpy(tensor: Tensor, value: Any) -> np.ndarray:
 
 
 def check_alive(pairs: Iterable[tuple[Tensor, Any]]) -> None:
-    """Looks for the reason why a run could not start: an array that was fed after its memory was given away.
+    """Checks that no fed array was deleted before the run, by donation for example.
 
     Raises:
         InvalidArgumentError: One of the fed values was deleted.
@@ -173,7 +174,7 @@ def _check_form(tensor: Tensor, given: Any, dtype: Any) -> None:
     if isinstance(given, np.ndarray) and given.size and given.dtype.kind in "OSU":
         raise _refusal(tensor, f"has dtype {given.dtype}, where {dtype} is required: {reprlib.repr(given.tolist())}")
     wanted = tensor.spec if tensor.spec is not specs.UNKNOWN else jax.ShapeDtypeStruct(given.shape, dtype)
-    # NumPy has a dtype for an empty list too, which means nothing.
+    # The dtype that NumPy gives to an empty list means nothing.
     problem = specs.mismatch(wanted, given.shape, given.dtype if given.size else dtype)
     if problem:
         raise _refusal(tensor, problem)
@@ -181,7 +182,7 @@ def _check_form(tensor: Tensor, given: Any, dtype: Any) -> None:
 
 def _text(tensor: Tensor, placeholder: Placeholder, value: Any) -> Any:
     try:
-        # As objects: NumPy would make text of a number that stands beside text.
+        # As objects: NumPy would convert a number beside text to text.
         form = value if isinstance(value, np.ndarray) else np.asarray(value, dtype=object)
     except ValueError as error:
         raise _refusal(tensor, f"is not an array: {error}") from None

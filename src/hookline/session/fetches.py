@@ -15,17 +15,17 @@ from hookline.session.fields import fields_of, parts_of, with_fields
 Assemble = Callable[[Sequence[Any]], Any]
 
 called: Any = call
-"""`map(called, functions, repeat(value))` calls each of the functions, and nothing in between.
+"""`map(called, functions, repeat(value))` calls each function, with no Python frame in between.
 
-A comprehension would be one call more. That counts in a run with hooks, which comes so seldom that each call is slow.
+A comprehension would be one call more. That matters in a run with hooks: it is so rare that each call is slow.
 """
 
-# Kinds of operation, met so far: asking what kind a thing is takes longer than anything else here.
+# The classes of operations met so far: checking what a fetch is takes longer than anything else here.
 _OWN_KEYS: set[type] = {str}
 
 
 def fetch_key(fetches: Any) -> Hashable:
-    """Returns what two fetch structures of the same form and elements have in common, quickly."""
+    """Returns the cache key of fetches, quickly; it is equal for structures of the same form and elements."""
     if type(fetches) in _OWN_KEYS:
         return fetches
     if isinstance(fetches, Tensor):
@@ -52,7 +52,7 @@ def fetch_key(fetches: Any) -> Hashable:
 
 
 def check_fetches(who: str, **given: Any) -> None:
-    """Raises `TypeError` unless arguments are `None` or something that can be fetched, of whatever graph.
+    """Raises `TypeError` unless each argument is `None` or can be fetched, from any graph.
 
     Example:
         >>> check_fetches("Scaffold", init_op=3)
@@ -73,8 +73,8 @@ def flatten(graph: Graph, fetches: Any) -> tuple[list[Tensor | Operation], Assem
     """Returns the elements of a fetch structure and a function that puts their values into the same structure.
 
     Raises:
-        TypeError: An element is no tensor, operation or name.
-        ValueError: It belongs to another graph, or is a name of nothing in this one.
+        TypeError: An element is not a tensor, an operation or a name.
+        ValueError: An element belongs to another graph, or names nothing in this one.
     """
     elements: list[Tensor | Operation] = []
 
@@ -90,7 +90,7 @@ def flatten(graph: Graph, fetches: Any) -> tuple[list[Tensor | Operation], Assem
 
 
 def leaves(fetches: Any) -> Iterator[Any]:
-    """Yields the elements of a fetch structure in order; of `None`, which asks for nothing, none."""
+    """Yields the elements of a fetch structure in order; none for `None`, which fetches nothing."""
     parts = None if _is_element(fetches) else parts_of(fetches)
     if parts is not None:
         for item in parts.values():
@@ -115,11 +115,11 @@ def _is_element(fetches: Any) -> bool:
 
 
 def _assembly(fetches: Any, place_of: Callable[[Any], int]) -> Assemble:
-    """Returns a function from values to a structure like `fetches`; `place_of` says where those of its leaves are."""
+    """Returns a function that puts values into a structure like `fetches`; `place_of` gives a leaf's index."""
     if isinstance(fetches, list | tuple):
         parts = [_assembly(item, place_of) for item in fetches]
         make: Any = getattr(type(fetches), "_make", type(fetches))
-        if len(parts) == 1:  # As the next line, in less time.
+        if len(parts) == 1:  # Like the next line, but faster.
             (only,) = parts
             return lambda values: make([only(values)])
         return lambda values: make([*map(called, parts, repeat(values))])

@@ -9,10 +9,9 @@ from typing import Any
 
 
 def fields_of(value: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Returns the fields of an object of a dataclass or attrs class, and those that stay as they are.
+    """Returns the fields of a dataclass or attrs object, and its static fields.
 
-    A field stays as it is where its metadata say so: `static=True`, as JAX and Equinox mark one, or
-    `pytree_node=False`, as Flax does.
+    A field is static if its metadata say so: `static=True`, as in JAX and Equinox, or `pytree_node=False`, as in Flax.
 
     Returns:
         (fields, static fields) by name, in order; `None` for an object of another class.
@@ -41,7 +40,7 @@ def fields_of(value: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
 
 
 def parts_of(value: Any) -> Mapping[Any, Any] | None:
-    """Returns the parts of a structure by place or name; `None` for what is none."""
+    """Returns the parts of a structure by index or name; `None` for any other value."""
     if isinstance(value, tuple | list):
         return dict(enumerate(value))
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Where the values of a run are found: fed, counted by the host, out of the program, or from a host operation."""
+"""Getters: functions that find the values of a run in its feeds, host counters, program outputs and host results."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Run:
     """The values of one run while it is under way.
 
     Attributes:
-        feeds: The values that are fed, checked.
-        applied: Whether its updates are applied. Known as soon as it is so: what comes behind may fail.
-        outputs: What the program returned.
-        counters: The counters that the host knows, as they were before the run; of several steps, before the last.
+        feeds: The fed values, checked.
+        applied: Whether its updates are applied. It is set at once, for later parts of the run may fail.
+        outputs: The outputs of the program.
+        counters: The values of the host's counters before the run; in a run of several steps, before the last one.
         hosts: The results of host operations.
-        pulled: What host operations take from the device, by the place among their inputs.
-        count: How many steps it makes, where they may be several.
-        starts: Where in its block the first batch of each source is, then.
+        pulled: The values that host operations take from the device, by their index in `HostStage.pulled`.
+        count: The number of its steps, if it may have several.
+        starts: The index of each source's first batch in its block, if it may have several steps.
     """
 
     # No constructor: there is one of these in each run of a training loop, and a call takes time.
@@ -47,7 +47,7 @@ class Run:
     starts: dict[Operation, int]
 
     def begin(self) -> None:
-        """Makes room for what the host knows and computes."""
+        """Makes room for counters and host results."""
         self.counters, self.hosts, self.pulled = {}, {}, {}
 
 
@@ -62,7 +62,7 @@ def counter(plan: Plan, tensor: Tensor) -> Variable | None:
 
 
 def counters(plan: Plan, elements: Iterable[Tensor | Operation]) -> list[Variable]:
-    """Returns the counters whose value some result or host operation needs."""
+    """Returns the counters that a result or a host operation reads."""
     arguments = input_tensors((*plan.early, *plan.late), lambda tensor: True)
     tensors = [*arguments, *(element for element in elements if isinstance(element, Tensor))]
     found = (counter(plan, tensor) for tensor in tensors)
@@ -70,9 +70,9 @@ def counters(plan: Plan, elements: Iterable[Tensor | Operation]) -> list[Variabl
 
 
 def fetch_getter(plan: Plan, element: Tensor | Operation, places: Mapping[Key, int]) -> Getter:
-    """Returns a function that finds the value of a fetch; `places` says where the outputs of the program are."""
+    """Returns a function that finds the value of a fetch; `places` gives the index of each output of the program."""
     if isinstance(element, Tensor) and isinstance(element.op, Constant) and plan.fed_place(element) is None:
-        # What a caller gets of a constant is an array, which the caller cannot change.
+        # The caller gets a JAX array, which it cannot change.
         value = take_path(element.op.on_device(), element.path)
         return lambda run: value
     get = _getter(plan, element, places)
@@ -84,7 +84,7 @@ def _is_read(plan: Plan, tensor: Tensor) -> bool:
 
 
 def _of_jax(get: Getter) -> Getter:
-    """Returns a getter of the same value in arrays of JAX, which nobody can change: the program may still read it."""
+    """Returns a getter of the same value in JAX arrays, which nobody can change: the program may still read it."""
     return lambda run: jax.tree.map(_array, get(run))
 
 
@@ -98,7 +98,7 @@ _known: dict[Any, int] = {}
 
 
 def _whole(leaf: jax.Array) -> jax.Array:
-    """Returns all of an array that lies in several processes: a program, which all of them launch."""
+    """Gathers an array that is spread over several processes, with a program that all of them launch."""
     place = jax.NamedSharding(getattr(leaf.sharding, "mesh", placement.everywhere()), jax.P())
     if (launched := launches.current()) is not None:
         kind = leaf.shape, leaf.dtype, leaf.sharding
@@ -107,9 +107,9 @@ def _whole(leaf: jax.Array) -> jax.Array:
 
 
 def rows_getter(plan: Plan, element: Tensor | Operation, places: Mapping[Key, int], *, on_host: bool = False) -> Getter:
-    """Returns a function that finds the values of a fetch in each of several steps: rows, or of an operation None.
+    """Returns a function that finds the values of a fetch in each of several steps, as rows; None for an operation.
 
-    `on_host` has them read: that is faster than to cut rows on the device, but waits for it.
+    With `on_host` they are copied to the host: that is faster than to slice rows on the device, but waits for it.
     """
     get = fetch_getter(plan, element, places)
     if isinstance(element, Operation) or isinstance(element.op, Group):
@@ -117,7 +117,7 @@ def rows_getter(plan: Plan, element: Tensor | Operation, places: Mapping[Key, in
     variable = counter(plan, element)
     if variable is not None:
         gain = np.dtype(variable.dtype).type(plan.gain(variable) or 0)
-        # What the run knows is from before its last step.
+        # The run has the value from before its last step.
         return lambda run: get(run) + np.arange(1 - run.count, 1, dtype=variable.dtype) * gain
     if element.key in places:
         read = np.asarray if on_host and _is_plain(element.spec) else lambda rows: rows
@@ -134,16 +134,16 @@ def _cut(rows: Any, part: slice) -> Any:
 
 
 def _is_plain(spec: Any) -> bool:
-    """Whether it is arrays of numbers, and no random keys."""
+    """Returns whether a spec holds arrays of numbers alone, no random keys."""
     return spec is not specs.UNKNOWN and all(isinstance(leaf.dtype, np.dtype) for leaf in jax.tree.leaves(spec))
 
 
 def input_getter(
     plan: Plan, tensor: Tensor, constants: MutableMapping[Constant, Any], computed: Collection[Operation]
 ) -> Getter:
-    """Returns a function that finds the value of an input of the program, which computes these operations.
+    """Returns a function that finds an input of the program, which computes these operations.
 
-    Some of them may have to be compiled with the number that is fed. Large constants are put on the device once: they
+    A fed number is compiled in if one of these operations needs that. Large constants are put on the device once: they
     would travel from the host on every run.
     """
     if not isinstance(tensor.op, Constant) or plan.fed_place(tensor) is not None:
@@ -157,7 +157,7 @@ def input_getter(
 
 
 def argument_getter(plan: Plan, tensor: Tensor, reader: Operation, pulled: Sequence[Key]) -> Getter:
-    """Returns a function that finds an argument of a host operation; `pulled` is what such take from the device."""
+    """Returns a function that finds an argument of a host operation; `pulled` are the keys of those from the device."""
     if tensor.key in pulled:
         place = pulled.index(tensor.key)
         return lambda run: run.pulled[place]

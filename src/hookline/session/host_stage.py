@@ -1,4 +1,4 @@
-"""The host stages of a run: the host operations before the device's part, behind it, and those that nobody awaits."""
+"""The host stages of a run: host operations before the program, after it, and deferred."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class HostStage:
     """The host operations of a plan.
 
     Attributes:
-        early: Those that run before the program.
-        after: Those that run behind it.
-        deferred: Those whose results nobody in the run waits for.
-        pulled: What they take from the program.
-        early_is_inside: Whether the early ones need what only the session's lock keeps still: counters, the session
-            itself, or which batch is this run's.
+        early: The operations that run before the program.
+        after: Those that run after it.
+        deferred: Those that run when their results are read; no run waits for them.
+        pulled: The tensors that they take from the program.
+        early_is_inside: Whether the early ones need state that the session's lock protects: counters, the session
+            itself, or the choice of this run's batch.
     """
 
     def __init__(self, plan: Plan, awaited: Sequence[Tensor | Operation], late: Sequence[Tensor | Operation]) -> None:
@@ -50,16 +50,16 @@ class HostStage:
             for operation in plan.early
         )
         self._late = [*input_tensors(self.deferred, lambda tensor: True), *(e for e in late if isinstance(e, Tensor))]
-        # Of each operation what it takes from the program: the place among the outputs, by that in `pulled`.
+        # By operation, the tensors that it takes from the program: index in `pulled` to index among the outputs.
         self._pulls: dict[Operation, dict[int, int]] = {}
-        # Which of `pulled` are arrays of numbers, which are read faster alone than through a tree.
+        # The indices in `pulled` of arrays of numbers, which are read faster alone than through a tree.
         self._plain = {i for i, tensor in enumerate(self.pulled) if _is_plain(tensor.spec)}
-        # Where among the outputs what is late comes from: where one array is, and where more may be.
+        # The indices of the outputs that deferred results need: those with one array, and those that may have more.
         self._late_arrays: list[int] = []
         self._late_trees: list[int] = []
 
     def find_outputs(self, places: Mapping[Key, int]) -> None:
-        """Says where among the outputs of the program each tensor is."""
+        """Takes note of the index of each tensor among the outputs of the program."""
         for operation in self._arguments:
             wanted = {tensor.key for tensor in operation.inputs}
             self._pulls[operation] = {i: places[t.key] for i, t in enumerate(self.pulled) if t.key in wanted}
@@ -68,7 +68,7 @@ class HostStage:
         self._late_trees = [places[tensor.key] for tensor in found if not specs.is_array(tensor.spec)]
 
     def compute(self, operations: Sequence[OnHost], run: Run, session: Any) -> None:
-        """Runs some of them, in creation order, on the values that the run has so far."""
+        """Runs host operations, given in creation order, on the values that the run has so far."""
         if run.outputs and self.pulled:
             found: dict[int, int] = {}
             for operation in operations:
@@ -96,7 +96,7 @@ class HostStage:
                 raise
 
     def late_results(self, run: Run, session: Any, results: Callable[[], Any]) -> LateResults:
-        """Returns results that the run has not waited for: `results` gives them when the deferred have run."""
+        """Returns the deferred results of a run; `results` gives them once the deferred operations have run."""
 
         def compute() -> Any:
             self.compute(self.deferred, run, session)
@@ -116,6 +116,6 @@ def _deferred(plan: Plan, awaited: Sequence[Tensor | Operation]) -> list[OnHost]
     """Returns the host operations that need not run in the run itself."""
     needed = set(plan.needed(awaited))
     for operation in plan.operations:
-        if isinstance(operation, SessionCall | Update):  # They belong into the run, and so does what they need.
+        if isinstance(operation, SessionCall | Update):  # They and the operations they need belong in the run.
             needed.update(plan.needed([operation]))
     return [operation for operation in plan.late if operation not in needed]

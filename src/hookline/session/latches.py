@@ -1,6 +1,6 @@
-"""What the latches of a session have latched: arrays that its programs carry from run to run.
+"""The state of a session's latches: arrays that its programs carry from run to run.
 
-All faults of a program are one more latch, which also holds what tells of the first of them.
+All faults of a program share one more latch, which also holds the details of the first one.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from hookline.graph.fault import DETAILS, Fault
 from hookline.graph.latch import Latch
 
 Latched = Any
-"""One number: minus the count of runs so far, or from 1 on the number of the run in which the condition held first.
+"""One number: minus the count of runs so far, or from 1 on the number of the first run in which the condition held.
 
-That of faults is a vector: behind the number stand the operation's index and the details of its fault.
+The latch of faults is a vector: the number, the operation's index and the details of its fault.
 """
 
 Latching = Latch | type[Fault]
@@ -30,7 +30,7 @@ _START_ANEW_RUNS = 2**30
 
 
 def after(latched: Latched, condition: Any) -> Latched:
-    """Returns what a latch holds after one more run; for faults, `condition` is what `first_fault` returns."""
+    """Returns the value of a latch after one more run; for faults, `condition` is the result of `first_fault`."""
     if latched.ndim:
         number = after(latched[0], condition[0] > 0)
         return jnp.concatenate([number[None], jnp.where(latched[0] > 0, latched[1:], condition[1:])])
@@ -38,7 +38,7 @@ def after(latched: Latched, condition: Any) -> Latched:
 
 
 def first_fault(found: Mapping[int, Any]) -> Any:
-    """Returns 1 or 0 for whether there is a fault, and of the first one the operation's index and the details."""
+    """Returns 1 if there is a fault, else 0, and the operation's index and the details of the first one."""
     rows = jnp.stack([jnp.concatenate([row[:1], jnp.full(1, i, jnp.int32), row[1:]]) for i, row in found.items()])
     return rows[jnp.argmax(rows[:, 0])]
 
@@ -49,12 +49,12 @@ def _less(latched: Latched, runs: int) -> Latched:
 
 
 class _Stretch(NamedTuple):
-    """Runs in a row of which each led equally far.
+    """Consecutive runs that each advance the global step equally.
 
     Args:
-        number: The first one's.
-        step: Where that led.
-        gain: How far each of the others led.
+        number: The number of the first run.
+        step: The global step after it.
+        gain: The increase of the global step in each of the others.
     """
 
     number: int
@@ -63,14 +63,14 @@ class _Stretch(NamedTuple):
 
 
 class _State:
-    """What one latch holds.
+    """The state of one latch.
 
     Attributes:
-        value: As it is after the latest run, which is computed when this is there. No program takes it away.
-        runs: How many runs there were.
-        found: Where the first run led in which the condition held, once that is known.
-        told: What else it held then.
-        stretches: Where the runs have led, but for those that are known to have been fine.
+        value: The value after the latest run, ready when that run is computed. No program donates it.
+        runs: The number of runs so far.
+        found: The global step after the first run in which the condition held, once that is known.
+        told: The rest of its vector at that run.
+        stretches: The global steps of the runs, except those that are known to have been fine.
     """
 
     __slots__ = ("_expected", "_gain", "_graph", "_shape", "found", "runs", "stretches", "told", "value")
@@ -80,20 +80,20 @@ class _State:
         self.reset()
 
     def reset(self) -> None:
-        """Begins anew."""
+        """Starts over."""
         self.value: Latched = placement.put(jnp.zeros(self._shape, jnp.int32), self._graph.home)
         self.runs = 0
         self.found: int | None = None
         self.told: list[int] = []
         self.stretches: collections.deque[_Stretch] = collections.deque()
-        # Where the next run leads if it belongs to the last stretch.
+        # The global step after the next run, if that belongs to the last stretch.
         self._expected = -1
         self._gain = 0
 
     def put(self, value: Latched, step: int | None, runs: int = 1, gain: int = 0) -> None:
-        """Keeps what it holds after runs of which the last led to a global step; None where the graph has none.
+        """Stores the value after `runs` more runs; `step` is the global step after them, None if the graph has none.
 
-        Of several at once each has led `gain` further than the one before.
+        Each of several runs has advanced the step by `gain`.
         """
         self.value = value
         if runs > 1:
@@ -123,14 +123,14 @@ class _State:
         self._expected = first + gain * runs
 
     def read(self, held: Latched) -> bool:
-        """Takes note of what it held at some time; returns whether that says for the first time that it has latched."""
+        """Takes note of an earlier value; returns whether it is the first that shows that the latch has latched."""
         if self.found is not None:
             return False
         held = np.asarray(held)
         number: int = held.item(0)
         stretches = self.stretches
         if number > 0:
-            # Where a Ctrl-C came between a run and `put`, the last may be missing.
+            # If a Ctrl-C came between a run and `put`, the last run may be missing.
             number = min(number, self.runs)
             first = next(stretch for stretch in reversed(stretches) if stretch.number <= number)
             self.found, self.told = first.step + (number - first.number) * first.gain, held.ravel()[1:].tolist()
@@ -142,20 +142,20 @@ class _State:
         return False
 
     def _count_anew(self) -> None:
-        """Forgets runs that were fine: the device counts in 32 bits."""
+        """Subtracts runs that were fine from the count: the device counts in 32 bits."""
         self.value = _less(self.value, _START_ANEW_RUNS)
         self.runs -= _START_ANEW_RUNS
         moved = [s._replace(number=s.number - _START_ANEW_RUNS) for s in self.stretches]
-        self.stretches = collections.deque(moved)  # Another one: what is noted counts from the old beginning.
+        self.stretches = collections.deque(moved)  # A new object: values noted before count from the old beginning.
 
 
 class Unread(NamedTuple):
-    """What a latch held at some moment.
+    """The value of a latch at some moment, not yet read.
 
     Args:
         state: The latch.
-        value: The number, to be waited for without the session's lock.
-        life: What tells whether the latch began anew meanwhile.
+        value: The value, to be awaited without the session's lock.
+        life: The stretches at that moment: if the latch has others now, it has started over.
     """
 
     state: _State
@@ -164,22 +164,22 @@ class Unread(NamedTuple):
 
 
 class Latches:
-    """The latches that a session has run. Its lock is held by whoever calls one of these.
+    """The latches that a session has run. The caller of each method holds the session's lock.
 
     Attributes:
-        news: How many are known to have latched so far.
+        news: The number of latches that are known to have latched so far.
     """
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._states: dict[Latching, _State] = {}
         self._noted: list[Unread] = []
-        # In step all processes read a latch at the same run, whenever it is there.
+        # In step, all processes read a latch at the same run, whether its value is ready or not.
         self._counts = placement.is_in_step()
         self.news = 0
 
     def of(self, latches: Iterable[Latching]) -> list[_State]:
-        """Returns the states of these, for a program that runs them."""
+        """Returns the states of latches, for a program that carries them."""
         return [self._states.setdefault(latch, _State(latch, self._graph)) for latch in latches]
 
     def reset(self) -> None:
@@ -189,14 +189,14 @@ class Latches:
             state.reset()
 
     def found(self, latch: Latch) -> int | None:
-        """Returns where the first run has led in which the condition held, as far as that is known."""
+        """Returns the global step after the first run in which the condition held; None if none is known."""
         state = self._states.get(latch)
         return None if state is None else state.found
 
     def take_fault(self) -> tuple[int, list[int]] | None:
-        """Returns where the run has led that had the first fault, and what tells of it; None if none is known.
+        """Returns the global step and the details of the first fault; None if none is known.
 
-        From then on it is the next fault that is looked for.
+        After that the latch looks for the next fault.
         """
         state = self._states.get(Fault)
         if state is None or state.found is None:
@@ -206,9 +206,9 @@ class Latches:
         return found
 
     def peek(self, latch: Latching) -> _State | None:
-        """Reads what a latch holds now if that is there; else returns its state.
+        """Reads the value of a latch if it is ready; returns its state if there is a value to wait for.
 
-        What somebody else has deleted is passed over: the next run will say so.
+        Deleted values are passed over: the next run raises the error.
         """
         state = self._states.get(latch)
         if state is None or state.found is not None or not state.runs or state.value.is_deleted():
@@ -219,20 +219,20 @@ class Latches:
         return state
 
     def unread(self, latch: Latching) -> Unread | None:
-        """Does the same, but returns what the latch holds, to be waited for."""
+        """Does the same, but returns the value to wait for."""
         state = self.peek(latch)
         return None if state is None else Unread(state, state.value, state.stretches)
 
     def read(self, unread: Iterable[Unread]) -> None:
-        """Reads what latches held. What somebody else has deleted is passed over, as above."""
+        """Reads values of latches. Deleted ones are passed over, as above."""
         for each in unread:
             if each.state.stretches is each.life and not each.value.is_deleted():
                 self.news += each.state.read(each.value)
 
     def look(self) -> None:
-        """Reads what is there without waiting, and what was not there the last time.
+        """Reads the values that are ready, and those that were not at the last look.
 
-        Between two looks the device must have come as far as the first of them.
+        Between two looks the device must have reached the first of them.
         """
         if self._noted:
             self.read(self._noted)

@@ -1,4 +1,4 @@
-"""Results that need not have arrived: what a hook asked for, to be read when it is there."""
+"""Deferred results: the fetches of a hook, read when they have arrived."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import jax
 
 
 class LateResults:
-    """The results of a hook's fetches, where the hook is `late`.
+    """The deferred results of a `late` hook's fetches.
 
     Reading them waits for the device, and runs the host operations of the fetches, which no run has waited for.
 
     Args:
-        compute: Gives the results, in the structure of the fetches. It is called once.
-        arrays: What has to arrive first.
+        compute: Returns the results, in the structure of the fetches. It is called once.
+        arrays: The arrays that must arrive first.
 
     Example:
         >>> import jax.numpy as jnp
@@ -34,7 +34,7 @@ class LateResults:
 
     @classmethod
     def of(cls, results: Any) -> LateResults:
-        """Returns results that are what they are, and as late as the arrays in them."""
+        """Wraps results that need no host operation; they are ready when the arrays in them are."""
         return cls(lambda: results, [leaf for leaf in jax.tree.leaves(results) if isinstance(leaf, jax.Array)])
 
     def part(self, place: int) -> LateResults:
@@ -42,11 +42,11 @@ class LateResults:
         return LateResults(lambda: self.get()[place], self._arrays)
 
     def then(self, function: Callable[[Any], Any]) -> LateResults:
-        """Returns what a function makes of these results, when they are read."""
+        """Returns the result of a function on these results, applied when they are read."""
         return LateResults(lambda: function(self.get()), self._arrays)
 
     def is_ready(self) -> bool:
-        """Returns whether reading them would not wait for the device."""
+        """Returns whether the results can be read without waiting for the device."""
         # Not `all`: a generator costs more than the arrays, of which there are few.
         for array in self._arrays:  # noqa: SIM110
             if not array.is_ready():
@@ -57,10 +57,10 @@ class LateResults:
         """Returns the results.
 
         Raises:
-            BaseException: What a host operation raised, or the error of the run on the device.
+            BaseException: The error of a host operation, or of the run on the device.
         """
         if not self._is_computed:
-            # Raises the error of the run, which is no less ready. Its parts need not wait again.
+            # Raises the error of the run: a failed array is ready, too. Parts of these results need not wait again.
             for array in self._arrays:
                 array.block_until_ready()
             self._arrays.clear()

@@ -1,4 +1,4 @@
-"""The programs that this process has launched, for processes in step to compare."""
+"""A record of the programs that this process has launched, which processes in step compare."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _MASK, _FACTOR = 2**61 - 1, 1_000_003
 
 
 _KEPT = 4096
-"""How many launches a process can tell at any time."""
+"""The number of launches that a process can report at any time."""
 _AROUND = 32
 _SURE_SECS = 0.5
 
 
 class Launch(NamedTuple):
-    """A launch of a program: which one it was, fingerprints of the program and of what was fed, and words for it."""
+    """A launch of a program: its number, fingerprints of the program and of the fed values, and a description."""
 
     number: int
     program: int
@@ -39,12 +39,12 @@ class Launch(NamedTuple):
 
 
 class Launched(NamedTuple):
-    """What a process has launched so far.
+    """The launches of a process so far.
 
     Args:
-        total: How many programs.
-        fingerprint: A number that all of them have made, in their order.
-        recent: Those since the last comparison, at least.
+        total: The number of launches.
+        fingerprint: A hash of all launches, in their order.
+        recent: At least the launches since the last comparison.
     """
 
     total: int
@@ -53,35 +53,35 @@ class Launched(NamedTuple):
 
 
 class OpenSession(Protocol):
-    """What is asked of a session that is open."""
+    """The part of an open session that launches need."""
 
     def is_inside(self) -> bool:
-        """Whether one of its hooks is being called: then the processes meet before each launch."""
+        """Returns whether one of its hooks is being called: then the processes meet before each launch."""
         ...
 
     def known_failure(self) -> BaseException | None:
-        """Returns the error of another process that has failed, if that is known."""
+        """Returns the error of another process that has failed; None if none is known."""
         ...
 
     def hear(self, news: Any) -> None:
-        """Called in a thread with what another process tells."""
+        """Receives a message of another process; called in a thread."""
         ...
 
 
 class Launches:
-    """Counts the programs that this process launches, and tells them apart.
+    """Counts and fingerprints the programs that this process launches.
 
-    Processes that launch different programs compute wrong sums, and no error says so; those that feed one with
-    different values part from each other. So before a program runs for the first time, the processes show each other
-    what it is and what is fed, and wait for one that has not come. Whatever they launch later moves a fingerprint,
-    which they compare from time to time: at the latest before a checkpoint is committed, and at the end.
+    Processes that launch different programs compute wrong sums without an error, and processes that feed a program with
+    different values diverge. So before a program runs for the first time, the processes exchange fingerprints of the
+    program and its feeds, and wait for those that have not come. Later launches update a fingerprint, which the
+    processes compare from time to time: at the latest before a checkpoint is committed, and at the end.
 
     Args:
         of: The processes.
 
     Attributes:
-        count: How many programs were launched.
-        asked_by: Who asked for the run under way, in words.
+        count: The number of launches.
+        asked_by: The hook or caller that asked for the current run, in words.
         sessions: The open sessions.
     """
 
@@ -99,7 +99,7 @@ class Launches:
         of.observe = self._observe
 
     def begin(self) -> None:
-        """Begins to count anew. All processes do so at the same place of the script."""
+        """Starts the count anew. All processes do so at the same place of the script."""
         with self._lock:
             self._forget()
             self._roll_call.verdict = None
@@ -113,19 +113,19 @@ class Launches:
     def note(
         self, known: dict[Any, int], about: str, kind: Any, text: Callable[[], str], fed: Iterable[Any] = ()
     ) -> None:
-        """Takes note of a launch that follows.
+        """Records a launch that follows.
 
         Args:
-            known: The fingerprints of a program so far, by `kind`.
-            about: What it is, in words.
-            kind: What tells its arguments from others, such as their shapes.
-            text: Returns the program itself.
-            fed: What it is fed, that each process has for itself, or together with others.
+            known: The fingerprints known so far of a program, by `kind`.
+            about: A description of the program.
+            kind: The form of its arguments, such as their shapes.
+            text: Returns the text of the program.
+            fed: The fed values, those of this process alone and those shared with others.
 
         Raises:
             FailedPreconditionError: Another process launches another program, or feeds it with other values.
-            DeadlineExceededError: Another process launches none.
-            RuntimeError: Another thread than the first one launches it.
+            DeadlineExceededError: Another process launches no program.
+            RuntimeError: The caller is not in the thread that launched first.
         """
         if threading.get_ident() != self._thread.ident:
             raise RuntimeError(
@@ -156,10 +156,10 @@ class Launches:
             raise self._differs(text)
 
     def _observe(self, about: str | None) -> None:
-        """Looks round in a wait for the others: one that launches what it knows meets nobody.
+        """Checks the other processes while this one waits for them: one that launches known programs does not meet it.
 
         Raises:
-            FailedPreconditionError: They launch other programs, or wait elsewhere.
+            FailedPreconditionError: They launch other programs, or wait at another place.
             AbortedError: One of them has failed.
         """
         is_main = threading.get_ident() == self._thread.ident
@@ -170,7 +170,7 @@ class Launches:
         for session in reversed(self.sessions):
             if (error := session.known_failure()) is not None:
                 raise error
-        if not is_main:  # Its place among the launches is not known.
+        if not is_main:  # Its place among the launches is unknown.
             return
         if (error := self.difference) is not None:
             self._roll_call.await_heard()
@@ -182,17 +182,17 @@ class Launches:
 
     @property
     def difference(self) -> FailedPreconditionError | None:
-        """The error of all processes, where they have launched different programs and somebody has noticed."""
+        """The error of all processes once one has found that they launched different programs; else None."""
         text = self._found or self._roll_call.verdict
         return None if text is None else FailedPreconditionError(None, None, text)
 
     @property
     def is_inside(self) -> bool:
-        """Whether a session calls one of its hooks."""
+        """Whether a session is calling one of its hooks."""
         return any(session.is_inside() for session in self.sessions)
 
     def tell(self, news: Any) -> None:
-        """Tells the other processes something, whatever they do."""
+        """Sends a message to the other processes, whatever they are doing."""
         self._roll_call.tell(news)
 
     def _hear(self, news: Any) -> None:
@@ -200,7 +200,7 @@ class Launches:
             session.hear(news)
 
     def silent(self, within_secs: float) -> list[int]:
-        """Returns the processes that do not answer so soon, whatever they do."""
+        """Returns the processes that do not answer within this time."""
         return self._roll_call.silent(within_secs)
 
     def _differs(self, text: str) -> FailedPreconditionError:
@@ -208,7 +208,7 @@ class Launches:
         return FailedPreconditionError(None, None, text)
 
     def _stands(self, question: str) -> list[Launch]:
-        """Returns the launches of this process around the one that is asked for, and the one for which it waits."""
+        """Returns the launches of this process around the requested one, and the one it waits with."""
         asked = int(question) if question else self.count
         with self._lock:
             told, pending = self._told(_KEPT), self._pending
@@ -224,12 +224,13 @@ class Launches:
         return Launch(number, program, fed, self._texts[program] + (f", for {asked_by}" if asked_by else ""))
 
     def check(self, about: str) -> Callable[[], None]:
-        """Returns a function that compares what the processes have launched up to this place of the script.
+        """Returns a function that compares the launches of all processes up to this place of the script.
 
-        Each process calls both at the same places, the function in any thread: only there it waits for the others.
+        Each process calls `check` and the function at the same places, the function in any thread: only the function
+        waits for the others.
 
         Raises:
-            FailedPreconditionError: They have launched different programs. It names the first.
+            FailedPreconditionError: They have launched different programs. The error names the first difference.
         """
         with self._lock:
             mine = Launched(self.count, self._fingerprint, self._told(self.count - self._compared + _AROUND))
@@ -243,17 +244,17 @@ class Launches:
             raise self._differs(_difference(every, may_follow=False) or _text(mine.total, [None] * len(found)))
 
     def _judge(self, every: list[list[Any]]) -> str | None:
-        """Returns a difference that was found before, some time ago: in one roll call somebody may just go on."""
+        """Returns a difference once it has lasted some time: in one roll call, a process may just have moved on."""
         text, now = _difference(every, may_follow=True), clock.monotonic()
         return text if text is not None and now >= self._suspected.setdefault(text, now) + _SURE_SECS else None
 
 
 def _difference(every: list[list[Any]], *, may_follow: bool) -> str | None:
-    """Returns the first difference between what processes have launched, as the text of an error.
+    """Returns the first difference between the launches of processes, as the text of an error.
 
     Args:
         every: Launches of all processes, as JSON.
-        may_follow: Whether one that has launched fewer may still launch the same.
+        may_follow: Whether a process with fewer launches may still launch the same.
     """
     by_number = [{each[0]: Launch(*each) for each in launches} for launches in every]
     starts, ends = [min(found, default=1) for found in by_number], [max(found, default=0) for found in by_number]
@@ -286,9 +287,9 @@ def _text(number: int, told: list[Launch | None]) -> str:
 
 
 def _crc_of(fed: Iterable[Any]) -> int:
-    """Returns a checksum of what this process has put on devices since the last launch, and feeds.
+    """Returns a checksum of the values that this process has put on devices since the last launch, and of its feeds.
 
-    What it feeds to arrays that lie in several processes is a part of them, and its own.
+    Fed arrays that span several processes are left out: each process feeds its own part.
     """
     crc = placement.take_crc()
     for leaf in fed:
@@ -306,7 +307,7 @@ def _of(found: Peers) -> Launches:
 
 
 def current() -> Launches | None:
-    """Returns the launches of this process, where it runs in step with others; else None."""
+    """Returns the launches of this process if it runs in step with others; else None."""
     found = peers.current()
     return None if found is None else _of(found)
 
@@ -315,13 +316,13 @@ _wants_to_meet = False
 
 
 def meet_always() -> None:
-    """Has the processes meet before each launch, from the next new program on."""
+    """Makes the processes meet before each launch, from the next new program on."""
     global _wants_to_meet
     _wants_to_meet = True
 
 
 def kind_of(inputs: Any) -> tuple[Any, ...]:
-    """Returns what tells the inputs of a program from others that are compiled anew."""
+    """Returns a key of the inputs of a program; a new key means a new compilation."""
     return tuple(
         [(leaf.shape, leaf.dtype) if hasattr(leaf, "shape") else type(leaf) for leaf in jax.tree.leaves(inputs)]
     )

@@ -1,6 +1,6 @@
 """Variables in this process."""
 
-# What the methods do is said in `VariableStore`.
+# The methods are documented in `VariableStore`.
 # ruff: noqa: D102
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _copied(leaves: Any) -> Any:
 
 
 def _own(leaf: Any, dtype: Any, place: Any) -> jax.Array:
-    """Returns a copy of `leaf` on the device, or at a place, that shares memory with nothing else."""
+    """Returns a copy of `leaf` on the device, or with a sharding, that shares memory with nothing else."""
     if isinstance(leaf, jax.Array):
         return placement.put(jnp.copy(leaf) if dtype is None or leaf.dtype == dtype else leaf.astype(dtype), place)
     if dtype is not None and not jnp.issubdtype(dtype, jax.dtypes.extended):
@@ -48,7 +48,7 @@ def _own(leaf: Any, dtype: Any, place: Any) -> jax.Array:
 class LocalStore(VariableStore):
     """Variables in this process, as arrays on its devices.
 
-    `slots`, `block` and `stepped` serve programs that find and leave values without moving them; the caller holds the
+    `slots`, `block` and `stepped` are for programs that read and write values without moving them; the caller holds the
     session's lock.
     """
 
@@ -89,7 +89,7 @@ class LocalStore(VariableStore):
             ) from None
 
     def _in_place(self, variable: Variable, slot: Slot) -> Leaves:
-        """Returns the leaves of a variable. What lies elsewhere than where it lives goes there first."""
+        """Returns the leaves of a variable. Leaves with another sharding than the variable's are moved first."""
         leaves, places = slot.values(variable), variable.places
         if not places or all(map(placement.is_at, leaves, places)):
             return leaves
@@ -110,18 +110,18 @@ class LocalStore(VariableStore):
                 self.stepped()
 
     def stepped(self) -> None:
-        """Says that the global step was written."""
+        """Takes note that the global step was written."""
         self.step_changes += 1
         if self._waiting:
             with self._changed:
                 self._changed.notify_all()
 
     def slots(self, variables: Iterable[Variable]) -> list[Slot]:
-        """Returns where variables are kept."""
+        """Returns the slots of variables."""
         return [self._slots.setdefault(variable, Slot()) for variable in variables]
 
     def block(self, *groups: Sequence[Variable]) -> Block:
-        """Returns what holds together what a program writes, in its groups, and behind them what the host counts."""
+        """Returns the block of the variables that a program writes, by group, and last those that the host counts."""
         key = tuple(map(tuple, groups))
         found = self._blocks.get(key)
         if found is None:
@@ -134,7 +134,7 @@ class LocalStore(VariableStore):
         slot = self._slots.get(variable)
         if slot is not None and (mirror := slot.mirror) is not None:
             return mirror
-        # The next run may give the value's memory away.
+        # The next run may donate the value's memory.
         with self._lock:
             (leaves,) = self.take([variable])
             value = self._slots[variable].mirror = int(np.asarray(leaves[0]))
@@ -215,7 +215,7 @@ class LocalStore(VariableStore):
         return kept, structure
 
     def forget(self, variables: Iterable[Variable]) -> None:
-        """Frees the values of variables; they have none then."""
+        """Frees the values of variables, which then have none."""
         for variable in variables:
             slot = self._slots.setdefault(variable, Slot())
             slot.put(None, None)
@@ -240,7 +240,7 @@ class LocalStore(VariableStore):
         return None
 
     def close(self) -> None:
-        # Whoever still holds a step of the session holds no values with it.
+        # A step of the session that is still referenced keeps no values alive.
         for block in list(self._blocks.values()):
             block.groups = None
         for slot in self._slots.values():

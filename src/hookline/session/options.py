@@ -1,4 +1,4 @@
-"""What a run may be told, and what it can tell."""
+"""Options of a run, and metadata about it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from hookline import arguments
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
-    """How to run, beside what.
+    """Options of a run.
 
     Attributes:
-        trace_level: From 1 on, the stages' times are put into `RunMetadata.stage_secs`; the run then waits for the
+        trace_level: From 1 on, the run puts the times of its stages into `RunMetadata.stage_secs`, and so waits for the
             device.
         output_partition_graphs: Whether to put the text of the compiled step into `RunMetadata.partition_graphs`.
-        debug_tensor_watches: Names of tensors whose values to put into `RunMetadata.watched`.
-        last_step: A limit: updates of a run that begins when the global step is this or more are not applied. One that
-            begins below it is, even if it counts by several and passes it. A run that is refused still succeeds and its
-            fetches are delivered; `RunMetadata.applied` tells. Runs that do not change the global step have no limit.
+        debug_tensor_watches: Names of tensors whose values are put into `RunMetadata.watched`.
+        last_step: A limit: the updates of a run are not applied if the global step is this or more when the run begins.
+            A run that begins below it is applied, even if it advances the step by several and passes the limit. A
+            refused run still succeeds and returns its fetches; `RunMetadata.applied` tells. Runs that do not change the
+            global step have no limit.
 
     Raises:
         TypeError: A field is not a whole number, or the watches are not a list.
@@ -45,12 +46,12 @@ class RunOptions:
 
 @dataclasses.dataclass
 class RunMetadata:
-    """What a run fills in for the caller who passes one.
+    """Facts about a run, filled in for a caller who passes this object.
 
     Attributes:
         applied: Whether the run's updates were applied: `False` only where `RunOptions.last_step` forbade it.
         global_step: The global step after the run; `None` if the graph has none.
-        stage_secs: Seconds spent `before` the device program, in it (`device`) and `after` it; with tracing alone.
+        stage_secs: Seconds spent `before` the device program, in it (`device`) and `after` it; only with tracing.
         partition_graphs: Texts of the compiled programs.
         watched: Values of the watched tensors, by name.
 
@@ -66,7 +67,7 @@ class RunMetadata:
 
 
 def merge_options(options: Iterable[RunOptions | None]) -> RunOptions | None:
-    """Returns what satisfies all: the larger number, either flag, all watches, the smaller limit; `None` of none.
+    """Merges options: the larger level, either flag, all watches, the smaller limit; `None` if there are none.
 
     Example:
         >>> merge_options([RunOptions(last_step=9), None, RunOptions(trace_level=1, last_step=7)]).last_step

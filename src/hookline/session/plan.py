@@ -1,7 +1,7 @@
 """Plans: which operations a run needs, in which stage each runs, and which version of a variable each one reads.
 
-A plan knows no values. It says: first these host operations, then one device program with these variables going in and
-out, then those host operations, and where each result is found.
+A plan holds no values. It lists the host operations that run first, one device program with the variables that it reads
+and writes, the host operations that run last, and where each result is found.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OnDevice = Function | Update | Gradient
 
 
 class Stage(IntEnum):
-    """When the value of an operation is there."""
+    """The stage of a run in which an operation's value becomes known."""
 
     EARLY = 0
     DEVICE = 1
@@ -31,11 +31,11 @@ class Stage(IntEnum):
 
 
 class Plan:
-    """How to compute some fetches, given some feeds.
+    """The computation of some fetches from some feeds.
 
     Attributes:
-        updates: The updates of each variable that lives here.
-        remote: The updates of variables that live elsewhere. Their arguments are computed here, their results are not.
+        updates: The updates of each variable in this process.
+        remote: The updates of variables that live elsewhere. Their arguments are computed here, their results there.
         guards: The operations that can hold back its updates.
 
     Raises:
@@ -78,7 +78,7 @@ class Plan:
     # What is needed ---------------------------------------------------------------------------------------------
 
     def fed_place(self, tensor: Tensor) -> tuple[int, int] | None:
-        """Returns (place among the feeds, depth of the path that is fed) if `tensor` or what it views is fed."""
+        """Returns (index of the feed, depth of the fed path) if `tensor` or a value that it is a view of is fed."""
         if self._fed:
             for depth in range(len(tensor.path), -1, -1):
                 place = self._fed.get((tensor.op, tensor.path[:depth]))
@@ -94,7 +94,7 @@ class Plan:
         yield from operation.control_inputs
 
     def needed(self, elements: Iterable[Tensor | Operation]) -> list[Operation]:
-        """Returns the operations that these need, themselves included, in creation order."""
+        """Returns the operations that these elements need, themselves included, in creation order."""
         needed: set[Operation] = set()
         pending = [e if isinstance(e, Operation) else e.op for e in elements if self._is_computed(e)]
         while pending:
@@ -115,10 +115,10 @@ class Plan:
     def _is_computed(self, element: Tensor | Operation) -> bool:
         return isinstance(element, Operation) or self.fed_place(element) is None
 
-    # Which version a read sees ----------------------------------------------------------------------------------
+    # Versions of variables --------------------------------------------------------------------------------------
 
     def _latest_updates(self) -> dict[Operation, dict[Variable, int]]:
-        """Returns, for each operation, the latest update of each variable on which it depends."""
+        """Returns, for each operation, the index of the latest update of each variable that it depends on."""
         latest: dict[Operation, dict[Variable, int]] = {}
         for operation in self.operations:
             merged: dict[Variable, int] = {}
@@ -135,7 +135,7 @@ class Plan:
         return latest[operation]
 
     def version(self, variable: Variable, reader: Operation | None) -> int:
-        """Returns how many of this run's updates of `variable` the operation `reader` sees; a fetch sees none."""
+        """Returns the number of this run's updates of `variable` that the operation `reader` sees; 0 for a fetch."""
         updates = self.updates.get(variable)
         if not updates or reader is None:
             return 0
@@ -148,7 +148,7 @@ class Plan:
         return sum(update.index <= latest for update in self.updates[variable])
 
     def _version_on_path(self, variable: Variable, gradient: Gradient) -> int:
-        """Returns which version the operations on a gradient's path read: it is differentiated, wherever it waits."""
+        """Returns the version that a gradient's path reads: that is differentiated, wherever the gradient waits."""
         steps = [step for step in gradient.path if step in self._latest]
         parts = [x.path for x in gradient.xs if x.op is variable.op]
         readers = [
@@ -168,10 +168,10 @@ class Plan:
         return versions.pop()
 
     def is_read_elsewhere(self, tensor: Tensor, reader: Operation) -> bool:
-        """Whether `reader` takes the value that a remote variable has behind an update of this run."""
+        """Returns whether `reader` reads a remote variable after an update of this run."""
         if not isinstance(tensor.op, VariableRead) or self.fed_place(tensor) is not None:
             return False
-        # What a gradient differentiates is read by the operations on its path; those are asked themselves.
+        # The variable of a gradient is read by the operations on its path; those are checked themselves.
         variable = tensor.op.variable
         return self._is_remote(variable) and variable in self._latest[reader] and not isinstance(reader, Gradient)
 
@@ -199,10 +199,10 @@ class Plan:
                         f"happens on a parameter server. Read it in the next run, or inside hookline.update.",
                     )
 
-    # What guards hold back ----------------------------------------------------------------------------------------
+    # Guards -------------------------------------------------------------------------------------------------------
 
     def is_guarded(self, variable: Variable) -> bool:
-        """Whether what the run does to a variable that it writes may be held back."""
+        """Returns whether a guard may hold back the run's updates of a variable."""
         initialised = any(update.initialises for update in self.updates[variable])
         return bool(self.guards) and not initialised and not counts_runs(variable)
 
@@ -223,11 +223,11 @@ class Plan:
     # Counters ---------------------------------------------------------------------------------------------------
 
     def is_host_known(self, variable: Variable) -> bool:
-        """Whether the host knows the variable's value throughout the run: a counter, changed by known amounts."""
+        """Returns whether the host knows the variable throughout the run: a counter, changed by known amounts."""
         return is_counter(variable) and self.gain(variable) is not None
 
     def gain(self, variable: Variable, version: int | None = None) -> int | None:
-        """Returns by how much the first `version` updates (by default all) advance a counter; `None` if unknown."""
+        """Returns the sum of the first `version` increments of a counter (by default of all); `None` if unknown."""
         increments = [update.increment for update in self.updates.get(variable, ())][:version]
         return None if None in increments else sum(i for i in increments if i is not None)
 
@@ -251,7 +251,7 @@ class Plan:
         return stages
 
     def _waits_only_for_remote(self, operation: Operation, stages: dict[Operation, Stage]) -> bool:
-        """Whether what is late before `operation` is only the order behind remote updates, not a value of theirs."""
+        """Returns whether `operation` depends on late ones only for its order after remote updates, not for a value."""
 
         def is_order(dependency: Operation) -> bool:
             if isinstance(dependency, Group):
@@ -284,14 +284,14 @@ class Plan:
         )
 
     def needs_device(self, tensor: Tensor) -> bool:
-        """Whether the value of `tensor` comes out of the device program."""
+        """Returns whether the value of `tensor` comes from the device program."""
         if self.fed_place(tensor) is not None:
             return False
         return isinstance(tensor.op, OnDevice | VariableRead) and self.stages[tensor.op] is Stage.DEVICE
 
 
 def _overlap(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    """Whether one of two views is the other, or a part of it."""
+    """Returns whether one of two views contains the other."""
     return all(a == b for a, b in zip(one, other, strict=False))
 
 

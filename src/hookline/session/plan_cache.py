@@ -1,4 +1,4 @@
-"""The plans that a session has made so far, and what it says once about them."""
+"""The plans that a session has made so far, and its warnings about them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _NOT_YET: Any = (object(), None, None)
 
 
 def plan_key(fetches: Any, watched: Watched | None, feed_dict: Mapping[Any, Any] | None) -> Hashable:
-    """Returns what two runs have in common that one plan serves."""
+    """Returns the cache key of a run: runs with equal keys share one plan."""
     return (fetch_key(fetches), watched and watched.key, feed_key(feed_dict))
 
 
 class PlanCache:
-    """Cached steps by what was asked for, and the programs that they share.
+    """Cached steps by request, and the programs that they share.
 
-    A training loop asks for the same each time, so what was asked for last needs no key. The others are in two
-    generations, so that finding one costs one look: what was made or used since the older one was closed, and that one,
+    A training loop makes the same request each time, so the latest request needs no key. The others are in two
+    generations, so that a lookup is cheap: steps made or used since the older generation was closed, and the older one,
     which is forgotten when the younger one is full.
     """
 
@@ -46,13 +46,13 @@ class PlanCache:
         self._told: set[Operation] = set()
         self._made = 0
         self._last_made: Any = None
-        # By hooks the latest fetches, and the tensors that were fed, with their step.
+        # By hooks: the latest fetches and fed tensors, with their step.
         self._latest: dict[Watched | None, tuple[Any, tuple[Any, ...], CachedStep]] = {}
         self._latest_repeated: dict[Watched | None, tuple[Any, int, RepeatedStep]] = {}
         self._most_latest = min(_MOST_LATEST, max_plans)
 
     def expect(self, watched: Iterable[Any]) -> list[int]:
-        """Says what hooks may ever fetch; see `LowLevel.expect`."""
+        """Declares all fetches that hooks may ask for; see `LowLevel.expect`."""
         found, missing = [], []
         for place, fetches in enumerate(watched):
             try:
@@ -63,7 +63,7 @@ class PlanCache:
         return missing
 
     def find_repeated(self, session: Any, fetches: Any, watched: Watched | None, capacity: int) -> RepeatedStep:
-        """Returns the step of a request that can be made so often in one run, made now or before.
+        """Returns the step of a request that makes up to `capacity` runs in one, and makes it if there is none.
 
         Raises:
             ValueError: The run is more than a program and batches.
@@ -87,8 +87,8 @@ class PlanCache:
         return found
 
     def find(self, session: Any, fetches: Any, watched: Watched | None, feed_dict: Any) -> CachedStep:
-        """Returns the step of a request, made now or before."""
-        # None: only the plan key tells these feeds from others.
+        """Returns the cached step of a request, and makes it if there is none."""
+        # None: only the plan key distinguishes these feeds from others.
         fed = () if not feed_dict else tuple(feed_dict) if isinstance(feed_dict, dict) else None
         latest_fetches, latest_fed, latest = self._latest.get(watched) or _NOT_YET
         if latest_fetches is fetches and latest_fed == fed and session.usable:
@@ -229,21 +229,21 @@ class PlanCache:
 
 
 class _Part(NamedTuple):
-    """What some hooks fetch: their places, the elements, and what makes results of the values of these."""
+    """The fetches of some hooks: their places, the elements, and a function from values to results."""
 
     places: Sequence[int]
     elements: Sequence[Tensor | Operation]
     assemble: Callable[[Sequence[Any]], Any]
 
     def put(self, values: Sequence[Any], results: list[Any]) -> None:
-        """Puts the results where they belong."""
+        """Puts the results at their places."""
         if self.places:
             for place, result in zip(self.places, self.assemble(values), strict=True):
                 results[place] = result
 
 
 def _is_constant(fetches: Any) -> bool:
-    """Whether the results are the same in each run, and nobody can change them: operations, or tuples of them."""
+    """Returns whether the results never change and are immutable: those of operations, or tuples of them."""
     return isinstance(fetches, Operation) or (type(fetches) is tuple and all(map(_is_constant, fetches)))
 
 

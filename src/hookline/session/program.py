@@ -39,8 +39,8 @@ _MEMORY_FIRST = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"
 # XLA on CPU multiplies bfloat16 and float16 in float32. Merging equal expressions would make the float32 copy of each
 # weight, made for the forward pass, live until the backward pass reads it: two copies of the model.
 _HALVES_APART = {**_MEMORY_FIRST, _DISABLED: "cse"}
-# What is the same in each step is computed in each, as it is in a single one: moved out of the loop, it would leave the
-# rest to be fused otherwise, and the last bits of some models with that (of an attention over few places, say).
+# Work that is the same in each step is computed in each, as in a single one: if it were moved out of the loop, XLA
+# would fuse the rest differently, which changes the last bits of some models (of an attention over few places, say).
 _NOTHING_MOVED_OUT = "while-loop-invariant-code-motion"
 
 Traced = tuple[tuple[Flat, Flat, Flat], tuple[Any, ...], tuple[Any, ...], tuple[Latched, ...]]
@@ -49,7 +49,7 @@ Traced = tuple[tuple[Flat, Flat, Flat], tuple[Any, ...], tuple[Any, ...], tuple[
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class _Structures:
-    """Structures of variables, which JAX compares where it looks for a program that it has compiled."""
+    """The tree structures of variables, which JAX compares when it looks for a compiled program."""
 
     of: tuple[Any, ...]
 
@@ -57,29 +57,29 @@ class _Structures:
 class Program:
     """One compiled program: (values of variables, inputs, latches, mask) to (new values, outputs, sent, latches).
 
-    Variables travel flattened: a step then never rebuilds the user's trees. They come in three groups: those that are
-    written, whose old values are donated; the counters that are written; and those that are only read. The new values
-    come in the same form, so that they are the arguments of the next run as they are: the written ones, the counters,
-    and then those that are written without a look at their old value. Counters that nobody on the device reads are left
+    Variables are passed flattened: a step then never rebuilds the user's trees. They come in three groups: written
+    variables, whose old values are donated; written counters; and variables that are only read. The new values have the
+    form of the arguments, so that the next run takes them unchanged: the written variables, the counters, and then the
+    variables that are written without reading their old value. Counters that no operation on the device reads are left
     to the host.
 
     Args:
-        plan: What to compute.
-        inputs: Tensors whose values are handed in: fed, from the host, or large constants.
+        plan: The plan to compute.
+        inputs: Tensors whose values are arguments: feeds, host results, or large constants.
         outputs: Tensors that the caller or a host operation reads.
         watched: Tensors that only hooks read. They are computed behind an optimization barrier, so that XLA compiles
-            the rest as if nobody were watching.
-        store: Where the variables live: their tree structures, and who counts.
+            the rest as if no hook were watching.
+        store: The store of the variables: it knows their tree structures, and counts.
         always: The operations that every run computes; by default all.
-        watches: What hooks may watch beside `watched`. A mask says of each whether a run computes it.
-        capacity: Above 1: the program makes as many steps as it is told to, at most so many. Batches come in blocks of
-            that length or more; the outputs have that length.
+        watches: Tensors that hooks may watch in addition to `watched`. A mask selects those that a run computes.
+        capacity: Above 1: the program makes as many steps as it is told to, up to this number. Batches come in blocks
+            of that length or more; the outputs have that length.
 
     Attributes:
-        taken, counted, read, written: What it is given and gives back, as described above.
+        taken, counted, read, written: The variables of its arguments and results, as described above.
         faults: The operations that can have a fault.
-        latches: Its latches. The faults are one.
-        hosted: Those counters. The program does not know them.
+        latches: Its latches. All faults together are one latch.
+        hosted: The counters left to the host. The program does not know them.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Program:
             self.latches.append(Fault)
         reads = [v for v in self._read_variables() if v not in plan.updates]
         needed = [v for v in updates if self._needs_old(v)]
-        # The old value of a counter stays, for nothing is gained by giving it away: it tells when a run is computed.
+        # The old value of a counter is kept, for donating it gains nothing: it shows when a run is computed.
         taken = [v for v in needed if not counts_runs(v)]
         self.taken, self.counted, self.read = taken, [v for v in needed if counts_runs(v)], reads
         is_needed = set(needed)
@@ -128,16 +128,16 @@ class Program:
         self._compiler_options = _compiler_options([*updates, *self._read_by_callers(reads)])
         if capacity > 1 and jax.default_backend() == "cpu":
             self._compiler_options = _with_nothing_moved_out(self._compiler_options or {})
-        # Loose: of unknown structure. JAX takes two trees with the same leaves for alike, for it sees the leaves alone.
+        # Loose: of unknown structure. JAX sees the leaves alone, so two trees with the same leaves are equal to it.
         self._is_loose = any(v.spec is specs.UNKNOWN for v in (*updates, *reads))
-        # Where variables live somewhere, a first look says whether this program moves them.
+        # If variables have shardings, a first trace shows whether this program moves them.
         self._home, self._context = store.home, store.context
         self.run = self._compiled_run(donates=True) if self._home is None else self._first_run
         self._dry: Any = None
         self._known: dict[Any, int] = {}
 
     def places(self, mask: Sequence[bool]) -> dict[Key, int]:
-        """Returns where the outputs are that a run with this mask computes; of several steps, those of the last one."""
+        """Returns the places of the outputs that a run with this mask computes; for several steps, of the last one."""
         places = {} if self._capacity > 1 else self.row_places
         start = len(self._unmasked)
         for watch, wanted in zip(self._watches, mask, strict=True):
@@ -148,29 +148,29 @@ class Program:
 
     @property
     def row_places(self) -> dict[Key, int]:
-        """Where the outputs are that each step computes."""
+        """The places of the outputs that each step computes."""
         return {tensor.key: i for i, tensor in enumerate(self._unmasked)}
 
     @property
     def dry(self) -> Any:
-        """The same program with nothing donated: for a run whose updates may have to be thrown away."""
+        """The same program without donation: for a run whose updates may have to be discarded."""
         if self._dry is None:
             self._dry = self._compiled_run(donates=False)
         return self._dry
 
     def lower(self, *arguments: Any) -> Any:
-        """Returns the program for arguments as they are in `run`, lowered; see `jax.stages.Lowered`."""
+        """Lowers the program for arguments as in `run`; see `jax.stages.Lowered`."""
         with placement.inside(self._context):
             return self._jitted(donates=True).lower(*arguments, *([self._structures_in()] if self._is_loose else []))
 
     def _jitted(self, *, donates: bool) -> Any:
-        # The one that does not is a function of its own, so that JAX traces it, and the log says so.
+        # The program without donation is a function of its own, so that JAX traces it, and the log says so.
         trace = self._trace if donates else lambda *arguments: self._trace(*arguments)
         options: dict[str, Any] = {"compiler_options": self._compiler_options}
         if self._home is not None:
-            # What is written stays where it lives.
+            # Written variables keep their shardings.
             groups = tuple([variable.places or None for variable in group] for group in self._groups())
-            # What several processes have split is whole in each of them where it is asked for.
+            # Arrays that span several processes become whole in each of them when they are fetched.
             whole = None if self._home.is_fully_addressable else self._home
             shardings = groups, whole, None, self._home
             options["out_shardings"] = (*shardings, None) if self._is_loose else shardings
@@ -186,17 +186,17 @@ class Program:
         moves = 0 if graph is None else graph.moves
 
         def run(*arguments: Any) -> Any:
-            if graph is not None and graph.moves != moves:  # Another program has moved something since.
+            if graph is not None and graph.moves != moves:  # Another program has moved a variable since.
                 self._dry = None
                 return self._first_run(*arguments) if donates else self.dry(*arguments)
             with placement.inside(self._context):
-                if launched is not None:  # Of processes in step.
+                if launched is not None:  # Processes run in step.
                     fed = jax.tree.leaves(arguments[3])
                     kind = donates, launches.kind_of(fed)
                     launched.note(self._known, about, kind, lambda: self._text(compiled, arguments), fed)
                 if not self._is_loose:
                     results = compiled(*arguments)
-                else:  # The structures of the variables are a part of the arguments and of the results.
+                else:  # The structures of the variables are part of the arguments and results.
                     *results, structures = compiled(*arguments, self._structures_in())
                     self.structures_out = structures.of
             if launched is None:
@@ -210,16 +210,16 @@ class Program:
         return compiled.lower(*arguments, *([self._structures_in()] if self._is_loose else [])).as_text()
 
     def _groups(self) -> tuple[Sequence[Variable], Sequence[Variable], Sequence[Variable]]:
-        """Returns the variables that it writes, in the groups in which they come."""
+        """Returns the variables that it writes, by group."""
         alone = self.written[len(self.taken) + len(self.counted) :]
         return self.taken, self.counted, alone
 
     def _first_run(
         self, taken: Flat, counted: Flat, read: Flat, inputs: Any, latched: Any, mask: Any, *span: Any
     ) -> Any:
-        """Moves variables to where the program itself puts them, and those that lie nowhere to the others; then runs.
+        """Moves variables to the shardings that the program gives them, and unplaced arrays to the others; then runs.
 
-        Else the first run would leave them there, and the second one be compiled for that.
+        Without this, the second run would be compiled anew for the shardings that the first one left.
         """
         with placement.inside(self._context):
             self._learn_places(taken, counted, read, inputs, latched, mask)
@@ -252,7 +252,7 @@ class Program:
         return _Structures(tuple(map(self.structure_in, (*self.taken, *self.counted, *self.read))))
 
     def _named(self, taken: Flat, counted: Flat, read: Flat, inputs: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-        """Returns the arguments with their names, for the log."""
+        """Yields the arguments with their names, for the log."""
         for variable, leaves in zip((*self.taken, *self.counted, *self.read), (*taken, *counted, *read), strict=True):
             yield variable.op.name, leaves
         yield from zip((tensor.name for tensor in self.inputs), inputs, strict=True)
@@ -268,7 +268,7 @@ class Program:
         return list(read)
 
     def _counted_by_host(self) -> list[Variable]:
-        """Returns the counters that the host can count alone; none where the program would write nothing else."""
+        """Returns the counters that the host can count alone; none if the program would write nothing else."""
         plan, found = self.plan, []
         readers = [*self.plan.device, *self.plan.remote]
         read = {tensor.op for tensor in (*self.outputs, *(t for reader in readers for t in reader.inputs))}
@@ -279,14 +279,14 @@ class Program:
         return found if len(found) < len(plan.updates) else []
 
     def _read_by_callers(self, reads: Sequence[Variable]) -> list[Variable]:
-        """Returns the variables that are read for more than what hooks watch: those decide how it is compiled."""
+        """Returns the variables that are read for more than hooks: those decide the compiler options."""
         callers = [operation for operation in self.plan.device if operation in self.plan.trained]
         read = {t.op for operation in callers for t in operation.inputs}
         read |= {tensor.op for tensor in self.outputs if tensor.key not in self.watched}
         return [variable for variable in (*reads, *self.counted) if variable.op in read]
 
     def _needs_old(self, variable: Variable) -> bool:
-        """Whether the program looks at the value from before the run."""
+        """Returns whether the program reads the value from before the run."""
         if self.plan.is_guarded(variable) or not self.plan.updates[variable][0].overwrites:
             return True
         if any(t.op is variable.op for t in self.outputs):
@@ -321,7 +321,7 @@ class Program:
     def _repeated(
         self, taken: Flat, counted: Flat, read: Flat, inputs: Any, latched: Any, mask: Any, span: jax.Array
     ) -> Traced:
-        """Makes steps in a loop; `span` is how many, and of each input that is a block where in it the first one is."""
+        """Makes several steps in a loop; `span` has their number, then the first index in the block of each source."""
         read_values, rows = dict(zip(self.read, read, strict=True)), len(self._unmasked)
 
         def step(number: Any, groups: tuple[Flat, Flat, Flat], latched: Any, kept: Any) -> Any:
@@ -336,7 +336,7 @@ class Program:
         return groups, outputs, (), latched
 
     def _batch_at(self, places: Iterable[Any], inputs: Sequence[Any]) -> list[Any]:
-        """Returns the inputs of one step: what it takes out of each block, and the rest."""
+        """Returns the inputs of one step: one batch from each block, and the other inputs unchanged."""
         at = iter(places)
 
         def of(tensor: Tensor, value: Any) -> Any:
@@ -355,7 +355,7 @@ class Program:
         mask: Sequence[Any],
         kept: Sequence[Any] | None = None,
     ) -> Traced:
-        """Traces a step. `kept` is what the outputs under the mask are where they are not wanted; else nothing."""
+        """Traces a step. `kept` has the values of masked outputs that are not wanted; None stands for zeros."""
         state = {variable: jax.tree.unflatten(self.structure_in(variable), leaves) for variable, leaves in old.items()}
         frame = Trace(self.plan, self.watched, state, self._keyed(inputs))
         frame.compute([operation for operation in self.plan.device if operation in self._always])
@@ -396,7 +396,7 @@ class Program:
     def _masked(
         self, frame: Trace, watch: Watch, wanted: Any, distinct: Callable[[Any], Any], others: tuple[Any, ...] | None
     ) -> tuple[Any, ...]:
-        """Returns what a hook watches, computed only where the run wants it; numbers that it has anyway, always."""
+        """Returns the outputs that a hook watches, computed only in runs that want them; numbers at hand, always."""
         needed = set(self.plan.needed(watch)) - self._always - self._left_to_host
         operations = [operation for operation in self.plan.device if operation in needed]
         if not operations and all(specs.is_array(t.spec) and t.spec.shape == () for t in watch):
@@ -415,7 +415,7 @@ class Program:
         return jax.lax.cond(wanted, compute, lambda: others)
 
     def _check_alike(self, variable: Variable, old: Sequence[Any], new: Sequence[Any], structure: Any) -> None:
-        """Checks that either value may be the one that stays."""
+        """Checks that old and new values have the same structure, shapes and dtypes: a guard selects one of them."""
         forms = [[(leaf.shape, leaf.dtype) for leaf in map(jnp.asarray, leaves)] for leaves in (old, new)]
         if structure != self.structure_in(variable) or forms[0] != forms[1]:
             guard = self.plan.guards[0]
@@ -438,7 +438,7 @@ class Program:
 
 
 def _placed(variables: Sequence[Variable], flat: Flat) -> list[Leaves]:
-    """Returns the values of variables, each array in its place."""
+    """Returns the values of variables, each array with its sharding."""
     return [
         tuple(map(placement.put, leaves, variable.places)) if variable.places else leaves
         for variable, leaves in zip(variables, flat, strict=True)
@@ -446,25 +446,25 @@ def _placed(variables: Sequence[Variable], flat: Flat) -> list[Leaves]:
 
 
 def _waits_in_branches(home: Any) -> bool:
-    """Whether devices may wait for each other for good where they exchange one thing in a branch, and one beside it.
+    """Returns whether collectives inside a branch and beside it may deadlock.
 
-    Those of XLA on CPU do, now and then: a process is ended by XLA after 40 seconds.
+    This happens now and then with XLA's devices on CPU: XLA ends the process after 40 seconds.
     """
     return home is not None and len(home.device_set) > 1 and next(iter(home.device_set)).platform == "cpu"
 
 
 def _unless(skip: Any, old: Any, new: Any) -> Any:
-    """Returns the new value of a leaf, or the old one where the run is skipped."""
+    """Returns the new value of a leaf, or the old one if the run is skipped."""
     new, place = jnp.asarray(new), jax.typeof(old).sharding
     return jax.lax.select(skip, old, jax.reshard(new, place) if place.mesh.explicit_axes else new)
 
 
 def _compiler_options(variables: Sequence[Variable]) -> dict[str, Any] | None:
-    """Returns how XLA is to go about a program on large variables.
+    """Returns XLA's compiler options for a program on large variables.
 
-    On CPU its defaults keep intermediate copies of a large model alive: four of a bfloat16 one while it is initialised,
-    two in a step. These are no slower where every piece is large. The order of the work changes no bits; leaving equal
-    expressions of half precision apart may change the last ones of a large model against a small one's way.
+    On CPU, XLA's defaults keep intermediate copies of a large model alive: four of a bfloat16 model while it is
+    initialised, two in a step. These options are no slower if every array is large. The order of the work changes no
+    bits; not merging equal expressions of half precision may change the last bits.
     """
     leaves = [leaf for v in variables if v.spec is not specs.UNKNOWN for leaf in jax.tree.leaves(v.spec)]
     known = [leaf for leaf in leaves if all(isinstance(dim, int) for dim in leaf.shape)]
@@ -487,7 +487,7 @@ def _bytes(leaves: Sequence[Any]) -> int:
 
 @functools.cache
 def _is_accepted(options: tuple[tuple[str, Any], ...]) -> bool:
-    """Whether this XLA has the options: it refuses to compile with one that it does not know."""
+    """Returns whether this XLA knows the options: it refuses to compile with an unknown one."""
     try:
         jax.jit(lambda: 0, compiler_options=dict(options)).lower().compile()
     except jax.errors.JaxRuntimeError:

@@ -1,4 +1,4 @@
-"""The programs of a session: one for each kind of device work, whoever asks for it."""
+"""The programs of a session: one for each kind of device work, shared by all requests for it."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _LARGE_CONSTANT_BYTES = 4096
 
 
 class Request(NamedTuple):
-    """What is asked for in a run.
+    """The elements that a run is asked for.
 
     Args:
-        fetched: By its caller.
-        watched: By hooks, in the run.
-        late: By hooks, whenever it has arrived.
-        by_hook: By each hook, of both kinds.
-        fed: What is fed.
-        rows: By hooks, of each of several steps; the others then have those of the last one.
-        late_rows: The same, whenever it has arrived.
+        fetched: The caller's fetches.
+        watched: The fetches of hooks, computed in the run.
+        late: The deferred fetches of hooks.
+        by_hook: The fetches of each hook, of both kinds.
+        fed: The fed tensors.
+        rows: The fetches of hooks that want each of several steps; for the others the result is that of the last step.
+        late_rows: The deferred ones among those.
     """
 
     fetched: Sequence[Tensor | Operation]
@@ -45,11 +45,11 @@ class Request(NamedTuple):
 
 
 class Programs:
-    """The programs that a session has made, as long as some plan uses them.
+    """The programs that a session has made, kept as long as a plan uses them.
 
     Attributes:
         constants: Large constants, on the device.
-        sharing: What hooks have watched so far.
+        sharing: The tensors that hooks have watched so far.
     """
 
     def __init__(self) -> None:
@@ -60,21 +60,22 @@ class Programs:
     def choose(
         self, plan: Plan, request: Request, pulled: Iterable[Tensor], store: VariableStore, capacity: int = 1
     ) -> tuple[Program | None, tuple[jax.Array, ...]]:
-        """Returns the program for the plan of a request, if the device has anything to do, made now or before.
+        """Returns the program for the plan of a request and a mask, or None if the device has nothing to do.
 
-        `pulled` is what the host takes of it, and `capacity` how many steps it makes at most. Behind the program comes
-        a mask: of what hooks may watch in it, which is wanted in this run. There is no program of several steps that
-        computes what is watched for the last one, where that is more than a look.
+        A program is made once. `pulled` are the tensors that the host takes from it, and `capacity` is its largest
+        number of steps. The mask selects, from all that hooks may watch in the program, what this run computes. There
+        is no program of several steps if hooks watch something in the last one that changes state or comes from
+        outside.
         """
         outputs = _from_device(plan, request.fetched)
         late = {tensor.key: tensor for tensor in pulled}
         if capacity == 1:
-            # What a host operation of the caller's needs is the caller's; what one of a hook's needs is watched.
+            # Inputs of a caller's host operation belong to the caller; those of a hook's are watched.
             callers = {t.key for o in plan.late if o in plan.trained for t in o.inputs}
             outputs |= {key: tensor for key, tensor in late.items() if key in callers}
         watching = _from_device(plan, [*request.watched, *request.late]) | late
         rows = _from_device(plan, [*request.rows, *request.late_rows])
-        if capacity == 1:  # With several steps an output has those of all, and what is watched that of the last.
+        if capacity == 1:  # With several steps an output has the values of all, and a watched tensor that of the last.
             watching = {key: tensor for key, tensor in watching.items() if key not in outputs}
         if not plan.device and not plan.remote and not outputs and not watching:
             return None, ()
@@ -128,7 +129,7 @@ def _in_order(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 
 def _is_input(plan: Plan, tensor: Tensor) -> bool:
-    """Whether a tensor that the device needs is handed to its program from outside."""
+    """Returns whether a tensor that the device needs is an argument of its program."""
     if plan.fed_place(tensor) is not None or isinstance(tensor.op, HostCall | SessionCall | Source):
         return True
     return isinstance(tensor.op, Constant) and (_is_large(tensor.op) or _is_placed(tensor.op))
@@ -145,7 +146,7 @@ def _as_input(plan: Plan, tensor: Tensor, fed: tuple[Tensor, ...]) -> Tensor:
 
 
 def _is_placed(constant: Constant) -> bool:
-    """Whether it lies where somebody has put it: compiled in, it would lie where JAX puts it."""
+    """Returns whether it has a sharding: compiled in, it would be where JAX puts it."""
     return bool(constant.places) or any(specs.place_of(leaf) is not None for leaf in jax.tree.leaves(constant.value))
 
 

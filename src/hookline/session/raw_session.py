@@ -1,4 +1,4 @@
-"""What a monitored session needs of a raw one: the protocol, with what holds for a session that is alone."""
+"""The protocol between monitored and raw sessions, with defaults for a session that is alone in its process."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from hookline.session.watched import Watched
 class RawSession:
     """A session without hooks, as a `SessionCreator` returns it. `Session` is one; so is `testing.ScriptedSession`.
 
-    One of your own defines `run`, and `global_step` if it counts. It may define `close`. What it can do beside, it says
-    in a `LowLevel` of its own. In a run in which hooks fetch something `fetches` is a list of two: what the caller
-    fetches, and a list with what each hook does. What `run` returns has the structure of its fetches.
+    A subclass defines `run`, and `global_step` if it counts. It may define `close`. Its other abilities are in a
+    `LowLevel` of its own. In a run in which hooks fetch something, `fetches` is a list of two: the caller's fetches,
+    and a list with those of each hook. The result of `run` has the structure of its fetches.
 
     Args:
-        graph: What it runs.
+        graph: The graph that it runs.
 
     Attributes:
         graph: As above.
         closed: Whether `close` was called.
-        lowlevel: What monitored sessions use beside.
-        origin: Where the values of its variables come from, in words, where a `SessionManager` made it.
-        hook_data: What hooks share on this session, each kind under a key of its own.
-        fault: Why the state is not worth a last checkpoint: the latest error of an operation that was given what it
-            must not be since the model was loaded, or what `condemn` was given; else None.
-        step_limit: The smallest limit of `limit_step`; None without one.
+        lowlevel: The interface for monitored sessions.
+        origin: The origin of its variables' values, in words, if a `SessionManager` made it.
+        hook_data: Data that hooks share on this session, each kind under a key of its own.
+        fault: The reason why the state is not worth a last checkpoint: the latest error of an operation with invalid
+            input since the model was loaded, or the argument of `condemn`; else None.
+        step_limit: The smallest limit set by `limit_step`; None without one.
 
     Example:
         >>> import jax
@@ -72,34 +72,34 @@ class RawSession:
         """The global step now.
 
         Raises:
-            RuntimeError: There is none.
+            RuntimeError: The session has no global step.
         """
         raise RuntimeError(f"{type(self).__name__} has no global step.")
 
     def latched(self, operation: Operation, *, wait: bool = False) -> int | None:
-        """Returns the global step to which the first run led in which the condition of a `hookline.latch` held."""
+        """Returns the global step after the first run in which the condition of a `hookline.latch` held."""
         return None
 
     def settle(self) -> None:
-        """Waits for the runs so far, and raises what an operation was given in them that it must not be."""
+        """Waits for the runs so far, and raises the fault of an operation that was given invalid input in them."""
 
     def condemn(self, error: BaseException) -> None:
-        """Notes that the state is not worth a last checkpoint, until the model is loaded anew; for hooks.
+        """Marks the state as not worth a last checkpoint, until the model is loaded anew; for hooks.
 
         Args:
-            error: Why: a NaN that has got into the variables, say. Nobody raises it here.
+            error: The reason, such as a NaN in the variables. It is not raised here.
         """
         self.fault = error
 
     def limit_step(self, last_step: int | None, owner: object = None) -> None:
-        """Does for every run under hooks what `RunOptions(last_step=...)` does for one; the smallest limit holds.
+        """Limits every run under hooks, as `RunOptions(last_step=...)` limits one; the smallest limit holds.
 
         For a hook's `after_create_session`: a session that a recovery makes has no limit yet.
 
         Args:
-            last_step: An update that would begin when the global step is this or more is not applied. None takes the
-                limit of `owner` back.
-            owner: Whose limit this is, in place of an earlier one; a limit of nobody holds for good.
+            last_step: The updates of a run are not applied if the global step is this or more when it begins. None
+                removes the limit of `owner`.
+            owner: The owner of the limit, which replaces its earlier one; a limit without an owner is permanent.
 
         Raises:
             TypeError: `last_step` is not a whole number.
@@ -113,7 +113,7 @@ class RawSession:
         self.step_limit = min(limits.values(), default=None)
 
     def close(self) -> None:
-        """Ends it; again does nothing."""
+        """Ends the session; a second call does nothing."""
         self.closed = True
 
     def __enter__(self) -> Self:
@@ -124,24 +124,24 @@ class RawSession:
 
 
 class LowLevel:
-    """What monitored sessions use of a raw session, beside what users and hooks see of it; savers need an `Engine`.
+    """The lower level of a raw session, for monitored sessions; savers need an `Engine`.
 
-    The defaults are those of a session that has nothing but `RawSession.run`, and its variables for itself.
+    The defaults fit a session that has only `RawSession.run`, and variables of its own.
 
     Args:
         session: The session.
 
     Attributes:
         session: As above.
-        shared: Whether others may change its variables: they live on parameter servers.
-        writes: How many runs and loads have changed variables. Where nobody counts them, a run that fails is taken for
-            one that has changed nothing, and the last state may be saved.
-        alarms: How many latches are known to have latched.
-        step_changes: How often the global step has been written, by whatever way.
-        expects_steps: Whether the global step ought to move, so that the monitored session says where it does not; for
-            hooks whose trigger does not show it.
-        hook_states: Returns what hooks keep, when the whole model is saved.
-        restored_hook_states: What a checkpoint held of it when it was restored.
+        shared: Whether other processes may change its variables, because they live on parameter servers.
+        writes: The number of runs and loads that have changed variables. If nothing counts them, a failed run is
+            assumed to have changed nothing, and the last state may be saved.
+        alarms: The number of latches that are known to have latched.
+        step_changes: The number of writes to the global step, of any kind.
+        expects_steps: Whether the global step ought to move, so that the monitored session warns if it does not; for
+            hooks whose trigger does not show that.
+        hook_states: Returns the states of hooks, when the whole model is saved.
+        restored_hook_states: The states of hooks in the checkpoint that was restored.
     """
 
     shared = False
@@ -154,13 +154,13 @@ class LowLevel:
         self.restored_hook_states: dict[str, Any] = {}
 
     def expect(self, watched: Iterable[Any]) -> list[int]:
-        """Says what hooks may ever fetch, so that the runs that they watch share one program from the start.
+        """Declares all fetches that hooks may ask for, so that watched runs share one program from the start.
 
         Args:
             watched: For each hook a fetch structure.
 
         Returns:
-            The places of those that are not in the graph; they are passed over.
+            The indices of fetches that are not in the graph; they are passed over.
         """
         return []
 
@@ -172,7 +172,7 @@ class LowLevel:
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
     ) -> tuple[Any, tuple[Any, ...]]:
-        """Runs, with the fetches of hooks beside those of the caller; returns the results of both."""
+        """Runs the fetches of the caller together with those of hooks; returns the results of both."""
         asked = [fetches, [[] if one is None else one for one in watched.fetches]]
         found = self.session.run(asked, feed_dict, options, run_metadata)
         if not isinstance(found, list | tuple) or len(found) != 2 or len(found[1]) != len(asked[1]):
@@ -180,14 +180,14 @@ class LowLevel:
         return found[0], answers(watched, found[1])
 
     def cached_step(self, fetches: Any, watched: Watched | None = None) -> Any:
-        """Returns what makes the run again in one call, a `CachedStep`; None where nothing does."""
+        """Returns a `CachedStep` that makes the run in one call; None if there is none."""
         return None
 
     def repeated_step(self, fetches: Any, watched: Watched | None, capacity: int) -> Any:
-        """Returns what makes up to `capacity` of these runs at once, a `RepeatedStep`.
+        """Returns a `RepeatedStep` that makes up to `capacity` of these runs in one dispatch.
 
         Raises:
-            ValueError: Nothing does.
+            ValueError: The session cannot make several steps in one run.
         """
         raise ValueError(
             f"steps_per_run={capacity} needs a session that makes several steps in one run, and a "
@@ -195,30 +195,30 @@ class LowLevel:
         )
 
     def gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
-        """Returns by how much a run of these fetches advances the global step; None if that is not known before."""
+        """Returns the increase of the global step in a run of these fetches; None if it is not known in advance."""
         return None
 
     @property
     def known_step(self) -> int | None:
-        """The global step where looking at it waits for nothing; else None."""
+        """The global step if it is known without waiting; else None."""
         try:
             return self.session.global_step
         except RuntimeError:
             return None
 
     def map_error(self, error: BaseException) -> BaseException:
-        """Returns the error of `hookline.errors` that an error of the engine means; other errors as they are."""
+        """Returns the error of `hookline.errors` for an error of JAX's engine; other errors as they are."""
         return errors.from_exception(error)
 
     def serve(self, coord: Any) -> None:
-        """Lets the threads that read data ahead stop with a `Coordinator`."""
+        """Lets a `Coordinator` stop the threads that prefetch data."""
 
     def seal(self) -> None:
         """Ends the training for all workers that share the variables."""
 
 
 def answers(watched: Watched, results: Iterable[Any]) -> tuple[Any, ...]:
-    """Returns the results of hooks as they are given to them: None for none, and as `LateResults` where asked so."""
+    """Returns the results as hooks get them: None if a hook fetches nothing, `LateResults` if they are deferred."""
     pairs = enumerate(zip(watched.fetches, results, strict=True))
     given = ((i, None if asked is None else result) for i, (asked, result) in pairs)
     return tuple(LateResults.of(result) if i in watched.late else result for i, result in given)

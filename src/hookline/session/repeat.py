@@ -27,28 +27,29 @@ def repeated(
     latched: Any,
     written: Sequence[Variable],
 ) -> tuple[Groups, Any, Any]:
-    """Makes a step `count` times, each on what the one before has left.
+    """Makes a step `count` times, each on the results of the one before.
 
     Args:
-        step: From its number (from 0 on), the values of variables, what latches hold, and what the step before has left
-            of what only the last one computes; to the new values, the outputs, what it leaves, and the latches.
-        count: How often; at least once.
-        capacity: How often at most: of each output the result has as many rows. Those behind `count` mean nothing.
-            Behind the outputs comes what the last step has left.
-        given: The values of the variables, without those whose old value nobody looks at.
-        latched: What the latches hold.
+        step: A function of the step's number (from 0 on), the values of variables, the latches, and the previous step's
+            outputs that are wanted of the last step alone. It returns the new values, the outputs, those last outputs,
+            and the latches.
+        count: The number of steps; at least 1.
+        capacity: The largest number of steps, and the number of rows of each output. Rows after `count` mean nothing.
+            The outputs of the last step follow the rows.
+        given: The values of the variables, without those whose old value is not read.
+        latched: The values of the latches.
         written: The variables, in the order of the new values.
 
     Raises:
-        InvalidArgumentError: A step leaves a variable in another form than it found it.
+        InvalidArgumentError: A step changes the shape or dtype of a variable.
     """
     begin: Groups = (*given, ())
-    # Once without a look at what is left: nobody knows yet what that is.
+    # The first trace has no last outputs: their form is not known yet.
     traced, found = jax.make_jaxpr(lambda: step(0, begin, latched, None), return_shape=True)()
     like, outputs, last, _ = found
     _warn_of_convolutions(traced.jaxpr)
     _check_alike(given, like, written)
-    # Nobody looks at those before the first step has written them.
+    # Nothing reads these before the first step has written them.
     alone, left = jax.tree.map(blank, like[2]), jax.tree.map(blank, last)
     kept = jax.tree.map(lambda leaf: _rows(capacity, leaf), outputs)
 
@@ -63,7 +64,7 @@ def repeated(
 
 
 def blank(like: Any) -> Any:
-    """Returns nothing of a type. Explicit axes are a part of that."""
+    """Returns zeros of a type, which may be random keys. Explicit axes are part of the type."""
     if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
         return jnp.broadcast_to(jnp.zeros((), like.dtype), like.shape, out_sharding=like.sharding)
     return jnp.zeros(like.shape, like.dtype, out_sharding=like.sharding)
@@ -93,7 +94,7 @@ def _rows(count: int, like: Any) -> Any:
 
 
 def _check_alike(given: tuple[Flat, Flat], like: Groups, written: Sequence[Variable]) -> None:
-    """Checks that each step finds what the first one found."""
+    """Checks that a step leaves the shapes and dtypes that it finds."""
     before, after = [*given[0], *given[1]], [*like[0], *like[1]]
     for variable, old, new in zip(written, before, after, strict=False):
         if [(a.shape, a.dtype) for a in old] != [(a.shape, a.dtype) for a in new]:

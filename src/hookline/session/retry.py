@@ -1,4 +1,4 @@
-"""What a run has done to variables elsewhere, so that trying it again in a new session does not do it twice."""
+"""The remote updates of a run, recorded so that a retry in a new session does not apply them twice."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ class Sent:
     """Updates that a run sends.
 
     Attributes:
-        where: What the store needs to ask later what became of them; `None` before they are on their way.
+        where: The data with which the store can later find out what became of the updates; `None` before they are sent.
         applied: Whether they were applied; `None` while that is not known.
-        step: The global step to which they led, if they were applied.
-        counted: The batches of iterators that they were computed from have been counted as used.
+        step: The global step after them, if they were applied.
+        counted: Whether the iterator batches that they were computed from have been counted as used.
     """
 
     def __init__(self, names: tuple[str, ...], counts: bool) -> None:
@@ -27,10 +27,10 @@ class Sent:
 class Retry:
     """All attempts at one run, or at one call of a step function.
 
-    A later attempt's updates are taken for those of an earlier one by their names, in the order in which they come.
+    A later attempt's updates are matched with those of an earlier one by their names, in order.
 
     Attributes:
-        repeats: An attempt has come to updates that an earlier one had sent.
+        repeats: Whether an attempt has come to updates that an earlier one had sent.
 
     Example:
         >>> retry = Retry()
@@ -48,22 +48,22 @@ class Retry:
 
     @property
     def latest(self) -> Sent | None:
-        """What this attempt sent last, or took for sent."""
+        """The updates that this attempt sent last, or found to be sent already."""
         return self._now[-1] if self._now else None
 
     def begin_again(self) -> None:
-        """Takes note that another attempt begins."""
+        """Records that another attempt begins."""
         self._before = self._now + self._before
         self._now = []
 
     def send(self, sent: Sent, instead_of: Sent | None = None) -> None:
-        """Takes note of updates that are sent now, in place of earlier ones that were not applied."""
+        """Records updates that are sent now, in place of earlier ones that were not applied."""
         if instead_of is not None:
             self._now.remove(instead_of)
         self._now.append(sent)
 
     def sent_before(self, names: tuple[str, ...]) -> Sent | None:
-        """Returns what an earlier attempt sent of updates of these names, each once in an attempt."""
+        """Returns the updates of these names that an earlier attempt sent, each once in an attempt."""
         for sent in self._before:
             if sent.names == names:
                 self._before.remove(sent)
@@ -74,4 +74,4 @@ class Retry:
 
 
 RETRY: ContextVar[Retry | None] = ContextVar("retry", default=None)
-"""The run that is under way, where somebody tries it again if its session is lost."""
+"""The run under way, if its caller tries it again when its session is lost."""

@@ -1,4 +1,4 @@
-"""How far the host runs ahead of the device, and what the device has found meanwhile."""
+"""A bound on how far the host runs ahead of the device, and a regular look at the latches."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from hookline.session.latches import Latches, Latching
 class RunAhead:
     """Bounds how far the host runs ahead of the device, and reads the latches.
 
-    Looking at each run would cost more than a short step. So the session looks each half of the bound: a look marks the
-    run behind it, and lets the host go on when the device has passed the mark before. The host then starts half of the
-    bound in a row: that takes much less of the processor than to be woken for each run, as by JAX's own bound of 32
-    computations.
+    A check at each run would cost more than a short step. So the session checks once every half of the bound: a look
+    marks the current run, and lets the host continue when the device has passed the previous mark. The host then starts
+    half of the bound in a row. That takes much less processor time than to be woken for each run, as by JAX's own bound
+    of 32 computations.
 
-    Each of several steps in a run counts, but together they count for a quarter of the bound at most: the device would
-    stand still while the host is woken if there were not a few runs behind the one that it computes.
+    Each of several steps in a run counts, but together they count for at most a quarter of the bound: without a few
+    more runs behind the current one, the device would idle while the host is woken.
 
     Attributes:
-        left: How many runs there may be until the next look; whoever makes a run counts.
-        heaviest: For how many a run of several steps counts at most.
-        latches: What the latches of the session hold.
+        left: The number of runs until the next look; counted down by the caller that makes a run.
+        heaviest: The largest count of a run of several steps.
+        latches: The latches of the session.
     """
 
     def __init__(self, session: Any, max_runs: int) -> None:
@@ -39,10 +39,10 @@ class RunAhead:
         self._mark: jax.Array | None = None
 
     def look(self, step: Any, run: Run) -> None:
-        """Waits where the device is too far behind, and reads the latches.
+        """Waits if the device is too far behind, and reads the latches.
 
         Raises:
-            InvalidArgumentError: As of `settle`, as far as that is known.
+            InvalidArgumentError: The fault that `settle` raises, if it is known already.
         """
         lock = self._session.lock
         with lock:
@@ -51,8 +51,8 @@ class RunAhead:
                 return
             mark, self._mark = self._mark, token
         self.left = self._half
-        # Not under the lock: whoever reads or closes must not wait for the device. JAX crashes where it is asked
-        # whether a deleted array is there.
+        # Not under the lock: reading and closing must not wait for the device. JAX crashes when asked whether a deleted
+        # array is ready.
         if mark is not None and not mark.is_deleted():
             mark.block_until_ready()
         with lock:
@@ -87,7 +87,7 @@ class RunAhead:
         return self.latches.found(operation)
 
     def raise_known_fault(self) -> None:
-        """Raises what a run has found whose results are there."""
+        """Raises a fault in the runs whose results are ready."""
         with self._session.lock:
             self.latches.peek(Fault)
             self._raise_fault()
@@ -107,7 +107,7 @@ class RunAhead:
         raise error
 
     def last_fault(self) -> errors.InvalidArgumentError | None:
-        """Returns what `settle` raises, for a session that ends; None where it is lost."""
+        """Returns the error that `settle` raises, for a session that ends; None if the session is lost."""
         try:
             if self._session.usable:
                 self.settle()
@@ -118,6 +118,6 @@ class RunAhead:
         return None
 
     def forget(self) -> None:
-        """Lets go of the run that is marked, and of what latches hold."""
+        """Drops the mark and resets the latches."""
         self._mark = None
         self.latches.reset()

@@ -1,4 +1,4 @@
-"""The session: runs what is asked for of a graph, compiled."""
+"""The session: compiles and runs parts of a graph."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ from hookline.session.store import StoreTarget, resolve_target
 class Session(InDialect, RawSession):
     """Runs a graph and keeps the values of its variables.
 
-    `run` compiles what the fetches need into one program, remembers it, and returns without waiting for the device:
-    results are `jax.Array`s, which wait when they are read. It may be called from several threads; a host operation is
-    entered by one of them at a time.
+    `run` compiles the operations that the fetches need into one program, caches it, and returns without waiting for the
+    device: results are `jax.Array`s, which wait when they are read. It may be called from several threads; a host
+    operation runs in one of them at a time.
 
     Args:
-        target: Where variables live: empty for this process, or a `hookline.distributed.Cluster`, or its `target`.
-        graph: What to run; by default the default graph.
-        config: Its bounds; by default those of `SessionConfig()`.
+        target: The place of the variables: empty for this process, or a `hookline.distributed.Cluster`, or its
+            `target`.
+        graph: The graph to run; by default the default graph.
+        config: Its configuration; by default `SessionConfig()`.
 
     Attributes:
         graph: The graph that it runs.
         closed: Whether `close` was called.
-        lowlevel: What is under the surface, for experts: an `Engine`.
-        origin: Where the values of its variables come from, in words, where a `SessionManager` made it.
-        fault: Why the state is not worth a last checkpoint: the latest error of a `hookline.graph.fault.Fault` since
-            the model was loaded, or what `condemn` was given; else None.
-        hook_data: What hooks share on this session, each kind under a key of its own.
-        step_limit: The smallest limit of `limit_step`; None without one.
+        lowlevel: The lower level, for experts: an `Engine`.
+        origin: The origin of its variables' values, in words, if a `SessionManager` made it.
+        fault: The reason why the state is not worth a last checkpoint: the latest error of a
+            `hookline.graph.fault.Fault` since the model was loaded, or the argument of `condemn`; else None.
+        hook_data: Data that hooks share on this session, each kind under a key of its own.
+        step_limit: The smallest limit set by `limit_step`; None without one.
 
     Example:
         >>> import hookline as hl
@@ -69,10 +70,10 @@ class Session(InDialect, RawSession):
     # Life -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Frees the variables. A run afterwards is a `RuntimeError`; closing again does nothing.
+        """Frees the variables. A later run raises `RuntimeError`; closing again does nothing.
 
         Raises:
-            InvalidArgumentError: As of `settle`. It is closed then.
+            InvalidArgumentError: The fault that `settle` raises. The session is closed nevertheless.
         """
         try:
             self.lowlevel.close()
@@ -94,7 +95,7 @@ class Session(InDialect, RawSession):
             self.close()
         except errors.InvalidArgumentError as fault:
             _, leaving, _ = exc_info
-            # The end of the input is not what went wrong.
+            # The end of the input is not the failure.
             if leaving is None or isinstance(leaving, errors.END_OF_INPUT):
                 raise
             leaving.add_note(f"While leaving the session: {fault}")
@@ -116,17 +117,17 @@ class Session(InDialect, RawSession):
                 are marked `static` stay as they are.
             feed_dict: Values to use for tensors instead of computing them. Any tensor may be fed. A key may be a tuple
                 of tensors, nested as you like, or another hashable structure; its value then has the same structure.
-            options: How to run.
-            run_metadata: Filled in with what is known of the run.
+            options: Options of the run.
+            run_metadata: Filled in with facts about the run.
 
         Returns:
             The values in the structure of `fetches`: `jax.Array`s, for host operations what they returned, for integer
             scalar variables such as the global step NumPy integers, for operations `None`.
 
         Raises:
-            TypeError, ValueError: Something that cannot be fetched or fed.
-            InvalidArgumentError: A fed value of a wrong shape or kind, or a placeholder that is not fed.
-            FailedPreconditionError: A variable without a value.
+            TypeError, ValueError: Something cannot be fetched or fed.
+            InvalidArgumentError: A fed value has a wrong shape or kind, or a placeholder is not fed.
+            FailedPreconditionError: A variable has no value.
             OutOfRangeError: The input has ended.
             AbortedError: The session is lost.
             RuntimeError: The session is closed.
@@ -149,8 +150,8 @@ class Session(InDialect, RawSession):
             The function. It returns what `run` returns, and raises what `run` raises.
 
         Raises:
-            TypeError: `feed_list` is no list, or something cannot be fetched or fed.
-            ValueError: Something is of another graph, or is fed twice.
+            TypeError: `feed_list` is not a list, or something cannot be fetched or fed.
+            ValueError: Something belongs to another graph, or is fed twice.
             RuntimeError: The session is closed.
 
         Example:
@@ -190,48 +191,48 @@ class Session(InDialect, RawSession):
 
     @property
     def global_step(self) -> int:
-        """The global step now; it costs nothing and waits for nothing where the host can count it.
+        """The current global step; reading it is free and waits for nothing if the host can count it.
 
         Raises:
-            RuntimeError: The graph has none.
+            RuntimeError: The graph has no global step.
         """
         step = self.lowlevel.known_step
         return self.lowlevel.store.step() if step is None else step
 
     def wait_for_step(self, step: int, timeout_secs: float | None = None) -> int:
-        """Blocks until the global step is at least `step`, or the time is over, and returns the global step."""
+        """Waits until the global step is at least `step`, or the time is over, and returns the global step."""
         return self.lowlevel.store.wait_for_step(step, timeout_secs)
 
     def latched(self, operation: Operation, *, wait: bool = False) -> int | None:
-        """Returns the global step to which the first run led in which the condition of a `hookline.latch` held.
+        """Returns the global step after the first run in which the condition of a `hookline.latch` held.
 
         Args:
             operation: The latch.
-            wait: Whether to wait for all runs so far. Otherwise it says what is known: the session looks at its latches
-                before it is `SessionConfig.max_runs_ahead` runs ahead of what it has read.
+            wait: Whether to wait for all runs so far. Otherwise the answer is the latest known: the session reads its
+                latches before it is `SessionConfig.max_runs_ahead` runs ahead of the last reading.
 
         Returns:
-            The global step; None where the condition has not held in any run that is looked at. In a graph without a
-            global step, the number of the run, from 1 on.
+            The global step; None if the condition has held in no run that was read. In a graph without a global step,
+            the number of the run, from 1 on.
 
         Raises:
-            TypeError: It is no latch.
+            TypeError: The operation is not a latch.
         """
         return self.lowlevel.ahead.latched(operation, wait)
 
     def settle(self) -> None:
-        """Waits for the runs so far, and raises what an operation was given in them that it must not be.
+        """Waits for the runs so far, and raises the fault of an operation that was given invalid input in them.
 
-        It is called before a checkpoint is written, before the `end` of hooks and when the session is closed; where no
-        operation has a `hookline.graph.fault.Fault` it costs nothing. Each fault is raised once.
+        It is called before a checkpoint is written, before the `end` of hooks, and when the session is closed. If no
+        operation has a `hookline.graph.fault.Fault`, it costs nothing. Each fault is raised once.
 
         Raises:
-            InvalidArgumentError: There was such a thing. The error names the operation.
+            InvalidArgumentError: An operation was given invalid input. The error names the operation.
         """
         self.lowlevel.ahead.settle()
 
     def snapshot(self, variables: Iterable[Variable] | None = None) -> dict[str, Any]:
-        """Returns a copy of the values of variables, all of the same moment, by name.
+        """Returns a copy of the values of variables, all from the same moment, by name.
 
         Args:
             variables: By default all global variables of the graph.
@@ -245,13 +246,13 @@ class Session(InDialect, RawSession):
         """Sets variables to concrete values, all or none.
 
         Args:
-            values: New values by variable name (`"weights"`), of the structure, shapes and kinds of dtype that the
-                variables have.
+            values: New values by variable name (`"weights"`), with the structure, shapes and kinds of dtype of the
+                variables.
 
         Raises:
-            KeyError: A name that no variable has.
-            ValueError: A value that does not fit its variable.
-            InvalidArgumentError: As of `settle`, where all trained variables are set.
+            KeyError: No variable has one of the names.
+            ValueError: A value does not fit its variable.
+            InvalidArgumentError: The fault that `settle` raises, if all trained variables are set.
         """
         self.lowlevel.load(values)
 

@@ -1,8 +1,8 @@
-"""Sharing: the runs that hooks watch use one program, in which what nobody wants is not computed.
+"""Sharing: the watched runs use one program, in which unwanted values are not computed.
 
-Each distinct set of outputs is a compilation, and for a large model that takes minutes. So the watched runs of the same
-fetches and feeds share one program, which can compute all that hooks have been seen to watch or have declared. What a
-hook watches is under a `lax.cond` there; each run says through a mask whose values it wants.
+Each distinct set of outputs is a compilation, which takes minutes for a large model. So the watched runs of the same
+fetches and feeds share one program, which can compute everything that hooks have watched so far or have declared. The
+values that a hook watches are under a `lax.cond` there; each run selects through a mask the values it wants.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from hookline.session.plan import Key, Plan, input_tensors
 from hookline.session.store import VariableStore
 
 Watch = tuple[Tensor, ...]
-"""What one hook watches, as tensors of the device."""
+"""The device tensors that one hook watches."""
 
-# What computes and leaves no trace: no update, no latch, no draw of a random key, nothing that comes from outside. (Nor
-# may it have a fault, which is a latch.)
+# Operations without side effects: no update, no latch, no draw of a random key, nothing from outside. (Nor may they
+# have a fault, which is a latch.)
 PURE = (Function, Gradient, VariableRead, Constant, Group)
 
 
 class Shared(NamedTuple):
-    """What a shared program computes, and what of it one run wants.
+    """A shared program's plan, and the selection of one run.
 
     Args:
-        plan: For everything.
+        plan: The plan of everything.
         always: The operations that every run computes.
-        watches: What each hook may watch.
-        mask: Of each of `watches`, whether this run wants it.
+        watches: The tensors that each hook may watch.
+        mask: For each of `watches`, whether this run wants it.
     """
 
     plan: Plan
@@ -43,14 +43,14 @@ class Shared(NamedTuple):
 
 
 class Sharing:
-    """What hooks have watched so far in one session, by what their runs fetch and feed."""
+    """The tensors that hooks have watched so far in one session, by the fetches and feeds of their runs."""
 
     def __init__(self) -> None:
         self._declared: list[Sequence[Tensor | Operation]] = []
         self._families: dict[Hashable, list[Watch]] = {}
 
     def declare(self, watches: Iterable[Sequence[Tensor | Operation]]) -> None:
-        """Says what hooks may ever watch, each of them: shared programs have it from the start."""
+        """Declares all that each hook may watch: shared programs have it from the start."""
         self._declared = list(watches)
 
     def shared(
@@ -63,10 +63,10 @@ class Sharing:
         outputs: Iterable[Key],
         store: VariableStore,
     ) -> Shared | None:
-        """Returns how a watched run shares a program; None where it cannot, or has nothing to share.
+        """Returns the sharing of a program for a watched run; None if it cannot share, or has nothing to share.
 
-        `watched` is what each hook asks for, `steady` what hooks want of each step, and `outputs` what the program
-        returns for the caller.
+        `watched` are the fetches of each hook, `steady` those that hooks want of each step, and `outputs` the tensors
+        that the program returns for the caller.
         """
         if plan.remote:
             return None
@@ -104,7 +104,7 @@ class Sharing:
                     watch = watch_of(elements, Plan(fetched, [*carried, *elements], fed, store.is_remote))
                     if watch and is_pure(watch):
                         found.append(watch)
-                except (OpError, ValueError):  # It needs what these runs are not fed.
+                except (OpError, ValueError):  # It needs a placeholder that these runs do not feed.
                     continue
         seen = self._families[family]
         for watch in wanted:

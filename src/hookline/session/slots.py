@@ -1,4 +1,4 @@
-"""Where the values of variables in this process are: each alone, or together as a program has returned them."""
+"""The places of variables' values in this process: each alone in a slot, or together in the block of a program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Leaves = tuple[jax.Array, ...]
 
 Flat = Sequence[Leaves]
 
-# What every counter holds: it has 32 bits or 64.
+# Bounds of every counter: it has 32 bits or 64.
 _LEAST, _MOST = -(2**31), 2**31 - 1
 
 
@@ -26,10 +26,10 @@ class Slot:
     """The value of one variable: its leaves, and for an integer scalar the host's copy (`None`: ask the device).
 
     Attributes:
-        leaves: The leaves; None if they are in the block, or if the host alone has counted.
+        leaves: The leaves; None if they are in the block, or if only the host has counted.
         structure: Their tree, unless that is in the block, too.
-        block: The block that the value is in, as long as that has any.
-        place: Its place there; None for a counter that the host alone counts.
+        block: The block that the value is in, as long as the block has any values.
+        place: Its index there; None for a counter that only the host counts.
     """
 
     __slots__ = ("block", "leaves", "mirror", "place", "structure")
@@ -42,17 +42,17 @@ class Slot:
         self.place: int | None = None
 
     def held(self) -> Leaves | None:
-        """Returns the leaves; None where the host alone has counted."""
+        """Returns the leaves; None if only the host has counted."""
         block = self.block
         if block is not None and block.groups is not None:
             return None if self.place is None else block.leaves(self.place)
         return self.leaves
 
     def values(self, variable: Variable) -> Leaves:
-        """Returns the leaves, made anew where the host alone has counted.
+        """Returns the leaves, made from the host's count if only the host has counted.
 
         Raises:
-            KeyError: There is no value.
+            KeyError: The variable has no value.
         """
         held = self.held()
         if held is None and self.mirror is None:
@@ -75,7 +75,7 @@ class Slot:
         self.leaves, self.structure = leaves, structure
 
     def count(self, variable: Variable, gain: int | None) -> None:
-        """Advances the host's copy; it is lost where the host does not know by how much."""
+        """Advances the host's copy by `gain`; drops it if the gain is unknown."""
         if gain is None or self.mirror is None:
             self.mirror = None
             return
@@ -84,14 +84,14 @@ class Slot:
 
 
 class Block:
-    """The values that a program has left, in the form in which its next run takes them.
+    """The values that a program has written, in the form in which its next run takes them.
 
-    As long as nobody else writes one of these variables, a run moves no value. Programs that write the same variables
-    share one. `hosted` are the slots of variables that the program leaves to the host to count.
+    As long as nothing else writes one of these variables, a run moves no value. Programs that write the same variables
+    share one block. `hosted` are the slots of variables that the program leaves to the host to count.
 
     Attributes:
-        groups: The values; None where they are in the slots.
-        structures: Of each variable.
+        groups: The values; None if they are in the slots.
+        structures: The tree structure of each variable.
     """
 
     __slots__ = ("__weakref__", "_hosted", "_slots", "groups", "structures")
@@ -102,7 +102,7 @@ class Block:
         self.structures: Sequence[Any] = ()
 
     def leaves(self, place: int) -> Leaves:
-        """Returns the value at a place."""
+        """Returns the leaves at an index."""
         assert self.groups is not None
         for group in self.groups[:2]:
             if place < len(group):
@@ -110,10 +110,10 @@ class Block:
             place -= len(group)
         return self.groups[2][place]
 
-    # Whether there are `groups` says where the values are. That changes last: a Ctrl-C before it changes nothing.
+    # `groups` says where the values are. It changes last: a Ctrl-C before that changes nothing.
 
     def take_over(self, groups: tuple[Flat, Flat, Flat], structures: Sequence[Any]) -> None:
-        """Makes this the block of its variables. What others held together is apart then."""
+        """Makes this the block of its variables, and dissolves their other blocks."""
         for place, slot in [*enumerate(self._slots), *((None, slot) for slot in self._hosted)]:
             if slot.block is not None:
                 slot.block.dissolve()
@@ -134,12 +134,12 @@ class Block:
 
 
 class Elsewhere:
-    """Stands for the block of a program where variables live elsewhere: each value goes where its variable lives.
+    """Takes the place of a block if variables live elsewhere: each value goes to the store of its variable.
 
     Args:
-        put: As of `VariableStore`.
-        variables: What the program writes.
-        gains: By how much each advances, as of `put`.
+        put: `VariableStore.put`.
+        variables: The variables that the program writes.
+        gains: The increase of each one, as in `put`.
     """
 
     groups: tuple[Flat, Flat, Flat] | None = None
@@ -149,5 +149,5 @@ class Elsewhere:
         self.structures: Sequence[Any] = ()
 
     def take_over(self, groups: tuple[Flat, Flat, Flat], structures: Sequence[Any]) -> None:
-        """Puts each value where it lives."""
+        """Puts each value into the store."""
         self._put(zip(self._variables, itertools.chain(*groups), structures, self._gains, strict=True))

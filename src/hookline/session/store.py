@@ -1,4 +1,4 @@
-"""Where variables live. The session touches their values nowhere else."""
+"""The interface to stores of variables. The session accesses values through nothing else."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from hookline.session.slots import Leaves
 
 
 class VariableStore(Protocol):
-    """What a session needs of the place where its variables live.
+    """The interface of a session to the store of its variables.
 
-    `take` hands out the values that a run's program reads, `put` takes the new ones and advances the counters. The
+    `take` returns the values that a run's program reads; `put` stores the new ones and advances the counters. The
     caller holds the session's lock between the two.
     """
 
     @property
     def local(self) -> Any:
-        """Itself, where all variables live in this process and programs leave their values in place; else None."""
+        """Itself if all variables live in this process and programs leave their values in place; else None."""
         ...
 
     @property
     def home(self) -> Any:
-        """Where goes what has no place of its own (`Graph.home`); None where JAX or a server says that."""
+        """The sharding of arrays without one of their own (`Graph.home`); None if JAX or a server decides that."""
         return None
 
     @property
     def context(self) -> Any:
-        """What programs are traced in (`Graph.context`)."""
+        """The context in which programs are traced (`Graph.context`)."""
         return None
 
     def take(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
         """Returns the current values of variables, flattened.
 
         Raises:
-            FailedPreconditionError: One was never initialised; the message names it.
+            FailedPreconditionError: A variable was never initialised; the message names it.
         """
         ...
 
@@ -48,12 +48,12 @@ class VariableStore(Protocol):
     def put(self, values: Iterable[tuple[Variable, Leaves, Any, int | None]]) -> None:
         """Sets variables to (leaves, structure), which the store owns from now on.
 
-        The last item is the amount by which a counter advanced, `None` if the host does not know it.
+        The last item is the increase of a counter, `None` if the host does not know it.
         """
         ...
 
     def counter(self, variable: Variable) -> int:
-        """Returns the value of an integer scalar, from the host's copy where that is known."""
+        """Returns the value of an integer scalar, from the host's copy if there is one."""
         ...
 
     def step(self) -> int:
@@ -61,15 +61,15 @@ class VariableStore(Protocol):
         ...
 
     def known_step(self) -> int | None:
-        """Returns the global step if that waits for nothing, else `None`."""
+        """Returns the global step if it is known without waiting, else `None`."""
         ...
 
     def wait_for_step(self, step: int, timeout_secs: float | None) -> int:
-        """Blocks until the global step is at least `step` or the time is over, and returns it."""
+        """Waits until the global step is at least `step` or the time is over, and returns it."""
         ...
 
     def values(self, variables: Iterable[Variable]) -> dict[str, Any]:
-        """Returns the values by name, not copied: the next run may give their memory away."""
+        """Returns the values by name, not copied: the next run may donate their memory."""
         ...
 
     def snapshot(self, variables: Iterable[Variable]) -> dict[str, Any]:
@@ -81,11 +81,11 @@ class VariableStore(Protocol):
         ...
 
     def uninitialized(self, variables: Iterable[Variable]) -> list[str]:
-        """Returns the names of those that have no value."""
+        """Returns the names of the variables that have no value."""
         ...
 
     def destroyed(self) -> bool:
-        """Whether the memory of some value was given to a program that then did not start."""
+        """Returns whether some value was donated to a program that then did not start."""
         ...
 
     def broken(self) -> BaseException | None:
@@ -93,12 +93,12 @@ class VariableStore(Protocol):
         ...
 
     step_changes: int
-    """How often the global step was written."""
+    """The number of writes to the global step."""
 
-    # Where variables live elsewhere; by default, none does ------------------------------------------------------
+    # For stores elsewhere; the defaults fit a store in this process ---------------------------------------------
 
     shared: bool = False
-    """Whether others may change the variables."""
+    """Whether other processes may change the variables."""
 
     @property
     def worker_index(self) -> int:
@@ -106,26 +106,26 @@ class VariableStore(Protocol):
         return 0
 
     def is_remote(self, variable: Variable) -> bool:
-        """Whether the variable lives elsewhere: its updates are submitted and not computed here."""
+        """Returns whether the variable lives elsewhere: its updates are submitted and not computed here."""
         return False
 
     def turn(self, updates: Sequence[Update], *, nested: bool) -> AbstractContextManager[None]:
-        """Returns the context manager that must enclose a run that reads remote variables or submits these updates.
+        """Returns the context manager for a run that reads remote variables or submits these updates.
 
-        Entering it may wait until other workers allow the run, so the caller does not hold the session's lock; unless
+        Entering it may wait until other workers allow the run, so the caller does not hold the session's lock, unless
         the run is `nested` in a host operation of another one.
         """
         return nullcontext()
 
     def begin_run(self, updates: Sequence[Update]) -> None:
-        """Takes note that such a run begins; with the lock, inside its `turn`."""
+        """Takes note that such a run begins; called with the lock, inside its `turn`."""
 
     def submit(self, updates: Sequence[tuple[Update, list[Any]]], last_step: int | None) -> bool:
         """Applies updates of remote variables where they live, all of them or none.
 
         Args:
-            updates: Each with the concrete values of its `inputs`; `None` for a variable that is to be read there,
-                because the update comes after another one in the same run.
+            updates: Each with the values of its `inputs`; `None` for a variable to be read there, because the update
+                comes after another one in the same run.
             last_step: Nothing is applied if the global step is this or more.
 
         Returns:
@@ -137,22 +137,22 @@ class VariableStore(Protocol):
         raise AssertionError("no variable of a local store is remote")
 
     def wait_until_ready(self, timeout_secs: float) -> bool:
-        """Blocks until the chief has published the model or the time is over, and returns whether it has."""
+        """Waits until the chief has published the model or the time is over, and returns whether it has."""
         return True
 
     def publish(self) -> None:
-        """Lets workers in: the model can be trained from here on."""
+        """Admits workers: the model can be trained from here on."""
 
     def seal(self) -> None:
-        """Ends the training for all workers: returns when the last accepted update is applied."""
+        """Ends the training for all workers; returns when the last accepted update is applied."""
 
     def close(self) -> None:
-        """Lets go of what it holds."""
+        """Releases its resources."""
         ...
 
 
 class StoreTarget(Protocol):
-    """What `Session(target=...)` takes for variables that live elsewhere."""
+    """A value of `Session(target=...)` for variables that live elsewhere."""
 
     def open_store(self, graph: Graph) -> VariableStore:
         """Returns the store of the variables of `graph`."""
@@ -164,14 +164,14 @@ class StoreTarget(Protocol):
 
 
 TARGETS: dict[str, Callable[[str], StoreTarget]] = {}
-"""What a target means that is a string, by its scheme (`scheme://...`)."""
+"""Functions that make targets from strings, by scheme (`scheme://...`)."""
 
 
 def resolve_target(target: str | StoreTarget) -> StoreTarget | None:
-    """Returns what a session's target means; `None` for this process.
+    """Returns the target that a session was given; `None` for this process.
 
     Raises:
-        TypeError: It is neither a string nor a cluster.
+        TypeError: The target is neither a string nor a cluster.
         ValueError: Nothing is registered for the target's scheme.
     """
     if not isinstance(target, str):

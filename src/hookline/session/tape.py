@@ -1,8 +1,8 @@
-"""The tape: what was computed in a trace, and how a gradient goes back through it.
+"""The tape: the record of a trace's computations, through which gradients go back.
 
-Each operation that a gradient will go through is computed once, at its own place, and its pullback is kept. A gradient
-then has work of its own only: from `ys` it goes back over the kept pullbacks. What it does on the way is itself put on
-the tape if another gradient (a second derivative) will go back through that.
+Each operation on the path of a gradient is computed once, at its own place, and its pullback is kept. A gradient then
+has only its own work: from `ys` it goes back over the kept pullbacks. Its computations are put on the tape in turn if
+another gradient (a second derivative) will go back through them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hookline.graph.graph import Operation
 
 
 class Cell:
-    """One array of a trace, told from others by identity: the same array may be the value of several operations."""
+    """One array of a trace, distinguished by identity: the same array may be the value of several operations."""
 
     __slots__ = ("value",)
 
@@ -30,24 +30,24 @@ class Cell:
 
     @property
     def moves(self) -> bool:
-        """Whether it has a derivative: it is floating point."""
+        """Whether it has a derivative, that is, is floating point."""
         return _moves(self.value)
 
 
 class Cells(NamedTuple):
-    """A value, with a cell for each array in it. Its containers are made of arrays alone: their classes may check."""
+    """A value, with a cell for each array in it. Its containers hold arrays alone: their classes may check that."""
 
     leaves: Sequence[Cell]
     treedef: Any
 
     @classmethod
     def of(cls, value: Any) -> Cells:
-        """Returns a value with new cells."""
+        """Wraps a value in new cells."""
         leaves, treedef = jax.tree.flatten(value)
         return cls([Cell(leaf) for leaf in leaves], treedef)
 
     def value(self, instead: Mapping[Cell, Any] | None = None) -> Any:
-        """Returns the value, with other arrays in place of those of some cells."""
+        """Returns the value, with replacements for the arrays of some cells."""
         instead = instead or {}
         return jax.tree.unflatten(self.treedef, [instead.get(cell, cell.value) for cell in self.leaves])
 
@@ -65,7 +65,7 @@ class Tape:
 
     Args:
         gradients: The gradients of the run.
-        trained: What is computed for the caller, and not only because a hook watches it.
+        trained: The operations that are computed for the caller, and not only because a hook watches them.
     """
 
     def __init__(self, gradients: Iterable[Gradient], trained: frozenset[Operation]) -> None:
@@ -75,13 +75,13 @@ class Tape:
         self._orders: dict[Operation | None, list[int]] = {}
 
     def branch(self) -> Tape:
-        """Returns a tape that goes on from here, and of which this one learns nothing."""
+        """Returns a tape that continues this one, which stays unchanged."""
         other = Tape(self._gradients, self._trained)
         other._entries, other._orders = self._entries.copy(), self._orders
         return other
 
     def passing(self, owner: Operation | None) -> list[Gradient]:
-        """Returns the gradients that go back through what `owner` does; all of them for `None`."""
+        """Returns the gradients that go back through the work of `owner`; all of them for `None`."""
         return [g for g in self._gradients if owner is None or g.passes(owner)]
 
     def _orders_of(self, owner: Operation | None) -> list[int]:
@@ -93,7 +93,7 @@ class Tape:
         """Computes `fn` on the values of cells, for all gradients that will go back through it.
 
         Args:
-            owner: The operation that does it; `None` for what belongs to no operation, such as taking a part.
+            owner: The operation that computes it; `None` for work of no operation, such as taking a part.
             fn: A function of one floating point array a cell, which returns a pytree.
             inputs: The cells.
 
@@ -105,8 +105,8 @@ class Tape:
     def _record(self, owner: Any, fn: Callable[..., Any], inputs: Sequence[Cell], level: int, levels: int) -> Cells:
         """Computes `fn`, differentiable by the gradients from `level` on, the first of which has the lowest order.
 
-        A gradient of a higher order goes back through what those of lower orders have gone back through: to it the
-        pullback of the level before is one more result of the computation.
+        A gradient of a higher order goes back through the work of lower orders: for it, the pullback of the level
+        before is one more result of the computation.
         """
         if level > levels:
             return Cells.of(fn(*[cell.value for cell in inputs]))
@@ -124,7 +124,7 @@ class Tape:
         return split.joined(moving, still)
 
     def go_back(self, gradient: Gradient, ys: Iterable[Cell]) -> Mapping[Cell, Cell]:
-        """Returns the derivative of the sum of `ys` with respect to each cell on the gradient's way."""
+        """Returns the derivative of the sum of `ys` with respect to each cell on the gradient's path."""
         times = Counter(ys)
         cotangents = {y: Cell(jnp.full_like(y.value, count)) for y, count in times.items()}
         for entry in reversed(self._entries.copy()):
@@ -151,7 +151,7 @@ class Tape:
         def pull_back(*values: Any) -> Any:
             remaining = iter(values)
             kept = [next(remaining) if cell.moves else cell.value for cell in cells]
-            # What a hook watches must not change how the rest is compiled.
+            # A hook's gradient must not change how the rest is compiled.
             pull = jax.tree.unflatten(entry.pull.treedef, barrier(kept) if watches else kept)
             cotangents = [None if ct is None else next(remaining) for ct in given]
 
@@ -163,17 +163,17 @@ class Tape:
                 # Nothing is computed for a symbolic zero.
                 return pull(filled(lambda value: ad.Zero(jax.typeof(value).to_ct_aval())))
             except ValueError:
-                # The transpose of a scan takes none for what it stacks.
+                # The transpose of a scan takes no symbolic zeros for its stacked outputs.
                 return pull(filled(jnp.zeros_like))
 
         return self.record(gradient, pull_back, [*moving, *(ct for ct in given if ct is not None)]).leaves
 
 
 class _Split:
-    """Takes the floating point leaves of a function's result apart from the others, and remembers how.
+    """Separates the floating point leaves of a function's result from the others, and remembers their places.
 
     Attributes:
-        moving: Of each leaf whether it is floating point.
+        moving: For each leaf, whether it is floating point.
     """
 
     moving: Sequence[bool]
@@ -197,5 +197,5 @@ def _moves(leaf: Any) -> bool:
 
 def barrier(value: Any) -> Any:
     """Returns the value behind an optimization barrier, which XLA does not compile across."""
-    # Leaf by leaf: one barrier around all would keep them all alive until the last is there.
+    # Leaf by leaf: a single barrier around all would keep all of them alive until the last is ready.
     return jax.tree.map(lambda leaf: jax.lax.optimization_barrier(leaf) if isinstance(leaf, Tracer) else leaf, value)

@@ -1,7 +1,7 @@
-"""Tracing: the operations of a program evaluated once, with tracers, in the order in which they were made.
+"""Tracing: evaluates the operations of a program once, with tracers, in creation order.
 
-That order is one that the reading rule allows: an operation depends on earlier ones only, and the version of a variable
-that it reads is one of which the updates are earlier too. Gradients fit into it without more (see `tape`).
+The reading rule allows this order: an operation depends on earlier ones only, and it reads a version of a variable
+whose updates are earlier, too. Gradients need nothing more (see `tape`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hookline.session.tape import Cell, Cells, Tape, barrier
 
 
 class Trace:
-    """One trace of a program: the values that its operations have, as JAX sees them."""
+    """One trace of a program: the values of its operations, as JAX sees them."""
 
     def __init__(self, plan: Plan, watched: frozenset[Key], state: dict[Variable, Any], inputs: dict[Key, Any]) -> None:
         self.plan = plan
@@ -40,7 +40,7 @@ class Trace:
         self._cells: dict[Any, Cells] = {}
 
     def branch(self) -> Trace:
-        """Returns a trace that goes on from here, and of which this one learns nothing."""
+        """Returns a trace that continues this one, which stays unchanged."""
         other = copy.copy(self)
         for name in ("_versions", "_values", "_faults", "_barriered", "_cells"):
             setattr(other, name, dict(getattr(self, name)))
@@ -51,7 +51,7 @@ class Trace:
         """Computes device operations, in creation order."""
         for operation in operations:
             try:
-                # A profile and the text of the program then say which operation each piece of work belongs to.
+                # Profiles and the text of the program then name the operation that each piece of work belongs to.
                 with jax.named_scope(operation.name):
                     self._values[operation] = self._compute(operation)
                     self._look_for_fault(operation)
@@ -71,7 +71,7 @@ class Trace:
     # Faults -----------------------------------------------------------------------------------------------------
 
     def _look_for_fault(self, operation: Operation) -> None:
-        """Computes whether an operation is given what it must not be, so that the rest is compiled as without it."""
+        """Checks an operation for invalid input, behind a barrier: the rest is compiled as without the check."""
         if operation.fault is None:
             return
         elsewhere = self.plan.is_read_elsewhere
@@ -84,7 +84,7 @@ class Trace:
         self._faults[operation] = operation.fault.found(operation.bind(resolve))
 
     def faults(self) -> dict[Operation, Any]:
-        """Returns what was found for each operation that can have a fault."""
+        """Returns the results of the fault checks, by operation."""
         for update in self.plan.remote:
             self._look_for_fault(update)
         return self._faults
@@ -92,7 +92,7 @@ class Trace:
     # Values -----------------------------------------------------------------------------------------------------
 
     def arguments(self, update: Update) -> tuple[Any, ...]:
-        """Returns the values to submit for an update that happens elsewhere; `None` for what is read there."""
+        """Returns the values to submit for an update that happens elsewhere; `None` for those that are read there."""
         elsewhere = self.plan.is_read_elsewhere
         return tuple(None if elsewhere(tensor, update) else self._read(tensor, update) for tensor in update.inputs)
 
@@ -105,7 +105,7 @@ class Trace:
         return self._values[operation]
 
     def skip(self) -> Any:
-        """Returns whether the updates of the run are to be held back; None where nothing can."""
+        """Returns whether to hold back the updates of the run; None if no guard can."""
         found = [self._values[guard] for guard in self.plan.guards]
         return functools.reduce(jnp.logical_or, found) if found else None
 
@@ -124,7 +124,7 @@ class Trace:
         return self.plan.version(tensor.op.variable, reader) if isinstance(tensor.op, VariableRead) else 0
 
     def _root(self, tensor: Tensor) -> tuple[Key, tuple[Step, ...]]:
-        """Returns the key of what `tensor` is a part of (what is fed, or an operation's value), and which part."""
+        """Returns the key of the value that `tensor` views (a feed, or an operation's value), and the view's path."""
         fed = self.plan.fed_place(tensor)
         depth = fed[1] if fed is not None else 0
         return (tensor.op, tensor.path[:depth]), tensor.path[depth:]
@@ -139,7 +139,7 @@ class Trace:
         return None if isinstance(op, Group) else self._values[op]
 
     def _watches(self, reader: Operation | None, tensor: Tensor) -> bool:
-        """Whether `reader` runs only because a hook watches it, and reads what is there without the hook."""
+        """Returns whether `reader` runs only for a hook, and reads a value that exists without the hook."""
         trained = self.plan.trained
         if reader is None or reader in trained or self.plan.fed_place(tensor) is not None:
             return False
@@ -170,7 +170,7 @@ class Trace:
     # Gradients --------------------------------------------------------------------------------------------------
 
     def _on_tape(self, operation: Function) -> Any:
-        """Computes an operation so that the gradients whose path it lies on can go back through it."""
+        """Computes an operation so that the gradients whose path contains it can go back through it."""
         passing = self._tape.passing(operation)
         found: dict[Key, Cells] = {}
         for tensor in operation.inputs:
@@ -202,8 +202,8 @@ class Trace:
             given = cotangents.get(cell)
             if given is None:
                 return Cell(jnp.zeros_like(cell.value))
-            # Gradients are what is watched most. They end in a barrier in every program, watched or not: XLA would
-            # otherwise fuse them into the update where nobody watches, and round differently.
+            # Gradients are watched most. They end in a barrier in every program, watched or not: XLA would otherwise
+            # fuse them into the update when no hook watches, and round differently.
             return self._tape.record(operation, barrier, [given]).leaves[0]
 
         xs = [self._cells_of(x, self._version(x, operation)) for x in operation.xs]
@@ -230,7 +230,7 @@ class Trace:
         return self._cells[key]
 
     def _part(self, cells: Cells, step: Step) -> Cells:
-        """Returns the part that a step leads to: the cells in it, or what is computed of an array or by a property."""
+        """Returns the part that a step leads to: its cells, or the result of indexing an array or of a property."""
         leaves, treedef = jax.tree.flatten(take(cells.value(), step))
         owners = {id(cell.value): cell for cell in cells.leaves}
         is_found = all(id(leaf) in owners for leaf in leaves) and len(owners) == len(cells.leaves)
@@ -241,8 +241,8 @@ class Trace:
 
 
 def _copied(value: Any) -> Any:
-    # Each reader gets containers of its own: a function may change what it is given (Flax modules do), and their
-    # objects belong to the trace that made them.
+    # Each reader gets containers of its own: a function may change its arguments (Flax modules do), and their objects
+    # belong to the trace that made them.
     return jax.tree.map(lambda leaf: leaf, value)
 
 

@@ -1,4 +1,4 @@
-"""What hooks ask of a run beside its caller."""
+"""The fetches of hooks in a run, beside those of its caller."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from hookline.session.fetches import fetch_key
 
 
 class Watched:
-    """The fetches of the hooks of a run; made once for many runs, so that its key is made once.
+    """The fetches of the hooks of a run; made once for many runs, so that its key is computed once.
 
     Attributes:
         fetches: For each hook a fetch structure, or None.
-        late: The places in `fetches` whose results come as `LateResults`.
-        rows: The places whose results have a row for each step, where a run holds several.
+        late: The indices in `fetches` whose results come as `LateResults`.
+        rows: The indices whose results have a row for each step, if a run has several.
         once: Whether it was made for a single run, so that nothing need be remembered for it.
-        key: What two of them have in common that one plan serves.
+        key: Its cache key: objects with equal keys share one plan.
 
     Example:
         >>> Watched(("loss:0", None)).key == Watched(("loss:0", None)).key
@@ -37,7 +37,7 @@ class Watched:
         self.fetches, self.late, self.rows, self.once = fetches, late, rows, once
 
     def __getattr__(self, name: str) -> Any:
-        # Not in the constructor, where whoever asks for what cannot be fetched would not be told by the run.
+        # Not in the constructor: a fetch that is invalid is reported by the run.
         if name != "key":
             raise AttributeError(name)
         self.key = (self.late, self.rows, *[None if item is None else fetch_key(item) for item in self.fetches])
