@@ -1,4 +1,4 @@
-"""Data as tensors: iterators that read ahead and whose positions are in checkpoints."""
+"""Data as tensors: iterators that prefetch and whose positions are in checkpoints."""
 
 from hookline.interrupts import held_back
 

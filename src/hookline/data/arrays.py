@@ -16,20 +16,20 @@ from hookline.data.memory import room
 
 
 def arrays(tree: Any, batch_size: int, shuffle_seed: int | None = None, epochs: int | None = 1) -> Arrays:
-    """Returns batches of the examples in arrays, as a source for `iterator`.
+    """Makes batches of the examples in arrays, as a source for `iterator`.
 
     Each epoch has every example once. If their number is not a multiple of `batch_size`, the last batch is smaller. The
     order of an epoch depends only on the seed and the epoch's number, so an iterator can continue in the middle of an
     epoch at no cost.
 
-    In processes that run in step each is given the same arrays and the batch size of all together, as in a script for
+    Processes that run in step are given the same arrays and the batch size of all of them together, as in a script for
     one process. Each gathers its own rows of every batch.
 
     Args:
         tree: An array, or a pytree of arrays with a common first dimension, which counts the examples.
         batch_size: The number of examples in a batch.
         shuffle_seed: Shuffles each epoch in its own order; `None` keeps the order.
-        epochs: How often all examples come; `None` means for ever.
+        epochs: The number of passes over the examples; `None` for no end.
 
     Raises:
         TypeError: An argument is not a number.
@@ -75,18 +75,18 @@ class Arrays:
 
     @property
     def length(self) -> float:
-        """The number of batches; infinity where there is no end."""
+        """The number of batches; infinity if there is no end."""
         return math.inf if self.epochs is None else self.epochs * -(-self.examples // self.batch_size)
 
     def __iter__(self) -> ArraysIterator:
         return ArraysIterator(self)
 
     def rows(self) -> RowsIterator:
-        """Returns an iterator whose batches are gathered when somebody asks for their rows."""
+        """Returns an iterator whose batches are gathered when their rows are read."""
         return RowsIterator(self)
 
     def fingerprint(self) -> list[Any]:
-        """Returns numbers that other examples, or another order, would hardly have; it looks at a few examples."""
+        """Returns numbers that identify the examples and their order, computed from a few examples."""
         some = np.linspace(0, self.examples - 1, min(self.examples, _LOOKED_AT)).astype(int)
         found = crc32c(jax.tree.map(lambda leaf: leaf[some], self.tree))
         return [self.examples, self.batch_size, self.seed, self.epochs, found]
@@ -97,14 +97,14 @@ class Arrays:
 
 
 class _State(dict[str, Any]):
-    """The state of an iterator over arrays, which nobody changes: a copy of it is itself."""
+    """The state of an iterator over arrays. It is immutable, so it is its own copy."""
 
     def __deepcopy__(self, memo: Any) -> _State:
         return self
 
 
 class _Pass:
-    """The way through the examples of `Arrays`. Its state is its position and an identification of the arrays."""
+    """An iteration over the examples of `Arrays`. Its state is its position and an identification of the arrays."""
 
     def __init__(self, source: Arrays) -> None:
         self._source = source
@@ -130,11 +130,11 @@ class _Pass:
             self._epoch, self._example = self._epoch + 1, 0
 
     def get_state(self) -> dict[str, Any]:
-        """Returns its position."""
+        """Returns the position."""
         return _State(epoch=self._epoch, example=self._example, of=self._made_of)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes to the position of another iterator.
+        """Sets the position to that of another iterator.
 
         Raises:
             ValueError: That iterator had other examples, or another order.
@@ -147,7 +147,7 @@ class _Pass:
 
 
 class ArraysIterator(_Pass):
-    """One pass through `Arrays`. What it gives is new memory, which is its reader's own."""
+    """One iteration over `Arrays`. Its batches are new memory, which the reader owns."""
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -164,14 +164,15 @@ class ArraysIterator(_Pass):
         return self._structure.unflatten(leaves)
 
     def read_many(self, count: int, capacity: int) -> tuple[Any, int]:
-        """Returns the next batches of one size as one, in arrays with a dimension more in front.
+        """Returns the next batches of one size as one block, in arrays with one more dimension in front.
 
         Args:
-            count: How many at most. It stops before the smaller batch at the end of an epoch, which comes alone.
-            capacity: The length of that dimension. What is behind the batches is anything.
+            count: The largest number of batches. It stops before the smaller batch at the end of an epoch, which comes
+                alone.
+            capacity: The length of the new dimension. Rows after the batches are undefined.
 
         Returns:
-            The arrays, and how many batches are in them.
+            The arrays, and the number of batches in them.
         """
         self._order_now()
         source = self._source
@@ -188,7 +189,7 @@ class ArraysIterator(_Pass):
                 rows = buffer[done : done + batches].reshape(batches * size, *leaf.shape[1:])
                 if order is None:
                     rows[...] = leaf[part]
-                else:  # No index is out of bounds; where NumPy has to look for one, it gathers into a copy first.
+                else:  # No index is out of bounds; with mode="raise" NumPy gathers into a copy first.
                     leaf.take(order[part], 0, out=rows, mode="clip")
             done += batches
             self._move(batches * size)
@@ -196,7 +197,7 @@ class ArraysIterator(_Pass):
 
 
 class RowsIterator(_Pass):
-    """One pass through `Arrays` that gathers nothing: each array of a batch is a `Gathered`."""
+    """One iteration over `Arrays` that gathers nothing: each array of a batch is a `Gathered`."""
 
     def __iter__(self) -> Iterator[Any]:
         return self

@@ -1,4 +1,4 @@
-"""How processes that run in step divide an array: each has what lies on its devices."""
+"""The division of an array among processes that run in step: each has the part on its devices."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Blocks = tuple[tuple[int, ...], ...]
 
 
 class Division:
-    """Which part of arrays each process has that are put over a sharding.
+    """The parts of arrays that processes have under a sharding.
 
-    The devices split each dimension into blocks. The part of a process has the blocks of its devices in ascending
-    order, so the parts of all are the array.
+    The devices split each dimension into blocks. The part of a process is made of its devices' blocks in ascending
+    order, so all parts together are the array.
 
     Args:
         sharding: The sharding.
         ndim: The number of dimensions.
 
     Attributes:
-        parts: Of each process which blocks it has in each dimension: the same where two are to have the same part.
+        parts: For each process, the indices of its blocks in each dimension: equal for processes with the same part.
 
     Raises:
-        ValueError: The processes have parts of different forms.
+        ValueError: The parts of processes differ in form.
     """
 
     def __init__(self, sharding: jax.NamedSharding, ndim: int) -> None:
@@ -56,17 +56,17 @@ class Division:
         self._own = self.parts[sorted(held).index(jax.process_index())]
 
     def blocks(self, dim: int) -> int:
-        """Returns into how many blocks the part of a process is split in a dimension."""
+        """Returns the number of blocks in a dimension of a process's part."""
         return len(self._own[dim])
 
     def whole(self, shape: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Returns the shape of an array, given that of a part."""
+        """Returns the shape of an array, given the shape of a part."""
         return tuple(
             [length * count // len(own) for length, count, own in zip(shape, self._counts, self._own, strict=True)]
         )
 
     def here(self, index: Index | None, shape: tuple[int, ...]) -> Index:
-        """Returns where in the part of this process, which has this shape, a block of the array is."""
+        """Returns the index of a block of the array within the part of this process, which has this shape."""
         found = []
         for place, length, own, count in zip(index or (), shape, self._own, self._counts, strict=True):
             if count == 1:
@@ -80,12 +80,12 @@ class Division:
 
 @functools.lru_cache(maxsize=256)
 def division(sharding: jax.NamedSharding, ndim: int) -> Division:
-    """Returns how arrays of so many dimensions are divided."""
+    """Returns the division of arrays with this number of dimensions."""
     return Division(sharding, ndim)
 
 
 def count_of(mesh: Any, axes: Any) -> int:
-    """Returns into how many blocks these axes of a mesh split a dimension."""
+    """Returns the number of blocks into which these axes of a mesh split a dimension."""
     return math.prod(mesh.shape[name] for name in names_of(axes))
 
 
@@ -95,14 +95,14 @@ def names_of(axes: Any) -> list[str]:
 
 
 def spread(leaf: Any, sharding: Any, *, is_part: bool) -> jax.Array:
-    """Returns an array over a sharding in several processes, each of which gives its own devices what is theirs.
+    """Returns an array over a sharding in several processes, each of which fills its own devices.
 
-    There is no collective, nor a program.
+    It uses no collective and no program.
 
     Args:
-        leaf: All of the array, or the part of this process.
+        leaf: The whole array, or the part of this process.
         sharding: The sharding.
-        is_part: Which of them it is.
+        is_part: Whether it is a part.
     """
     if isinstance(leaf, jax.Array) and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = np.asarray(leaf)

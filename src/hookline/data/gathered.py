@@ -1,4 +1,4 @@
-"""Rows of an array that are gathered when somebody asks for them."""
+"""Rows of an array that are gathered when they are read."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hookline.data.memory import room
 
 
 class Gathered:
-    """Chosen rows of an array, as an array: of those that nobody asks for, none is copied.
+    """Chosen rows of an array, as an array: rows that are not read are not copied.
 
     Args:
         array: The array.
-        chosen: The numbers of its rows, of one dimension or more.
-        filled: How many of them somebody looks at, in the first dimension: what is behind is anything.
+        chosen: The indices of its rows, in one dimension or more.
+        filled: The number of rows in use, in the first dimension; the others are undefined.
 
     Example:
         >>> rows = Gathered(np.arange(10.0), np.array([7, 1, 4]))
@@ -41,40 +41,40 @@ class Gathered:
 
     @property
     def ndim(self) -> int:
-        """How many dimensions it has."""
+        """The number of dimensions."""
         return self.chosen.ndim + self.array.ndim - 1
 
     @property
     def size(self) -> int:
-        """How many numbers it holds."""
+        """The number of elements."""
         return self.chosen.size * (self.array.size // len(self.array))
 
     @property
     def nbytes(self) -> int:
-        """How much memory they take, gathered."""
+        """The number of bytes of the gathered rows."""
         return self.size * self.array.itemsize
 
     def __getitem__(self, index: Any) -> np.ndarray:
-        """Returns a part of it, which is new memory; the index is of slices and integers."""
+        """Returns a part of it in new memory; the index has slices and integers."""
         index = index if isinstance(index, tuple) else (index,)
         lead = self.chosen.ndim
         chosen = self.chosen[index[:lead]]
         rows = room((*np.shape(chosen), *self.array.shape[1:]), self.dtype)
         filled = slice(self._filled) if index[:1] in ((), (slice(None),)) else ...
-        # No number is out of bounds; where NumPy has to look for one, it gathers into a copy first.
+        # No index is out of bounds; with mode="raise" NumPy gathers into a copy first.
         self.array.take(chosen[filled], 0, out=rows[filled], mode="clip")
         kept = sum(isinstance(item, slice) for item in index[:lead]) + max(lead - len(index), 0)
         return rows[(slice(None),) * kept + index[lead:]] if len(index) > lead else rows
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """Returns all of it."""
+        """Returns all rows."""
         if copy is False:
             raise ValueError("Rows are gathered into new memory.")
         return self[()].astype(dtype or self.dtype, copy=False)
 
 
 def stacked(leaves: Sequence[Gathered], capacity: int) -> Gathered:
-    """Returns rows of one array as a block with room for `capacity`; what is behind them is anything."""
+    """Stacks rows of one array into a block with room for `capacity`; the rest of the block is undefined."""
     chosen = np.zeros((capacity, *leaves[0].chosen.shape), leaves[0].chosen.dtype)
     np.stack([leaf.chosen for leaf in leaves], out=chosen[: len(leaves)])
     return Gathered(leaves[0].array, chosen, len(leaves))

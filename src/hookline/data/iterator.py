@@ -44,54 +44,54 @@ def iterator(
 ) -> Tensor:
     """Returns a tensor whose value, in each run that needs it, is the next batch of a source.
 
-    Where that helps, a thread reads ahead and puts the batches on the device, so that runs do not wait for the host.
+    If it helps, a thread prefetches batches and puts them on the device, so that runs do not wait for the host.
     Checkpoints hold the position of the runs, not of the thread: a restored session continues with the batch that an
     uninterrupted one would have had. A run uses up its batch once it has been applied. If it fails before that, or if
     `RunOptions.last_step` refuses it, the next run gets the batch.
 
-    How a source reaches a position: a source with a state (`get_state` and `set_state`, or `state_dict` and
-    `load_state_dict`: `arrays`, a Grain dataset or loader, a loader of torchdata) is set to it. Any other function or
-    iterable is read again up to the position, and must arrive at the same batch, as its checksum shows. For an iterator
-    that can do neither, the batches since the last checkpoint are kept, for a recovery in this process; in a new
-    process it starts from the beginning, with a warning.
+    A source reaches a position in one of three ways. A source with a state (`get_state` and `set_state`, or
+    `state_dict` and `load_state_dict`: `arrays`, a Grain dataset or loader, a loader of torchdata) is set to it. Any
+    other function or iterable is read again up to the position, and must arrive at the same batch, as its checksum
+    shows. For an iterator that can do neither, the batches since the last checkpoint are kept, for a recovery in this
+    process; in a new process it starts from the beginning, with a warning.
 
-    In processes that run in step each gives a part of every batch, and all end with the one that has the fewest
-    batches; so their number must be known (`length`). `arrays` are given as in one process. See docs/data.md.
+    In processes that run in step each gives a part of every batch, and all end when the process with the fewest batches
+    does; so their number must be known (`length`). `arrays` are given as in one process. See docs/data.md.
 
     Args:
         source: A function that makes an iterable, an iterable (a list, a loader, `arrays`), or an iterator. Its batches
             are pytrees of arrays and numbers, all of one form; text and objects stay on the host. At its end a run
             raises `OutOfRangeError`. If the source raises an error, the run that needed the batch raises it.
-        prefetch: The number of batches kept ready beside the one in use; where runs take blocks of batches, the number
-            of blocks. With 0 there is no thread, and the run reads. By default 2; but 0 on a single CPU device for
-            `arrays` and lists. For other sources there, the thread reads as long as the source waits for something: a
-            disk, a network, other processes. While it only computes, the runs read.
+        prefetch: The number of batches kept ready beside the one in use; if runs take blocks of batches, the number of
+            blocks. With 0 there is no thread, and the run reads. By default 2, but 0 on a single CPU device for
+            `arrays` and lists. For other sources there, the thread reads only while the source waits for a disk, a
+            network or other processes. While the source only computes, the runs read.
         last_batch: What to do with a batch of fewer examples than the first: `"keep"` it, which compiles the step once
             more; `"drop"` it; or `"pad"` it with zeros. With `"pad"` the value is a pair of the batch and a mask of
             booleans, which are true for real examples.
         spec: A pytree of arrays or `jax.ShapeDtypeStruct` like a batch. Without it, the first batch is read at once to
             learn the spec, and is kept for the first run.
-        sharding: Where to put batches: a `jax.sharding.Sharding`, or a tree of them in the structure of a batch or of
-            its upper part. An array without dimensions goes whole to each device. By default JAX's default device; in a
-            `train.Loop`, the axis `data` of its state's mesh; in processes that run in step, all their devices.
+        sharding: The sharding of batches: a `jax.sharding.Sharding`, or a tree of them in the structure of a batch or
+            of its upper part. An array without dimensions goes whole to each device. By default JAX's default device;
+            in a `train.Loop`, the axis `data` of its state's mesh; in processes that run in step, all their devices.
         device: Another name for `sharding`, for a `jax.Device`.
         resume: Whether checkpoints hold the position. If not, each session starts from the beginning, as an evaluation
             should.
-        keep_bytes: For an iterator without a state: how many bytes of batches to keep. A recovery that would need more
-            is refused.
-        length: Of a source that does not say it: how many batches it gives to the runs of this process; `math.inf` if
+        keep_bytes: For an iterator without a state: the number of bytes of batches to keep. A recovery that would need
+            more is refused.
+        length: For a source without a length: the number of batches it gives to the runs of this process; `math.inf` if
             it has no end.
-        distinct: Whether processes in step must give different batches. Their first ones are compared.
+        distinct: Whether processes in step must give different batches. Their first batches are compared.
         name: Name of the operation, and of its position in checkpoints; by default `iterator`.
 
     Returns:
         The tensor. Its parts are views: `batch["x"]`, or `images, labels = iterator(...)`.
 
     Raises:
-        TypeError: `source` or a number has the wrong type; or there is text in a batch of processes in step.
+        TypeError: `source` or a number has the wrong type; or a batch of processes in step has text.
         InvalidArgumentError: `last_batch` needs the number of examples, and the first batch does not show it.
-        ValueError: A number is too small, or `last_batch` is unknown; or the first batch, or the last one of `arrays`,
-            cannot be split as `sharding` says.
+        ValueError: A number is too small, or `last_batch` is unknown; or `sharding` cannot split the first batch, or
+            the last one of `arrays`.
 
     Example:
         >>> import hookline as hl, numpy as np
@@ -125,7 +125,7 @@ def iterator(
         try:
             if (first := next(stream, None)) is not None:
                 spec = first.batch
-                if not isinstance(source, Arrays):  # They give it again at no cost, and then beside those that follow.
+                if not isinstance(source, Arrays):  # They give it again at no cost, then in one block with the next.
                     begun = chain([first], stream), demand
         except Exception as error:
             if last_batch == "pad":
@@ -152,7 +152,7 @@ def iterator(
     lock, last = threading.Lock(), None
 
     def open_for(node: Source, shared: bool) -> Reader:
-        """Returns a session's reader, which starts from the beginning, or where this process was if it is shared."""
+        """Returns a session's reader, at the beginning, or at the position of this process if it is shared."""
         nonlocal begun, last
         with lock:
             if shared and last is not None:
@@ -179,20 +179,20 @@ def iterator(
 
 
 def over_all(graph: Graph) -> jax.NamedSharding:
-    """Returns where batches of processes in step go by default: over the axis `data` of the graph's mesh."""
+    """Returns the default sharding of batches of processes in step: over the axis `data` of the graph's mesh."""
     home = graph.home or placement.current()
     mesh = getattr(home, "mesh", None) or placement.everywhere()
     return placement.over_data(mesh) or jax.NamedSharding(mesh, jax.P())
 
 
 def _length(source: Any, sequence: Any, form: Form, length: float | None) -> float | None:
-    """Returns how many batches a source gives to runs: as was said, or as it says; None where neither is so."""
+    """Returns the number of batches that a source gives to runs: as given, or as the source says; None if unknown."""
     known = sequence.length
     if length is not None or known is None or form.last_batch != "drop":
         return known if length is None else length
     if isinstance(source, list | tuple) and source and form.fit(source[-1]) is not None:
         return known
-    return max(known - 1, 0)  # The last one may be smaller, and is left out then.
+    return max(known - 1, 0)  # The last one may be smaller, and is then dropped.
 
 
 def _refuse_text(who: str, batch: Any) -> None:
@@ -209,7 +209,7 @@ class BatchSource(Source):
     """The node behind `iterator`.
 
     Attributes:
-        places: Where its batches are put.
+        places: The shardings of its batches.
     """
 
     def __init__(
@@ -220,16 +220,16 @@ class BatchSource(Source):
         self._settle()
 
     def put_over(self, sharding: Any, *, is_default: bool = False) -> None:
-        """Has batches put there from now on; the arguments, and what it raises, as of `Places`."""
+        """Sets the sharding of batches from now on; the arguments and errors are those of `Places`."""
         self.places.put_over(sharding, is_default=is_default)
         self.example, self.output.spec = map(self.places.spec_of, (self._form.example, self._form.spec))
         self._settle()
 
     def follow(self) -> None:
-        """Has batches that nobody has put anywhere go where the graph has been put since; in processes in step.
+        """Moves batches of default sharding to the mesh that the graph has been put on since; in processes in step.
 
         Raises:
-            ValueError: What was made of them fits those that they were.
+            ValueError: Operations on the batches were made for the earlier sharding.
         """
         mesh = getattr(self.graph.home, "mesh", None)
         own = placement.mesh_of(self.places.shardings())
@@ -249,8 +249,8 @@ class BatchSource(Source):
         return self._form.why_no_blocks or self.places.why_no_blocks
 
     def _settle(self) -> None:
-        """Has the rest of the graph live on the mesh of the batches, if they are on one."""
+        """Puts the rest of the graph on the mesh of the batches, if they are on one."""
         beside = [place for place in self.places.shardings() if isinstance(place, jax.NamedSharding)]
         if self.places.is_default and placement.is_in_step():
-            beside = []  # The rest says where.
+            beside = []  # The rest of the graph decides.
         self.graph.settle(self.node_def, beside)

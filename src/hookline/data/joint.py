@@ -1,4 +1,4 @@
-"""What processes that run in step agree on before they take the first batch."""
+"""The agreement of processes that run in step before they take the first batch."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _logger = logging.getLogger(__name__)
 
 
 class Said(NamedTuple):
-    """What a process says of its batches.
+    """The facts that a process reports about its batches.
 
     Attributes:
-        error: Why it has none, in words.
-        form: The first batch, in words.
-        left: How many there are, from the first on; None where it cannot tell.
-        examples: What tells `arrays` from others; None where they are parts.
-        crcs: Checksums of the arrays of the first batch, where that is a part.
+        error: The reason why it has none, in words.
+        form: A description of the first batch.
+        left: The number of batches, from the first on; None if it is unknown.
+        examples: The fingerprint of `arrays`; None for other sources, which give parts.
+        crcs: Checksums of the arrays of the first batch, if that is a part.
     """
 
     error: str | None
@@ -45,9 +45,9 @@ class Joint:
         peers: The processes.
         who: The iterator, for messages.
         source: The source of this process.
-        places: Where the batches are put.
-        length: Returns how many batches the source gives from its beginning; None where it cannot tell.
-        distinct: Whether parts that are to be different must be.
+        places: The shardings of the batches.
+        length: Returns the number of batches of the source from its beginning; None if it is unknown.
+        distinct: Whether different parts must have different content.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class Joint:
         """Compares the first batches. All processes call it at the same place.
 
         Args:
-            about: Which batches.
-            batch: The first one, as it was read; None where there is none.
-            before: How many the source gave before it.
-            error: What stands in its place.
+            about: A name for these batches.
+            batch: The first batch, as it was read; None if there is none.
+            before: The number of batches that the source gave before it.
+            error: The error that came instead of it.
 
         Returns:
-            How many batches there are for all, with that; and the error, which is the same in all processes.
+            The number of batches for all processes, this one included; and the error, which is the same in all of them.
         """
         every = [Said(*said) for said in self.peers.gather(f"data of {about}", self._said(batch, before, error))]
         if found := self._difference(every):
@@ -117,7 +117,7 @@ class Joint:
         return Said(None if error is None else f"{type(error).__name__}: {error}", form, left, examples, crcs)
 
     def _difference(self, every: list[Said]) -> OpError | None:
-        """Returns what is wrong with what the processes say."""
+        """Returns the error in the reports of the processes, if any."""
         for process, said in enumerate(every):
             if said.error is not None:
                 return FailedPreconditionError(
@@ -183,7 +183,7 @@ def unknown_length() -> str:
 
 
 def _other(values: list[Any]) -> int | None:
-    """Returns the place of the first that is not like the one in front."""
+    """Returns the index of the first value that differs from the one at index 0."""
     return next((place for place, value in enumerate(values) if value != values[0]), None)
 
 

@@ -18,27 +18,26 @@ from hookline.graph.tracing import TRACED
 
 
 def mean_by_process(name: str, values: Any, sharding: Any = None, mask: Any = None) -> dict[str, jax.Array]:
-    """Returns the mean over the examples of each process, under a name that tells the process.
+    """Computes the mean over the examples of each process, under a name with the process.
 
     In processes that run in step, a metric is that of the whole batch. Call this inside the step to see each process's
-    part: one whose data are bad stands out. With one process it returns one mean.
+    part: a process with bad data stands out. With one process it returns one mean.
 
     Args:
         name: The mean of process 1 is `"NAME/process_1"`.
         values: One value or array for each example, shape `(batch, ...)`; further dimensions are averaged. The length
             of the batch must be known.
-        sharding: Where the batch lies: a `jax.sharding.Sharding` or a `jax.Device`. By default where the iterators of
-            the graph put their batches.
-        mask: Booleans of shape `(batch,)`: which examples are real, with `last_batch="pad"`. By default all.
+        sharding: The sharding of the batch: a `jax.sharding.Sharding` or a `jax.Device`. By default that of the graph's
+            iterators.
+        mask: Booleans of shape `(batch,)`, true for real examples, with `last_batch="pad"`. By default all are real.
 
     Returns:
         Scalars by name, which a step may return among its metrics. A process without examples has NaN.
 
     Raises:
-        InvalidArgumentError: `values` is not one array with a dimension that counts examples, or `mask` has another
-            length.
-        ValueError: Iterators of the graph put their batches to different places, and `sharding` is not given; or the
-            examples cannot be divided as `sharding` says.
+        InvalidArgumentError: `values` is not one array with a dimension of examples, or `mask` has another length.
+        ValueError: Iterators of the graph have different shardings, and `sharding` is not given; or `sharding` cannot
+            divide the examples.
         TypeError: `sharding` has another type.
 
     Example:
@@ -60,13 +59,13 @@ def mean_by_process(name: str, values: Any, sharding: Any = None, mask: Any = No
     rows = _rows(place, len(values))
     if mask is not None:
         rows = jnp.logical_and(rows, mask)
-    # A selection: a NaN of another process must not come through, as it would times zero.
+    # `where=`, not a product: a NaN of another process must not come through, as it would times zero.
     means = jnp.mean(jnp.asarray(values), tuple(range(1, values.ndim)))
     return {f"{name}/process_{process}": jnp.mean(means, where=own) for process, own in enumerate(rows)}
 
 
 def _default_place() -> jax.sharding.Sharding:
-    """Returns where the iterators of the graph put their batches, the graph of the program that is being traced."""
+    """Returns the sharding of the iterators in the graph of the program that is being traced."""
     graph = TRACED.get() or get_default_graph()
     given = [place for op in graph.get_operations() if isinstance(op, BatchSource) for place in op.places.shardings()]
     found = list(dict.fromkeys(_of_examples(place) for place in given if isinstance(place, jax.NamedSharding)))
@@ -83,7 +82,7 @@ def _of_examples(place: jax.NamedSharding) -> jax.NamedSharding:
 
 
 def _rows(given: jax.sharding.Sharding | None, count: int) -> np.ndarray:
-    """Returns which of so many examples each process has."""
+    """Returns a mask of the examples of each process, shape (processes, count)."""
     rows = np.zeros((jax.process_count(), count), bool)
     place = _default_place() if given is None else given
     place = _of_examples(place) if isinstance(place, jax.NamedSharding) else place

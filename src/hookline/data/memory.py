@@ -10,7 +10,7 @@ _ALIGNMENT, _SMALL_BYTES = 64, 2**14
 
 
 def room(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Returns an array to be filled, with its memory aligned as XLA on the processor takes it without a copy."""
+    """Returns an uninitialised array, aligned so that XLA on CPU takes it without a copy."""
     size = math.prod(shape) * dtype.itemsize
     if size < _SMALL_BYTES or dtype.hasobject:  # A copy takes no longer.
         return np.empty(shape, dtype)

@@ -16,13 +16,13 @@ _logger = logging.getLogger(__name__)
 
 
 class OneShot(Sequence):
-    """An iterator that cannot be restarted. Batches since the last checkpoint are kept, to go back there.
+    """An iterator that cannot be restarted. It keeps the batches since the last checkpoint, to go back there.
 
     Args:
         iterator: The iterator.
         who: The iterator of the graph, for messages.
-        keep_bytes: How many bytes of batches to keep at most, not counting the latest; `None` if nobody goes back and
-            each reader continues after the previous one.
+        keep_bytes: The largest number of bytes of batches to keep, not counting the latest; `None` if no reader goes
+            back and each continues after the previous one.
     """
 
     def __init__(self, iterator: Iterator[Any], who: str, keep_bytes: int | None) -> None:
@@ -55,7 +55,7 @@ class OneShot(Sequence):
             yield self._numbered(batch, count)
 
     def _numbered(self, batch: Any, count: int) -> Read:
-        # The checksum serves a function that makes the iterator, if the next process gives one.
+        # The checksum is for a function that makes the iterator, if the next process gives one.
         return Read(batch, lambda _: {"count": count, "token": self._token, "crc32c": batches.crc32c(batch)})
 
     def _at(self, count: int) -> Any:
@@ -79,7 +79,7 @@ class OneShot(Sequence):
 
     def _next(self) -> Any:
         if self._error is not None:
-            # A generator that has raised would report its end.
+            # A generator that has raised would then report its end.
             raise self._error
         try:
             return next(self._iterator)

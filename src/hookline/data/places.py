@@ -1,4 +1,4 @@
-"""Where the arrays of batches are put: on a device, or in parts on the devices of a mesh."""
+"""The shardings of batches: on a device, or in parts on the devices of a mesh."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from hookline.graph.placement import as_sharding, clash, is_in_step, mesh_of, sh
 
 
 class Places:
-    """Where the batches of a source are put.
+    """The shardings of a source's batches.
 
-    In processes that run in step an array of a batch is one array in all of them. `arrays` give each process all of it,
-    other sources its part.
+    In processes that run in step, an array of a batch is one array across all of them. `arrays` give each process the
+    whole array, other sources its part.
 
     Args:
-        who: Whose batches, for messages.
+        who: The iterator, for messages.
         example: A batch, or a spec of one; `None` if none is known.
-        source: The source, which may show later ones: `arrays`, or a list.
-        last_batch: As of `iterator`.
+        source: The source, which may show later batches: `arrays`, or a list.
+        last_batch: As in `iterator`.
 
     Attributes:
-        sharding: Where: a device or a sharding, or a tree of them that is a prefix of a batch; `None` leaves it to JAX.
-        is_default: Whether nobody has asked for that.
-        is_part: Whether a batch as it is read is a part of the one that a run gets.
+        sharding: A device or a sharding, or a tree of them that is a prefix of a batch; `None` leaves it to JAX.
+        is_default: Whether it is a default that the user has not asked for.
+        is_part: Whether a batch as it is read is a part of the batch of a run.
     """
 
     def __init__(self, who: str, example: Any = None, source: Any = None, last_batch: LastBatch = "keep") -> None:
@@ -47,15 +47,15 @@ class Places:
         self._stay_on_host: bool | None = None
 
     def put_over(self, sharding: Any, *, is_default: bool = False) -> None:
-        """Has batches put there from now on.
+        """Sets the sharding of batches from now on.
 
         Args:
-            sharding: As the attribute.
-            is_default: Nobody asked for it. Arrays that are on its mesh already stay as they are.
+            sharding: As in the attribute.
+            is_default: The user has not asked for it. Arrays that are on its mesh already stay as they are.
 
         Raises:
-            TypeError: It is no sharding, nor a tree of them.
-            ValueError: What is known of the batches does not fit it.
+            TypeError: It is neither a sharding nor a tree of them.
+            ValueError: It does not fit a batch that is already known.
         """
         for leaf in jax.tree.leaves(sharding):
             if not isinstance(leaf, jax.Device | Sharding):
@@ -75,7 +75,7 @@ class Places:
 
     @property
     def stay_on_host(self) -> bool:
-        """Whether NumPy arrays are left alone: the program takes them as they are, sooner than they could be put."""
+        """Whether NumPy arrays are not put on a device: the program takes them faster than they could be put."""
         if self._stay_on_host is None:
             default = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
             self._stay_on_host = default is None and jax.default_backend() == "cpu"
@@ -83,7 +83,7 @@ class Places:
 
     @property
     def on_one_cpu(self) -> bool:
-        """Whether batches go to one device, which is the processor that the source is read by."""
+        """Whether batches go to a single CPU device, the processor on which the source is read."""
         if self.sharding is None:
             return self.stay_on_host
         places = map(as_sharding, jax.tree.leaves(self.sharding))
@@ -92,23 +92,23 @@ class Places:
 
     @property
     def why_no_blocks(self) -> str | None:
-        """Why blocks cannot be put there; `None` where they can."""
+        """The reason why blocks cannot have this sharding; `None` if they can."""
         for place in jax.tree.leaves(self.sharding):
             if not isinstance(place, jax.Device | NamedSharding | SingleDeviceSharding):
                 return f"puts its batches over {place}, which cannot be said of several at once"
         return None
 
     def put(self, batch: Any, one: Any = None) -> Any:
-        """Returns the batch with its numbers there; text and objects stay on the host.
+        """Puts the arrays of a batch on their devices; text and objects stay on the host.
 
-        In processes in step each puts what is its own, without a collective: any thread may.
+        In step each process puts its own part, without a collective: any thread may do it.
 
         Args:
-            batch: A batch; or a block of batches, which have a dimension more in front.
-            one: Of a block an outline of one of its batches.
+            batch: A batch, or a block of batches, which has one more dimension in front.
+            one: For a block, the outline of one of its batches.
 
         Raises:
-            InvalidArgumentError: It cannot be split as its sharding says, or lies on another mesh.
+            InvalidArgumentError: Its sharding cannot split it, or it is on another mesh.
         """
         leaves, structure = jax.tree.flatten(batch)
         if self.sharding is None and not any(map(is_object, leaves)):
@@ -134,10 +134,10 @@ class Places:
         return jax.tree.unflatten(structure, leaves)
 
     def spec_of(self, spec: Any) -> Any:
-        """Returns the spec of batches that are put there: explicit axes are a part of types.
+        """Returns the spec of batches with this sharding: explicit axes are a part of types.
 
         Args:
-            spec: Of batches as they are read, which may be parts of those that are put.
+            spec: The spec of batches as they are read, which may be parts of those that are put.
         """
         if spec is specs.UNKNOWN or self.sharding is None or self._example is None:
             return spec
@@ -152,7 +152,7 @@ class Places:
         return jax.tree.unflatten(structure, map(_typed, leaves, targets))
 
     def regions(self) -> list[list[Any]]:
-        """Returns, for each array of a batch that comes in parts, which part each process has."""
+        """Returns, for each array of a batch that comes in parts, the part of each process."""
         example = jax.tree.leaves(self._example)
         return [
             division(target, leaf.ndim).parts
@@ -160,13 +160,13 @@ class Places:
         ]
 
     def shardings(self) -> list[Any]:
-        """Returns where batches are put; or, as far as is known, where they lie by themselves."""
+        """Returns the shardings of batches; without one, those of their own arrays, as far as they are known."""
         if self.sharding is not None:
             return jax.tree.leaves(self.sharding)
         return [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(self._example)]
 
     def _later(self) -> Iterator[tuple[str, Any]]:
-        """Yields batches of other shapes than the first that the source shows: which, and an outline of each."""
+        """Yields batches that differ in shape from the first: a name and an outline of each."""
         if self._last_batch != "keep":
             return
         if isinstance(self._source, Arrays) and (size := self._source.last_size) is not None:
@@ -179,7 +179,7 @@ class Places:
             seen.add(str(known))
 
     def _targets(self, batch: Any) -> list[Any]:
-        """Returns where each array of a batch is put."""
+        """Returns the sharding of each array of a batch."""
         content = batch.batch if isinstance(batch, Padded) else batch
         given: list[Any] = []
         try:
@@ -207,14 +207,14 @@ class Places:
             return sharding
         if self.is_default and getattr(getattr(leaf, "sharding", None), "mesh", None) == sharding.mesh:
             return leaf.sharding
-        # The smaller batch at the end of an epoch, say: a script for one process shall run in several.
+        # The smaller batch at the end of an epoch, say: a script for one process must run in several.
         is_free = self.is_default and self._in_step and not self.is_part
         if not np.ndim(leaf) or (is_free and not _divides(sharding, leaf)):
             return NamedSharding(sharding.mesh, PartitionSpec())
         return sharding
 
     def _problem(self, batch: Any, targets: list[Any], *, is_later: bool = False) -> str | None:
-        """Says what of a batch cannot be put where it is to be, and what to do; `None` if all of it can."""
+        """Returns the reason why a batch cannot be put there, and the remedy; `None` if it can."""
         of_first = (
             jax.tree.leaves(self._example) if self.is_part and self._example is not None else [None] * len(targets)
         )
@@ -252,7 +252,7 @@ class Places:
         return None
 
     def _problem_of_part(self, leaf: Any, first: Any, where: str) -> str | None:
-        """Says what of a part cannot be put beside those of the other processes; `None` if all can."""
+        """Returns the reason why a part cannot be put beside those of the other processes; `None` if it can."""
         shape = np.shape(leaf)
         if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
             return f"lies in several processes already{where}. Have the source give the part of this process alone."
@@ -270,7 +270,7 @@ class Places:
         return None
 
     def _check_in_step(self, sharding: Any) -> None:
-        """Raises `ValueError` unless it has devices of all processes, as parts are put over them."""
+        """Raises `ValueError` unless the sharding has devices of all processes, and parts have a `NamedSharding`."""
         everybody = set(range(jax.process_count()))
         for place in jax.tree.leaves(sharding):
             if {device.process_index for device in as_sharding(place).device_set} != everybody:
@@ -299,13 +299,13 @@ class Places:
 
 
 def _axes(axes: Any) -> str:
-    """Returns axes of a mesh in words."""
+    """Describes axes of a mesh in words."""
     names = names_of(axes)
     return f"the ax{'is' if len(names) == 1 else 'es'} {' and '.join(map(repr, names))}"
 
 
 def _divides(sharding: NamedSharding, leaf: Any) -> bool:
-    """Whether a sharding splits an array, or the outline of one, into equal parts; so it does what is not known."""
+    """Returns whether a sharding splits an array, or an outline, into equal parts; true for unknown dimensions."""
     try:
         sharding.shard_shape(tuple(np.shape(leaf)))
     except (TypeError, ValueError):
@@ -314,14 +314,14 @@ def _divides(sharding: NamedSharding, leaf: Any) -> bool:
 
 
 def _of_block(target: Any) -> Any:
-    """Returns where a block of what is put there is put: the dimension in front is whole."""
+    """Returns the sharding of a block of such arrays: the dimension in front is whole."""
     if not isinstance(target, NamedSharding):
         return target
     return target.update(spec=PartitionSpec(None, *target.spec))
 
 
 def outline(leaf: Any) -> Any:
-    """Returns what is known of an array before it is put anywhere: its shape, its dtype and where it lies."""
+    """Returns the outline of an array before it is put anywhere: its shape, dtype and sharding."""
     if is_object(leaf):
         return ""
     array = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)

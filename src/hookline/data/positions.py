@@ -1,4 +1,4 @@
-"""Positions of several processes as one: each has come to a place of its own in its part of the data."""
+"""Positions of several processes as one: each process has its own position in its part of the data."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hookline.data.sequences import START
 
 
 def joined(positions: list[str]) -> dict[str, Any]:
-    """Returns the position of all processes, given that of each as a text."""
+    """Joins the positions of all processes, each given as text, to one."""
     return {"count": decoded(positions[0])["count"], "of": positions}
 
 
 def own(position: dict[str, Any], process: int, count: int) -> dict[str, Any]:
-    """Returns the position of one of so many processes; of no use to it, where it was that of others."""
+    """Returns the position of one of `count` processes; a position of another number of processes cannot be used."""
     if not position["count"]:
         return START
     texts = position.get("of", [None])
@@ -27,16 +27,16 @@ def own(position: dict[str, Any], process: int, count: int) -> dict[str, Any]:
 
 
 def encoded(position: dict[str, Any]) -> str:
-    """Returns a position as a text.
+    """Encodes a position as text.
 
     Raises:
-        TypeError: It holds something else than dicts with text as keys, lists, tuples, numbers, text, bytes and arrays.
+        TypeError: It holds values other than dicts with text keys, lists, tuples, numbers, text, bytes and arrays.
     """
     return json.dumps(_written(position))
 
 
 def decoded(text: str) -> dict[str, Any]:
-    """Returns a position from the result of `encoded`."""
+    """Decodes a position from the result of `encoded`."""
     return _read(json.loads(text))
 
 

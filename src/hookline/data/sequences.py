@@ -1,4 +1,4 @@
-"""Kinds of sources, by how each returns to an earlier position."""
+"""Kinds of sources, by their way back to an earlier position."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from hookline.errors import FailedPreconditionError
 _END = object()
 
 START = {"count": 0}
-"""The position of whoever has used nothing."""
+"""The position of a reader that has used nothing."""
 
 
 class Read(NamedTuple):
     """Batches as they were read, and the positions after them.
 
     Attributes:
-        batch: The batch, with arrays of its own; or a block of batches, which have a dimension more in front.
-        position: Returns the position after the batch at a place of the block, as a pytree that a checkpoint can store.
-        size: How many batches are in the block; `None` for a batch alone.
+        batch: The batch, whose arrays the reader owns; or a block of batches, which has one more dimension in front.
+        position: Returns the position after the batch at an index of the block, as a pytree that a checkpoint can
+            store.
+        size: The number of batches in the block; `None` for a single batch.
     """
 
     batch: Any
@@ -36,12 +37,12 @@ class Read(NamedTuple):
 
 
 class Demand:
-    """What is wanted of a sequence at the moment; whoever reads from it sets this before each read.
+    """The demand on a sequence; its reader sets this before each read.
 
     Attributes:
-        count: How many batches at most, in one block where the source can give them so.
-        capacity: How many batches a block has room for.
-        is_over: No more are wanted, nor the ones that it is reading towards.
+        count: The largest number of batches wanted, in one block if the source can make one.
+        capacity: The number of batches that a block has room for.
+        is_over: No more batches are wanted, not even those that the source is reading towards.
     """
 
     def __init__(self) -> None:
@@ -50,11 +51,11 @@ class Demand:
 
 
 class BrokenOff(Exception):
-    """The batches that a source is reading towards are no longer wanted."""
+    """Raised when the batches that a source is reading towards are no longer wanted."""
 
 
 def length_of(source: Any) -> float | None:
-    """Returns how many batches a source gives, from its beginning; None where it does not say."""
+    """Returns the number of batches of a source from its beginning; None if the source does not say."""
     try:
         return source.length if isinstance(source, Arrays) else len(source)
     except (TypeError, NotImplementedError):
@@ -62,10 +63,10 @@ def length_of(source: Any) -> float | None:
 
 
 class Sequence(Protocol):
-    """A source that can be read from its beginning, or from a position.
+    """A source that can be read from its beginning or from a position.
 
     Attributes:
-        is_in_memory: Whether it is known to have all batches in memory: many at once cost hardly more than one.
+        is_in_memory: Whether all its batches are known to be in memory: many at once cost hardly more than one.
     """
 
     is_in_memory: bool = False
@@ -75,7 +76,7 @@ class Sequence(Protocol):
 
         Args:
             position: The position of a batch of this source, or of an equal source in an earlier process.
-            demand: What is wanted. If that is over on the way there, `BrokenOff` is raised.
+            demand: The demand. If it ends before the position is reached, `BrokenOff` is raised.
 
         Raises:
             FailedPreconditionError: The source cannot reach that position.
@@ -83,7 +84,7 @@ class Sequence(Protocol):
         ...
 
     def saved(self, position: dict[str, Any]) -> None:
-        """Called when a checkpoint holds a position, so that nobody will go back before it."""
+        """Called when a checkpoint holds a position, so that no reader will go back before it."""
 
 
 class Repeatable(Sequence):
@@ -93,8 +94,8 @@ class Repeatable(Sequence):
     at the same batch.
 
     Attributes:
-        length: How many batches it gives; None where it does not say, or has not been read.
-        is_in_memory: As of `Sequence`; not before it has been read.
+        length: The number of batches; None if the source does not say, or has not been read.
+        is_in_memory: As in `Sequence`; set when it is first read.
     """
 
     def __init__(self, make: Callable[[], Iterable[Any]], who: str) -> None:
@@ -136,7 +137,7 @@ def _checksummed(batch: Any, count: int) -> Read:
 
 
 class Resumable(Sequence):
-    """A single iterable or iterator with a state, which is its beginning now; a new reader takes it over."""
+    """A single iterable or iterator with a state. The present state is its beginning; a new reader takes it over."""
 
     def __init__(self, source: Any, who: str) -> None:
         state = accessors(source)
@@ -184,7 +185,7 @@ class Resumable(Sequence):
                             found = read_many(*wanted)
                         except StopIteration:
                             raise
-                        except Exception:  # Only the batch that cannot be read is an error: the others come alone.
+                        except Exception:  # Only the unreadable batch is an error: the others come alone.
                             self._go_to(copy.deepcopy(before))
                             read_many, batch = None, batches.owned(next(iterator))
                         else:
@@ -224,7 +225,7 @@ class Resumable(Sequence):
         def position(place: int) -> dict[str, Any]:
             if place == size - 1:
                 return {"count": count + size, "state": _encoded(after, self._who)}
-            # A source that gives many at once is quick to read again.
+            # A source that reads many at once is quick to read again.
             return {"count": count + place + 1, "state": _encoded(before, self._who), "skip": place + 1}
 
         return Read(block, position, size)

@@ -1,4 +1,4 @@
-"""The kind of sequence that a source is."""
+"""The choice of a sequence for a source."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from hookline.data.sequences import Repeatable, Resumable, accessors
 def sequence_of(
     source: Any, who: str, keep_bytes: int | None, *, by_rows: bool = False
 ) -> Repeatable | Resumable | OneShot:
-    """Returns a source as a sequence; raises what `check_source` raises.
+    """Makes a sequence of a source; raises the errors of `check_source`.
 
     Args:
         source: The source.
-        who: Whose, for messages.
-        keep_bytes: As of `OneShot`.
-        by_rows: Whether the batches of `arrays` are gathered only where somebody asks for their rows.
+        who: The iterator, for messages.
+        keep_bytes: As in `OneShot`.
+        by_rows: Whether the batches of `arrays` are gathered only when their rows are read.
     """
     check_source(source, who)
     if by_rows and isinstance(source, Arrays):
         return Repeatable(source.rows, who)
-    if not isinstance(source, type):  # A class makes iterables, but also has their methods itself.
+    if not isinstance(source, type):  # A class makes iterables, but has their methods, too.
         if accessors(source) is not None and hasattr(source, "__iter__"):
             return Resumable(source, who)
         if is_one_shot(source):
@@ -48,7 +48,7 @@ def check_source(source: Any, who: str) -> None:
 
 
 def shown(value: Any) -> str:
-    """Returns a value in short, for messages: of arrays their dtypes and shapes, as in "float64[9,2]"."""
+    """Describes a value in short, for messages: arrays by dtype and shape, as in "float64[9,2]"."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{key!r}: {shown(part)}' for key, part in value.items())}}}"
     if isinstance(value, np.ndarray | jax.Array):
@@ -61,9 +61,9 @@ def _is_iterable(source: Any) -> bool:
 
 
 def is_one_shot(source: Any) -> bool:
-    """Whether it is an iterator that gives each batch once and cannot go to a position: neither back, nor on."""
+    """Returns whether it is an iterator that gives each batch once and can go to no position, neither back nor on."""
     return hasattr(source, "__next__") and not isinstance(source, type) and accessors(source) is None
 
 
-# What is iterable, but not batch by batch.
+# Iterable, but not batch by batch.
 _MISTAKEN = (str, bytes, Mapping, np.ndarray, jax.Array)
