@@ -1,4 +1,4 @@
-"""What to compute: graphs, operations, tensors, variables and their updates."""
+"""The computation: graphs, operations, tensors, variables and their updates."""
 
 from hookline.graph.default import add_to_collection, control_dependencies, get_collection, name_scope
 from hookline.graph.dialect import Dialect

@@ -10,20 +10,20 @@ from hookline.graph.graph import Operation, Tensor, get_default_graph
 
 
 def name_scope(name: str | None) -> AbstractContextManager[str]:
-    """`Graph.name_scope` of the default graph."""
+    """Calls `Graph.name_scope` of the default graph."""
     return get_default_graph().name_scope(name)
 
 
 def control_dependencies(control_inputs: Iterable[Operation | Tensor | str] | None) -> AbstractContextManager[None]:
-    """`Graph.control_dependencies` of the default graph."""
+    """Calls `Graph.control_dependencies` of the default graph."""
     return get_default_graph().control_dependencies(control_inputs)
 
 
 def add_to_collection(name: Hashable, value: Any) -> None:
-    """`Graph.add_to_collection` of the default graph."""
+    """Calls `Graph.add_to_collection` of the default graph."""
     get_default_graph().add_to_collection(name, value)
 
 
 def get_collection(key: Hashable, scope: str | None = None) -> list[Any]:
-    """`Graph.get_collection` of the default graph."""
+    """Calls `Graph.get_collection` of the default graph."""
     return get_default_graph().get_collection(key, scope)

@@ -1,4 +1,4 @@
-"""Dependences inside a function that JAX has traced: a value depends on everything its equation takes."""
+"""Dependences inside a function that JAX has traced: a value depends on all inputs of its equation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Sources = frozenset[int]
 
 
 def _followed(jaxpr: Any, known: Mapping[Any, Sources]) -> list[Sources]:
-    """Returns the sources on which each output depends, given the sources of each input."""
+    """Returns the sources that each output depends on, given the sources of each input."""
     sources = dict(known)
 
     def of(variables: Sequence[Any]) -> list[Sources]:
@@ -21,16 +21,16 @@ def _followed(jaxpr: Any, known: Mapping[Any, Sources]) -> list[Sources]:
 
 
 def depends_on_first(jaxpr: Any) -> bool:
-    """Whether an output depends on the first input."""
+    """Returns whether an output depends on the first input."""
     return any(_followed(jaxpr, {jaxpr.invars[0]: frozenset([0])}))
 
 
 def independent(jaxpr: Any, owners: Sequence[int], n_state: int) -> bool:
-    """Whether no output of an update rule depends on the gradients or values of two variables.
+    """Checks that no output of an update rule depends on the gradients or values of two variables.
 
     Args:
         jaxpr: `update(grads, state, params) -> (changes, state)`, leaves in order.
-        owners: For each gradient leaf, and each parameter leaf, the number of its variable.
+        owners: For each gradient leaf, and each parameter leaf, the index of its variable.
         n_state: The number of leaves of the state.
     """
     state: list[Sources] = [frozenset()] * n_state

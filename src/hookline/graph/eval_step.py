@@ -13,7 +13,7 @@ def get_or_create_eval_step() -> Variable:
     """Returns the evaluation step of the default graph, and creates it if there is none.
 
     It is a local variable: checkpoints do not hold it, and each session starts it at 0. `evaluate_once` and
-    `evaluate_repeatedly` count it. A loop of your own fetches `get_or_create_eval_step().assign_add(1)` in each run.
+    `evaluate_repeatedly` count it. A hand-written loop fetches `get_or_create_eval_step().assign_add(1)` in each run.
 
     Raises:
         ValueError: Collection `GraphKeys.EVAL_STEP` holds several items.
@@ -25,8 +25,7 @@ def get_or_create_eval_step() -> Variable:
         True
 
     References:
-        `tf.contrib.training.get_or_create_eval_step`. Its dtype is int64 where JAX has 64-bit types enabled, else
-        int32.
+        `tf.contrib.training.get_or_create_eval_step`. Its dtype is int64 if JAX has 64-bit types enabled, else int32.
     """
     graph = get_default_graph()
     existing = eval_step_of(graph)

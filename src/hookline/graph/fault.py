@@ -1,4 +1,4 @@
-"""Faults: what an operation must not be given, and a compiled program cannot refuse."""
+"""Faults: invalid arguments of operations that only the device can see, and a compiled program cannot refuse."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 DETAILS = 4
-"""How many integers tell of a fault."""
+"""The number of integers that describe a fault."""
 
 
 class Fault(NamedTuple):
     """A condition of an operation's arguments under which a run is an error.
 
-    The device looks in each run that computes the operation. It keeps what it finds first, as it does for a latch, and
-    the session raises that when it looks at its latches: `Session.settle` at the latest. Nothing waits for it.
+    The device checks it in each run that computes the operation, and keeps the first fault, as a latch does. The
+    session raises the error when it reads its latches, at the latest in `Session.settle`. Nothing waits for it.
 
     Args:
-        found: Returns for the arguments, in the form of `Operation.bind`, a vector of `int32`: 1 or 0, for whether the
-            condition holds, and `DETAILS` integers that tell of it.
-        told: Returns for these what the error is to say.
+        found: A function of the arguments, in the form of `Operation.bind`. It returns a vector of `int32`: 1 if the
+            condition holds, else 0, and `DETAILS` integers that describe the fault.
+        told: A function of these integers. It returns the text of the error.
     """
 
     found: Callable[[Any], Any]

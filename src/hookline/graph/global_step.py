@@ -28,7 +28,7 @@ def create_global_step(graph: Graph | None = None) -> Variable:
         True
 
     References:
-        `tf.train.create_global_step`. Its dtype is int64 where JAX has 64-bit types enabled, else int32.
+        `tf.train.create_global_step`. Its dtype is int64 if JAX has 64-bit types enabled, else int32.
     """
     graph = _checked(graph)
     if get_global_step(graph) is not None:
@@ -73,10 +73,9 @@ def _checked(graph: Any) -> Graph:
 
 
 def counted_global_step(graph: Graph) -> Variable | None:
-    """Returns the global step of the graph if it has one that can be counted, else `None`.
+    """Returns the global step of the graph if it has a valid one, else `None`.
 
-    A variable that is called `global_step` but holds something else is no error unless a caller asks for the global
-    step.
+    A variable called `global_step` that is not an integer scalar is an error only if a caller asks for the global step.
     """
     try:
         return get_global_step(graph)
@@ -95,7 +94,7 @@ def get_or_create_global_step(graph: Graph | None = None) -> Variable:
 
 
 def assert_global_step(global_step_tensor: Any) -> None:
-    """Raises `TypeError` unless it is an integer scalar variable.
+    """Checks that the global step is an integer scalar variable, and raises `TypeError` if not.
 
     References:
         `tf.train.assert_global_step`.
@@ -109,7 +108,7 @@ def assert_global_step(global_step_tensor: Any) -> None:
 
 
 def global_step(sess: Any, global_step_tensor: Tensor) -> int:
-    """Returns the value of the global step in a session, as a Python int. It does not wait for the device.
+    """Returns the value of the global step in a session, as a Python int, without waiting for the device.
 
     A monitored session is read without its hooks.
 

@@ -2,7 +2,7 @@
 
 The rule: a gradient waits for its control inputs with its own work only; operations between `xs` and `ys` keep the
 order of their creation. So a gradient computes nothing on its path. It knows the path (`Gradient.path`). In a run each
-operation on the path is computed at its own place, in the order of creation, on a tape (`session/trace.py`). When the
+operation on the path is computed at its own place in creation order, on a tape (`session/trace.py`). When the
 gradient's turn comes, it goes back over the tape (`session/tape.py`).
 """
 
@@ -49,11 +49,11 @@ class Gradient(Operation):
         return Gradient(name, [resolve(y) for y in self.ys], [resolve(x) for x in self.xs])
 
     def passes(self, operation: Operation) -> bool:
-        """Whether `operation` lies on the path."""
+        """Returns whether `operation` is on the path."""
         return operation in self._reached
 
     def reaches(self, tensor: Tensor) -> bool:
-        """Whether `tensor` is one of `xs` or a part of one, or depends on one through the path."""
+        """Returns whether `tensor` is one of `xs` or a part of one, or depends on one through the path."""
         return tensor.op in self._reached or _is_part(tensor, self._sources)
 
 
@@ -64,7 +64,7 @@ def gradients(ys: Tensor | Sequence[Tensor], xs: Tensor | Sequence[Tensor], *, n
     own places, so a run that fetches both a loss and its gradients, or several gradients, computes the loss once.
 
     Inside `control_dependencies` a gradient waits with its own work only, and the operations between `xs` and `ys` keep
-    their places. So it may wait for operations that are computed from the loss or lead to it. An update on the way is
+    their places. So it may wait for operations that are computed from the loss or lead to it. An update on the path is
     not differentiated: its result counts as a constant, and a warning says so.
 
     Args:
@@ -76,7 +76,7 @@ def gradients(ys: Tensor | Sequence[Tensor], xs: Tensor | Sequence[Tensor], *, n
         One tensor for each of `xs`, or `None` if no path leads from it to `ys`.
 
     Raises:
-        TypeError: Something is not differentiable: an integer, or a host operation on the path.
+        TypeError: A tensor is not differentiable: an integer, or the result of a host operation on the path.
 
     Example:
         >>> import hookline as hl
@@ -118,14 +118,14 @@ def _listed(argument: str, tensors: Any) -> list[Tensor]:
 
 
 def _carries(tensor: Tensor) -> bool:
-    """Whether a gradient can pass back through the value: part of it is, or may be, floating point."""
+    """Returns whether a gradient can pass back through the value: part of it is, or may be, floating point."""
     if tensor.spec is specs.UNKNOWN:
         return True
     return any(jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in jax.tree.leaves(tensor.spec))
 
 
 def _behind(ys: Iterable[Tensor]) -> set[Operation]:
-    """Returns the operations that a path connects to `ys` on which every value carries a gradient."""
+    """Returns the operations from which `ys` can be reached along values that carry a gradient."""
     found: set[Operation] = set()
     pending = [y.op for y in ys]
     while pending:
@@ -151,7 +151,7 @@ def _is_part(tensor: Tensor, sources: set[Any]) -> bool:
 
 
 def _between(behind: set[Operation], sources: set[Any]) -> list[Operation]:
-    """Returns, in order, the operations that a path from one of the sources, or from a part of one, leads to."""
+    """Returns, in order, the operations that can be reached from the sources or from parts of them."""
     reached: dict[Operation, None] = {}
     for operation in sorted(behind, key=lambda operation: operation.index):
         if any(_carries(t) and (_is_part(t, sources) or t.op in reached) for t in operation.inputs):

@@ -1,7 +1,7 @@
 """The graph and its contents: operations, in creation order, and the tensors that are their values.
 
 Graph, operation and tensor refer to one another, and a tensor's operators make functions of it, so they share a file.
-Names, views and operators do not, and have their own files.
+Names, views and operators have their own files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class InsideTraceError(TypeError):
 
 
 class Graph(Registry):
-    """A computation described but not yet run: operations in the order in which they were made.
+    """The description of a computation: operations in the order in which they were made.
 
     Operations are added to the default graph of the calling thread, which `as_default` sets. A finalized graph can be
     run by any number of sessions and threads and refuses every addition.
@@ -40,13 +40,13 @@ class Graph(Registry):
         seed: Seed from which the graph's random operations derive their keys.
 
     Attributes:
-        dialect: What its users see otherwise than in the core. A subclass may name another.
-        home: Where its sessions put what has no place of its own, such as the global step: whole on each device of the
-            mesh that its variables lie on. None where JAX puts it.
-        context: Whole on the mesh that its operations are traced in, as after `jax.set_mesh`: that in which it was
-            built, or one with explicit axes, which need it. None where there is none: a function may do something else
-            inside of a mesh, as Flax does, and would in a loop of your own.
-        moves: How often a variable has moved to where a step puts it.
+        dialect: The changes to the core's behaviour. A subclass may name another.
+        home: The default sharding of arrays in its sessions, such as the global step: replicated over the mesh of its
+            variables. None leaves it to JAX.
+        context: A replicated sharding on the mesh in which its operations are traced, as after `jax.set_mesh`: the mesh
+            in which the graph was built, or one with explicit axes, which need it. None without such a mesh: functions
+            may behave differently inside a mesh, as Flax does, and the graph computes like a hand-written loop.
+        moves: The number of times that a step's own sharding has moved a variable.
 
     Example:
         >>> import hookline as hl
@@ -69,7 +69,7 @@ class Graph(Registry):
         self.home: jax.sharding.Sharding | None = None
         self.context: jax.sharding.Sharding | None = None
         self.moves = 0
-        self._is_everywhere = False  # Nobody has said where; in step that is on all devices of all processes.
+        self._is_everywhere = False  # No sharding was given; in step the home is then all devices of all processes.
         self._operations: dict[str, Operation] = {}
         self._blocks = threading.local()
 
@@ -86,17 +86,18 @@ class Graph(Registry):
         return len(self._operations)
 
     def register(self, operation: Operation) -> int:
-        """Adds a new operation and returns its place in the creation order. Only `Operation` calls it."""
+        """Adds a new operation and returns its index in creation order. Only `Operation` calls it."""
         with self._lock:
             self.check_open(f"{operation.type} {operation.name!r}")
             self._operations[operation.name] = operation
             return len(self._operations) - 1
 
     def settle(self, who: str, shardings: Iterable[Any]) -> None:
-        """Takes note that arrays of its sessions lie there, so that everything else goes to the same devices.
+        """Takes note of the shardings of arrays in its sessions, so that all other arrays go to the same devices.
 
         Raises:
-            ValueError: JAX does not compute with these and those before at once. The error begins with `who`.
+            ValueError: JAX does not compute with these shardings and the earlier ones together. The error begins with
+                `who`.
         """
         known = None if self._is_everywhere else self.home
         home = placement.home_of([known, *shardings], f"{who}: the graph it belongs to")
@@ -178,7 +179,7 @@ class Graph(Registry):
         return tensor
 
     def as_graph_element(self, obj: Any) -> Tensor | Operation:
-        """Returns the tensor or operation that `obj` is or names, and checks that it belongs to this graph.
+        """Returns `obj`, or the tensor or operation of that name, and checks that it belongs to this graph.
 
         Raises:
             KeyError: Nothing has that name.
@@ -224,8 +225,8 @@ class Operation(InDialect):
         control_inputs: Operations that run before this one.
         output: The tensor of its value. `outputs` is a list of this one.
         host_only: Whether its value is text, or an object that no device holds.
-        fault: What it must not be given, and only the device can see.
-        outside: A copy that waits for nothing, if an initial value needs one.
+        fault: The condition of invalid arguments that only the device can see.
+        outside: A copy without control inputs, if an initial value needs one.
         location: `file:line` of the code that made it.
 
     References:
@@ -292,7 +293,7 @@ class Operation(InDialect):
         return jax.tree.unflatten(self._treedef, leaves)
 
     def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation | None:
-        """Returns an operation that does the same with other tensors; `None` if there can be only one of its kind."""
+        """Returns a copy of the operation with other input tensors; `None` if there can be only one of its kind."""
         return None
 
     def note(self, error: BaseException) -> None:
@@ -306,7 +307,7 @@ class Operation(InDialect):
 
 
 class Function(Operation):
-    """A node whose value is that of `fn(*args, **kwargs)`, which JAX traces; tensors are nested anywhere in these."""
+    """A node whose value is that of `fn(*args, **kwargs)`, traced by JAX; tensors may be nested in the arguments."""
 
     def __init__(self, fn: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None):
         self.fn = fn
@@ -407,7 +408,7 @@ class Tensor(InDialect, Operators["Tensor"], NoValue):
         return (self.op, self.path)
 
     def as_fed(self, value: Any) -> Any:
-        """Returns the array for a value that is fed, before it is checked; a subclass may convert it."""
+        """Returns the array for a fed value, before it is checked; a subclass may convert it."""
         return value
 
     def _operate(self, name: str, fn: Callable[..., Any], *operands: Any) -> Tensor:
@@ -476,7 +477,7 @@ def ancestors(tensors: Iterable[Tensor]) -> set[Operation]:
 
 
 def holds_tensor(value: Any) -> bool:
-    """Whether a tensor stands anywhere in the pytree `value`."""
+    """Returns whether the pytree `value` contains a tensor."""
     return any(isinstance(leaf, Tensor) for leaf in jax.tree.leaves(value))
 
 
@@ -485,7 +486,7 @@ def _getitem(value: Any, index: Any) -> Any:
 
 
 def plain_name(fn: Callable[..., Any]) -> str:
-    """Returns what to call a function: its name, or `op` if it has none (a lambda)."""
+    """Returns a name for a function: its own, or `op` if it has none (a lambda)."""
     name = getattr(fn, "__name__", type(fn).__name__)
     return name if name.isidentifier() else "op"
 
@@ -516,7 +517,7 @@ def get_default_graph() -> Graph:
 
 
 def default_graph_of(kind: type[Graph]) -> Graph:
-    """Returns the default graph, which becomes one of `kind` if it is of a class that `kind` is made from.
+    """Returns the default graph, converted to class `kind` if that is a subclass of its class.
 
     Args:
         kind: A subclass of `Graph` that has further methods, but no further state.

@@ -1,4 +1,4 @@
-"""Guards: nodes that can hold back what a run does to its variables."""
+"""Guards: nodes that can hold back a run's updates of variables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookline.graph.variable import Variable
 
 
 class Condition(Function):
-    """A node that looks at one bool of the device."""
+    """A node whose value is a bool computed on the device."""
 
     def __init__(self, condition: Any, name: str) -> None:
         super().__init__(_as_one_bool, name, (condition,))
@@ -26,7 +26,7 @@ class Condition(Function):
 
 
 class Guard(Condition):
-    """The node behind `skip_updates_if`: true where the run is to be skipped."""
+    """The node behind `skip_updates_if`: true if the run's updates are to be skipped."""
 
     type = "SkipUpdatesIf"
 
@@ -44,8 +44,8 @@ def skip_updates_if(condition: Any, name: str = "skip_updates_if") -> Tensor:
         name: Name of the operation.
 
     Raises:
-        TypeError: The condition is no bool.
-        ValueError: It is more than one value.
+        TypeError: The condition is not a bool.
+        ValueError: The condition has more than one value.
 
     Example:
         >>> import hookline as hl
@@ -61,13 +61,13 @@ def skip_updates_if(condition: Any, name: str = "skip_updates_if") -> Tensor:
         2 2.0
 
     References:
-        `optax.apply_if_finite`, but for everything that a run updates and for any condition.
+        `optax.apply_if_finite`, but for all updates of a run and for any condition.
     """
     return Guard(condition, name).output
 
 
 def counts_runs(variable: Variable) -> bool:
-    """Whether a variable counts runs or draws, and so advances even if the effects of runs are undone."""
+    """Returns whether a variable counts runs or draws, and so advances even if the effects of runs are undone."""
     return variable.per_worker or variable is counted_global_step(variable.graph)
 
 

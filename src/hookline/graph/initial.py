@@ -1,4 +1,4 @@
-"""How initial values become tensors that do not depend on the block in which they were made."""
+"""Initial values as tensors that do not depend on the block in which they were made."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hookline.graph.ops import as_array, constant, host_op, op
 
 
 def initial_tensor(initial_value: Any, name: str) -> Tensor:
-    """Returns as a tensor a pytree of arrays or tensors, a tensor, or what a function without arguments returns.
+    """Makes a tensor of a pytree of arrays or tensors, of a tensor, or of the result of a function without arguments.
 
-    Called outside of all control dependencies. The name is that of the variable, for messages.
+    It is called outside of all control dependencies. `name` is that of the variable, for messages.
     """
     if isinstance(initial_value, Tensor):
         return _outside(initial_value)
@@ -45,7 +45,7 @@ def initial_tensor(initial_value: Any, name: str) -> Tensor:
     try:
         spec = jax.eval_shape(probe)
     except InsideTraceError:
-        # It computes with arrays of its own and with tensors, which cannot be traced together.
+        # It uses concrete arrays together with tensors, which cannot be traced together.
         return initial_tensor(initial_value(), name)
     except OverflowError:
         raise ValueError(f"Variable {name!r}: its function returned a number too large for the dtype of JAX.") from None
@@ -66,7 +66,7 @@ def initial_tensor(initial_value: Any, name: str) -> Tensor:
 
 
 def _outside(tensor: Tensor) -> Tensor:
-    """Returns the tensor as if its operations had been made outside of every block: it copies those that wait.
+    """Copies a tensor and those of its operations that wait, as if made outside of every block.
 
     Each copy is made once, so operations that several initial values share stay shared.
     """

@@ -87,9 +87,9 @@ def variables(tree: Any, name: str = "variables", trainable: bool = True, *, sha
 
     Args:
         tree: A pytree of arrays, or a function without arguments that returns one.
-        name: What their names begin with; the path of each leaf follows.
-        trainable: As for `Variable`.
-        sharding: As for `Variable`, of the whole tree.
+        name: The prefix of their names; the path of each leaf follows.
+        trainable: As in `Variable`.
+        sharding: As in `Variable`, for the whole tree.
 
     Example:
         >>> import hookline as hl, jax.numpy as jnp

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 
 class GraphKeys:
-    """Names of collections that have a meaning.
+    """The standard names of collections.
 
-    The library itself reads or writes those of the first block. The second block is a convention for models and their
-    authors. Any other hashable value may name a collection of your own.
+    The library itself reads or writes the collections of the first block. The second block is a convention for models
+    and their authors. Any other hashable value may name a collection of your own.
 
     Example:
         >>> import hookline as hl

@@ -18,8 +18,8 @@ def latch(condition: Any, name: str = "latch") -> Operation:
     """Returns an operation that remembers the first run in which a condition held.
 
     A run that needs the operation returns no value for it, and nothing waits. The device keeps the number of that run
-    beside the variables, and `Session.latched(operation)` reads it at any convenient time. A hook that watches for
-    something rare declares `trigger = train.latched(...)`; then it costs a step next to nothing.
+    beside the variables, and `Session.latched(operation)` reads it at any convenient time. A hook for a rare event
+    declares `trigger = train.latched(...)`; then it adds almost nothing to the time of a step.
 
     The latched value belongs to one session. It is not a variable and not in checkpoints, and is forgotten when the
     trained variables are loaded or restored.
@@ -29,7 +29,7 @@ def latch(condition: Any, name: str = "latch") -> Operation:
         name: Name of the operation.
 
     Raises:
-        ValueError: The condition is more than one value.
+        ValueError: The condition has more than one value.
 
     Example:
         >>> import hookline as hl

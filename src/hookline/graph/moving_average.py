@@ -135,7 +135,7 @@ class ExponentialMovingAverage:
         self._averages[value.key] = average
 
     def _variable(self, name: str, initial: Any) -> Variable:
-        """Returns a new variable; a subclass may put something before its name."""
+        """Returns a new variable; a subclass may prefix its name."""
         with get_default_graph().name_scope(None):
             return Variable(initial, name=name, trainable=False)
 
@@ -154,17 +154,17 @@ class ExponentialMovingAverage:
         return var.graph.free_name(f"{self._scope(var.graph)}{_name_of(var)}/{self.name}")
 
     def _scope(self, graph: Graph) -> str:
-        """Returns what the name of an average that `apply` has not made begins with."""
+        """Returns the prefix for the name of an average that `apply` has not made."""
         return ""
 
     def variables_to_restore(self, moving_avg_variables: Iterable[Variable] | None = None) -> dict[str, Variable]:
-        """Returns a `var_list` for a `Saver` that restores averages into their variables, and all others as they are.
+        """Returns a `var_list` for a `Saver` that restores averages into their variables, and all others unchanged.
 
         It does not need `apply`: an evaluation makes the model and this object, but no training step.
 
         Args:
             moving_avg_variables: The variables to restore from their averages; by default all trainable ones, and those
-                for which `apply` was called.
+                given to `apply`.
 
         Example:
             >>> import hookline as hl

@@ -43,7 +43,7 @@ class Constant(Operation):
 
     type = "Constant"
     places: Sequence[Any] = ()
-    """Where its arrays go on the device, leaf by leaf; empty where JAX puts them."""
+    """The shardings of its arrays, leaf by leaf; empty leaves them to JAX."""
 
     def __init__(self, name: str, value: Any) -> None:
         self.value = jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, value)
@@ -63,20 +63,20 @@ class Constant(Operation):
         return Constant(name, self.value)
 
     def on_device(self) -> Any:
-        """Returns the value as device operations take it: every number an array."""
+        """Returns the value for device operations: every number is an array."""
         leaves, structure = jax.tree.flatten(self.value)
         if self.places:
             return structure.unflatten(map(placement.put, leaves, self.places))
         return structure.unflatten(jnp.asarray(leaf) if _is_numeric(leaf) else leaf for leaf in leaves)
 
     def leave_device(self) -> None:
-        """Keeps its large arrays on the host from now on: a session has its own on the device."""
+        """Moves its large arrays to the host: a session has its own copies on the device."""
         self.value = jax.tree.map(_on_host, self.value)
 
 
 def _on_host(leaf: Any) -> Any:
     is_plain = isinstance(leaf, jax.Array) and not jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
-    # A copy: on the CPU NumPy would see, and so hold, the memory of the device.
+    # A copy: on the CPU, NumPy would share the device's memory, and so keep it.
     return np.array(leaf) if is_plain and leaf.nbytes > _LARGE_BYTES and leaf.is_fully_addressable else leaf
 
 
@@ -158,11 +158,12 @@ class Source(Operation):
     `control_dependencies` blocks around it.
 
     Args:
-        open_for: `open_for(node, shared)` returns what a session reads from, as `hookline.session.OpenSource` describes
-            it; `shared` says that the session's variables outlive it, so the sequence continues where this process was.
+        open_for: `open_for(node, shared)` returns the source that a session reads, a `hookline.session.OpenSource`;
+            `shared` means that the session's variables outlive it, so the sequence continues at the position of this
+            process.
         spec: The spec of each value, as far as it is known.
-        resumes: A session that is restored goes on where the checkpoint is, instead of beginning anew.
-        example: Spec of the first value, in which is known what `spec` leaves open; `UNKNOWN` where it is not.
+        resumes: Whether a restored session continues at the position in the checkpoint, instead of at the beginning.
+        example: The spec of the first value, which knows the open dimensions of `spec`; `UNKNOWN` if no value is known.
     """
 
     type = "Iterator"
@@ -186,7 +187,7 @@ class Source(Operation):
 
     @property
     def why_no_blocks(self) -> str | None:
-        """Why several of its values cannot be stacked for one run; `None` where they can."""
+        """The reason why several of its values cannot be stacked for one run; `None` if they can."""
         return "is not of hookline.data.iterator"
 
 

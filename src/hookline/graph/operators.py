@@ -1,4 +1,4 @@
-"""What `+`, `<`, `@` and the like do with tensors, and why `float()` and the like refuse them.
+"""The operators of tensors (`+`, `<`, `@`, ...), and the refusal of `float()` and other conversions.
 
 Each operator makes an operation of the function of the same name.
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class NoValue(ABC):
-    """Something that has a name but no value yet, although Python, NumPy or JAX may ask for one."""
+    """An object with a name but no value yet, although Python, NumPy or JAX may ask for one."""
 
     @property
     @abstractmethod
@@ -51,14 +51,14 @@ class NoValue(ABC):
 
     @property
     def __jax_array__(self) -> NoReturn:
-        # JAX looks for this in whatever it is given: that is where a user's mistake is seen. An operator of an array
-        # (`_operator_mul(self, other)`) must be told that it does not know us, so that Python asks our reflected one,
-        # and so must everybody else who looks.
+        # JAX looks for this in all its arguments: here a user's mistake is seen. An operator of an array
+        # (`_operator_mul(self, other)`) must be told that tensors are unknown to it, so that Python calls their
+        # reflected operator, and so must all other callers.
         caller = sys._getframe(1)
         is_operator = caller.f_code.co_varnames[:2] == ("self", "other")
         if is_operator or not caller.f_globals.get("__name__", "").startswith("jax."):
             raise AttributeError("A tensor has no attribute '__jax_array__'.")
-        # A TypeError would be taken for one of JAX's own and replaced.
+        # JAX would replace a TypeError by one of its own.
         raise ValueError(self._advice())
 
     def __format__(self, format_spec: str) -> str:
@@ -87,7 +87,7 @@ def _name_of(fn: Callable[..., Any]) -> str:
 
 @functools.cache
 def _binary(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Returns `fn` for operands one of which may be a list: beside an array, the list becomes an array too."""
+    """Returns `fn` for operands that may be lists: beside an array, a list becomes an array, too."""
 
     def apply(left: Any, right: Any) -> Any:
         return fn(_beside(right, left), _beside(left, right))

@@ -19,7 +19,7 @@ from hookline.graph.nodes import Constant, Group, HostCall, Placeholder, check_r
 
 
 class Op:
-    """A function that makes a graph node when it is given tensors, and just runs when it is not. See `op`."""
+    """A function that makes a graph node if an argument contains a tensor, and else just runs. See `op`."""
 
     def __init__(self, fn: Callable[..., Any], name: str | None) -> None:
         if not callable(fn):
@@ -31,12 +31,12 @@ class Op:
         return self.node(*args, **kwargs) if holds_tensor((args, kwargs)) else self._fn(*args, **kwargs)
 
     def node(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Adds a node even where no argument is a tensor, and returns its value."""
+        """Adds a node even if no argument is a tensor, and returns its value."""
         return Function(self._fn, self._name, args, kwargs).output
 
 
 class HostOp(Op):
-    """A function that makes a graph node when it is given tensors or nothing at all. See `host_op`."""
+    """A function that makes a graph node if an argument contains a tensor, or without arguments. See `host_op`."""
 
     def __init__(self, fn: Callable[..., Any], name: str | None, spec: Any) -> None:
         super().__init__(fn, name)
@@ -53,7 +53,7 @@ class HostOp(Op):
         return super().__call__(*args, **kwargs)
 
     def node(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Adds a node even where no argument is a tensor, and returns its value."""
+        """Adds a node even if no argument is a tensor, and returns its value."""
         return HostCall(self._fn, self._name, args, kwargs, self._spec).output
 
 
@@ -72,8 +72,8 @@ def op(fn: Callable[..., Any], name: str | None = None) -> Op:
         The function, with a method `node(*args, **kwargs)` that adds a node even if no argument is a tensor.
 
     Raises:
-        Exception: Whatever `fn` raises for the arguments' shapes, at the line that builds the node; a note names the
-            node.
+        Exception: Any error of `fn` for the arguments' shapes, raised at the line that builds the node; a note names
+            the node.
 
     Example:
         >>> import hookline as hl, jax.numpy as jnp
@@ -89,7 +89,7 @@ def op(fn: Callable[..., Any], name: str | None = None) -> Op:
 
 
 def host_op(fn: Callable[..., Any], name: str | None = None, *, spec: Any = None) -> HostOp:
-    """Turns any Python function into one that also takes tensors, and runs in Python, on concrete values, in a run.
+    """Turns any Python function into one that also takes tensors; a run calls it in Python, on concrete values.
 
     If any of its arguments contains a tensor, or if it has no arguments, it adds a node to the default graph and
     returns the node's value. With plain values it just runs. Values from the device arrive as NumPy arrays, and the run
@@ -104,8 +104,8 @@ def host_op(fn: Callable[..., Any], name: str | None = None, *, spec: Any = None
             `InvalidArgumentError`.
 
     Returns:
-        The function, with a method `node(*args, **kwargs)` that adds a node even where no argument is a tensor. With a
-        `spec` a call with plain values alone is a `TypeError`: it would not run again in each run.
+        The function, with a method `node(*args, **kwargs)` that adds a node even if no argument is a tensor. With a
+        `spec`, a call with plain values alone raises `TypeError`: it would not run again in each run.
 
     Example:
         >>> import hookline as hl
@@ -141,7 +141,7 @@ def placeholder(dtype: Any, shape: Sequence[int | None] | None = None, name: str
 
     Raises:
         TypeError: An argument is not a dtype or not a shape.
-        ValueError: A negative dimension.
+        ValueError: A dimension is negative.
 
     Example:
         >>> import hookline as hl
@@ -165,7 +165,7 @@ def constant(value: Any, dtype: Any = None, shape: Sequence[int] | None = None, 
     Large arrays go to the device once and are arguments of the compiled step, so even a data set may be a constant.
 
     Args:
-        value: As above.
+        value: The value.
         dtype: Makes one array of the value, of this dtype; by default JAX decides.
         shape: Makes one array of the value, of this shape; a single number fills the array.
         name: Its name; by default `Const`.
@@ -203,7 +203,7 @@ def constant(value: Any, dtype: Any = None, shape: Sequence[int] | None = None, 
 
 
 def as_array(value: Any) -> Any:
-    """Returns a list of numbers, nested or not, as an array; everything else as it is.
+    """Converts a list of numbers, nested or not, to an array; returns other values as they are.
 
     Only nested lists of numbers count as arrays, as in NumPy; a list of arrays is a pytree.
     """
@@ -237,7 +237,7 @@ def group(*inputs: Operation | Tensor | Iterable[Any], name: str | None = None) 
 
 
 def no_op(name: str | None = None) -> Operation:
-    """Returns an operation that does nothing but wait for its control dependencies.
+    """Returns an operation that only waits for its control dependencies.
 
     References:
         `tf.no_op`.

@@ -51,7 +51,7 @@ class Optimizer:
             transformation treats them independently, else (a global norm, for instance) one for all together.
 
     Raises:
-        TypeError: `transformation` is something else, or has a tensor inside.
+        TypeError: `transformation` is something else, or contains a tensor.
 
     Example:
         >>> import hookline as hl, optax
@@ -94,7 +94,7 @@ class Optimizer:
         self._given = hyperparameters
         self._shown: dict[str, Tensor] = {}
         self._name = arguments.text("Optimizer", "name", name)
-        # This one only yields the initial state and the dependences between variables.
+        # This one gives only the initial state and the dependences between variables.
         fixed = {key: _stand_in(key, value) for key, value in hyperparameters.items()}
         self._make: Any = (lambda: transformation) if is_made else transformation
         try:
@@ -111,7 +111,7 @@ class Optimizer:
         """The rate of the next step, as a tensor.
 
         Raises:
-            AttributeError: It was not passed as a keyword.
+            AttributeError: The rate was not passed as a keyword.
         """
         if "learning_rate" not in self._given:
             raise AttributeError(
@@ -135,7 +135,7 @@ class Optimizer:
         Args:
             loss: A floating point scalar tensor.
             global_step: A variable to increment by one.
-            var_list: What to train; by default all trainable variables.
+            var_list: The variables to train; by default all trainable variables.
             name: Name of the operation.
 
         Raises:
@@ -249,7 +249,7 @@ class Optimizer:
             slots = Variable(start, name=name, trainable=False, sharding=self._places(variables))
         self.slots.append(slots)
 
-        # It refers to the transformation alone, because the function is sent to where the variables live.
+        # It refers to the transformation alone, because the function is sent to the variables' process.
         make, given = self._make, {key: value for key, value in self._given.items() if key not in tensors}
 
         def apply(values: tuple[Any, Any], grads: Any, varying: dict[str, Any]) -> tuple[Any, Any]:
@@ -261,7 +261,7 @@ class Optimizer:
         return update((variables, slots), apply, grads, tensors, name=f"{name}/apply")
 
     def _places(self, variables: Any) -> Any:
-        """Returns where the state lives: beside each array of the variables what has its shape, the rest whole."""
+        """Returns the shardings of the state: leaves with the shape of an array are beside it, others replicated."""
         given = jax.tree.leaves(variables)
         home = given[0].graph.home
         if home is None or not any(v.shardings for v in given) or any(v.spec is specs.UNKNOWN for v in given):
@@ -293,7 +293,7 @@ class Optimizer:
             return None
 
     def _check_start(self, variables: Any, tensors: dict[str, Tensor]) -> None:
-        """Refuses a tensor on which the initial state depends, because that state is made before any run."""
+        """Refuses a tensor that the initial state depends on, because that state is made before any run."""
         params = jax.tree.map(lambda variable: variable.spec, variables)
         if any(spec is specs.UNKNOWN for spec in jax.tree.leaves(params)):
             return
@@ -308,7 +308,7 @@ class Optimizer:
                 raise TypeError(f"Optimizer: {key} decides the state at the start; give a number, not a tensor.")
 
     def _is_separable(self, variables: Sequence[Variable]) -> bool:
-        """Whether the transformation treats each variable as it would alone, so that the updates may be separate."""
+        """Returns whether the transformation treats variables independently, so that the updates may be separate."""
         params = [variable.spec for variable in variables]
         try:
             state = jax.eval_shape(self._transformation.init, params)
@@ -318,7 +318,7 @@ class Optimizer:
         except InsideTraceError:
             raise
         except Exception:
-            # A transformation that needs the whole structure (masks, labels), or shapes not known yet.
+            # A transformation that needs the whole structure (masks, labels), or shapes that are not known yet.
             return False
         if any(
             leaf.dtype == "uint32" or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(state)
@@ -338,7 +338,7 @@ def _varies(key: str, value: Any) -> bool:
 
 
 def _stand_in(key: str, value: Any) -> Any:
-    """Returns a stand-in for a hyperparameter until a run knows it: a number, so that the state has one structure."""
+    """Returns a number in place of a hyperparameter that a run provides, so that the state has one structure."""
     if isinstance(value, Tensor):
         return jnp.zeros(value.shape or (), value.dtype or jnp.float32)
     return jnp.zeros(()) if _varies(key, value) else value

@@ -1,4 +1,4 @@
-"""Where arrays live: on which mesh a graph is at home, and which layouts a function fixes for what it returns."""
+"""The placement of arrays: the mesh of a graph, and the shardings that a function fixes for its results."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ import numpy as np
 from hookline.graph import spec as specs
 
 DATA_AXIS = "data"
-"""The axis of a mesh over which batches are split where nothing else is said."""
+"""The mesh axis over which batches are split by default."""
 
-# What puts an array somewhere by the will of whoever wrote it.
+# The primitives with which a user gives an array a sharding.
 _PLACES = ("sharding_constraint", "reshard", "mesh_cast")
-# What returns one of its arguments, and what calls something else.
+# The primitives that return one of their arguments, and those that call a function.
 _SAME = ("select_n", "copy", "copy_p", "optimization_barrier")
 _CALLS = ("jit", "pjit", "closed_call", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call")
 
 
 def mesh_of(shardings: Iterable[Any], what: str = "The state") -> jax.sharding.Mesh | None:
-    """Returns the mesh that shardings are on; `None` where there is none.
+    """Returns the mesh of shardings; `None` if they have none.
 
-    It may have one device: what is written for many is tried there. Two meshes of the same devices in one order, with
-    automatic axes, are one to JAX: the first is returned.
+    The mesh may have one device: programs for many are tried on one. Two meshes of the same devices in the same order,
+    with automatic axes, are equal to JAX: the first is returned.
 
     Args:
-        shardings: Shardings; others than `NamedSharding`, and `None`, say nothing of a mesh.
-        what: What lies there, for the message.
+        shardings: Shardings; only a `NamedSharding` has a mesh.
+        what: The arrays with these shardings, for the message.
 
     Raises:
-        ValueError: They are on two meshes that JAX does not compute with at once.
+        ValueError: They are on two meshes that JAX does not compute with together.
     """
     found: jax.sharding.Mesh | None = None
     for sharding in shardings:
@@ -54,7 +54,7 @@ def mesh_of(shardings: Iterable[Any], what: str = "The state") -> jax.sharding.M
 
 
 def clash(one: jax.sharding.Mesh, other: jax.sharding.Mesh) -> bool:
-    """Whether JAX refuses to compute with arrays on both at once."""
+    """Returns whether JAX refuses to compute with arrays on both together."""
     if one == other:
         return False
     return jax.sharding.AxisType.Explicit in (*one.axis_types, *other.axis_types) or list(one.devices.flat) != list(
@@ -63,17 +63,17 @@ def clash(one: jax.sharding.Mesh, other: jax.sharding.Mesh) -> bool:
 
 
 def as_sharding(place: Any) -> Any:
-    """Returns a device as a sharding; everything else as it is."""
+    """Converts a device to a sharding; returns other values as they are."""
     return jax.sharding.SingleDeviceSharding(place) if isinstance(place, jax.Device) else place
 
 
 def home_of(shardings: Iterable[Any], what: str) -> jax.sharding.Sharding | None:
-    """Returns where goes what has no place of its own beside arrays with these: whole, to all of their devices.
+    """Returns the default sharding beside arrays with these: replicated over all their devices.
 
-    None where they say nothing.
+    None if they determine no devices.
 
     Raises:
-        ValueError: As of `mesh_of`.
+        ValueError: The error of `mesh_of`.
     """
     given = [sharding for sharding in shardings if sharding is not None]
     mesh = mesh_of(given, what)
@@ -86,25 +86,25 @@ def home_of(shardings: Iterable[Any], what: str) -> jax.sharding.Sharding | None
 
 
 def inside(home: Any) -> contextlib.AbstractContextManager[Any]:
-    """Returns a block in which the mesh of a home is the one of JAX's context, as after `jax.set_mesh`."""
+    """Returns a context in which a home's mesh is the mesh of JAX, as after `jax.set_mesh`."""
     mesh = getattr(home, "mesh", None)
     return contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh)
 
 
 def has_explicit_axes(place: Any) -> bool:
-    """Whether it is a sharding on a mesh with axes that are parts of JAX's types."""
+    """Returns whether it is a sharding on a mesh with explicit axes."""
     mesh = getattr(place, "mesh", None)
     return mesh is not None and jax.sharding.AxisType.Explicit in mesh.axis_types
 
 
 def current() -> jax.sharding.Sharding | None:
-    """Returns the home that the context of this thread means: whole on the mesh of `jax.set_mesh`, if it is in one."""
+    """Returns the home of this thread's context: replicated over the mesh of `jax.set_mesh`, if there is one."""
     mesh = _here()
     return None if mesh is None else jax.NamedSharding(mesh, jax.P())
 
 
 def _here() -> jax.sharding.Mesh | None:
-    """Returns the mesh of the context; None also inside of a trace, which knows no devices."""
+    """Returns the mesh of the context; None without one, and inside a trace, which has no devices."""
     if jax.sharding.get_abstract_mesh().empty:
         return None
     try:
@@ -115,23 +115,23 @@ def _here() -> jax.sharding.Mesh | None:
 
 
 def over_data(mesh: jax.sharding.Mesh | None) -> jax.NamedSharding | None:
-    """Returns the sharding of batches over the axis `data` of a mesh; `None` where there is no such axis."""
+    """Returns the sharding of batches over the axis `data` of a mesh; `None` if there is no such axis."""
     if mesh is None or DATA_AXIS not in mesh.axis_names:
         return None
     return jax.NamedSharding(mesh, jax.P(DATA_AXIS))
 
 
 def on_mesh(who: str, name: str, shardings: Any, mesh: jax.sharding.Mesh | None) -> Any:
-    """Returns a tree of shardings with a `NamedSharding` on the mesh for each `PartitionSpec` in it.
+    """Converts each `PartitionSpec` in a tree of shardings to a `NamedSharding` on the mesh.
 
     Args:
-        who: Who was given it, for messages.
-        name: What the argument is called, for messages.
+        who: The receiver of the argument, for messages.
+        name: The name of the argument, for messages.
         shardings: The tree.
         mesh: The mesh of the state.
 
     Raises:
-        ValueError: There is no mesh, or it has no axis of such a name.
+        ValueError: There is no mesh, or it lacks an axis of that name.
     """
 
     def placed(sharding: Any) -> Any:
@@ -153,7 +153,7 @@ def on_mesh(who: str, name: str, shardings: Any, mesh: jax.sharding.Mesh | None)
 
 
 def shown(mesh: jax.sharding.Mesh) -> str:
-    """Returns a mesh in words: "(data=2, model=2) on cpu:0 to cpu:3"."""
+    """Describes a mesh in words: "(data=2, model=2) on cpu:0 to cpu:3"."""
     axes = ", ".join(f"{name}={size}" for name, size in mesh.shape.items())
     kinds = "explicit axes, " if jax.sharding.AxisType.Explicit in mesh.axis_types else ""
     names = [str(device) for device in mesh.devices.flat]
@@ -161,7 +161,7 @@ def shown(mesh: jax.sharding.Mesh) -> str:
 
 
 def is_at(array: Any, place: jax.sharding.Sharding) -> bool:
-    """Whether an array lies at a place, and JAX would not move it."""
+    """Returns whether an array has a sharding, and is committed to it."""
     return (
         isinstance(array, jax.Array)
         and getattr(array, "committed", False)
@@ -170,9 +170,9 @@ def is_at(array: Any, place: jax.sharding.Sharding) -> bool:
 
 
 def put(array: Any, place: jax.sharding.Sharding | None) -> Any:
-    """Returns an array, or a number, as an array that lies at a place; the same one, if it does.
+    """Puts an array or a number on the devices of a sharding; an array already there is returned as it is.
 
-    At a place in several processes, each calls this with the same value, and sends its own devices what is theirs:
+    With a sharding over several processes, each calls this with the same value, and fills its own devices:
     `jax.device_put` would compare the values first, which is a collective.
     """
     if place is None or is_at(array, place):
@@ -190,7 +190,7 @@ def put(array: Any, place: jax.sharding.Sharding | None) -> Any:
 
 
 class _Put(threading.local):
-    """What this thread has put in several processes since somebody asked."""
+    """The checksum of all arrays that this thread has put on several processes since the last `take_crc`."""
 
     crc = 0
 
@@ -199,13 +199,13 @@ _put = _Put()
 
 
 def take_crc() -> int:
-    """Returns a checksum of what this thread has put in several processes since the last call: the same in all."""
+    """Returns this thread's checksum of the arrays put on several processes, and resets it; it is the same in all."""
     crc, _put.crc = _put.crc, 0
     return crc
 
 
 def crc32c(array: np.ndarray, so_far: int = 0) -> int:
-    """Returns a checksum of an array, its dtype and its shape, and of what came before."""
+    """Returns a checksum of an array, its dtype and shape, continued from an earlier checksum."""
     crc = google_crc32c.extend(so_far, f"{array.dtype}{array.shape}".encode())
     return google_crc32c.extend(crc, array.tobytes())
 
@@ -215,7 +215,7 @@ def _same(array: Any) -> Any:
 
 
 def put_all(tree: Any, place: jax.sharding.Sharding | None) -> Any:
-    """Does so with all arrays of a tree that lie nowhere in particular; what somebody has put somewhere stays."""
+    """Puts the uncommitted arrays of a tree on the devices of a sharding; committed ones stay."""
     if place is None:
         return tree
     free = lambda leaf: isinstance(leaf, jax.Array) and not leaf.committed  # noqa: E731
@@ -223,20 +223,20 @@ def put_all(tree: Any, place: jax.sharding.Sharding | None) -> Any:
 
 
 def here(array: jax.Array) -> jax.Array:
-    """Returns what this process has of an array: all of one that lies whole on each device."""
+    """Returns this process's part of an array: the whole, if the array is replicated."""
     return array if array.is_fully_addressable else array.addressable_data(0)
 
 
 def is_in_step() -> bool:
-    """Whether this process is one of several that run in step; asking one that is alone starts no backend."""
+    """Returns whether this process is one of several that run in step; in a single one, this starts no backend."""
     return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
 def check_in_step(who: str, home: jax.sharding.Sharding) -> None:
-    """Checks that what runs in step lies in all processes.
+    """Checks that a state that runs in step is in all processes.
 
     Raises:
-        ValueError: It lies in some of them only, so each would train for itself. The error begins with `who`.
+        ValueError: It is in some of them only, so each would train for itself. The error begins with `who`.
     """
     if not is_in_step():
         return
@@ -251,14 +251,14 @@ def check_in_step(who: str, home: jax.sharding.Sharding) -> None:
 
 @functools.cache
 def everywhere() -> jax.sharding.Mesh:
-    """Returns the mesh of all devices of all processes, over which batches are split where nothing else is said."""
+    """Returns the mesh of all devices of all processes, over which batches are split by default."""
     return jax.sharding.Mesh(np.array(jax.devices()), (DATA_AXIS,))
 
 
 def whole(function: Callable[[Any], Any], array: Any) -> Any:
-    """Returns what a function makes of an array, whole on each device, also where the array lies along explicit axes.
+    """Applies a function to an array, and replicates the result; the array may have explicit axes.
 
-    There JAX refuses what it does not know where to put, such as counts of all or a few of many.
+    With explicit axes, JAX refuses functions whose result it cannot shard, such as counts or a selection.
     """
     mesh = jax.typeof(array).sharding.mesh
     if not mesh.explicit_axes:
@@ -268,11 +268,11 @@ def whole(function: Callable[[Any], Any], array: Any) -> Any:
 
 
 def fixed(function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """Returns the shardings that a function itself fixes for what it returns, leaf by leaf; None where it does not.
+    """Returns the shardings that a function itself fixes for its results, leaf by leaf; None for other leaves.
 
-    It does with `jax.jit(..., out_shardings=)`, `jax.shard_map(..., out_specs=)`, `jax.device_put`,
-    `jax.lax.with_sharding_constraint` and `jax.sharding.reshard`. What XLA would choose, or explicit axes infer, is not
-    meant; nor is a constraint that does not divide the array, for XLA lets that go. Nothing is computed.
+    A function fixes them with `jax.jit(..., out_shardings=)`, `jax.shard_map(..., out_specs=)`, `jax.device_put`,
+    `jax.lax.with_sharding_constraint` and `jax.sharding.reshard`. Shardings that XLA would choose, or explicit axes
+    infer, do not count; nor does a constraint that does not divide the array, for XLA ignores it. Nothing is computed.
     """
     return _fixed(jax.make_jaxpr(function)(*arguments).jaxpr)
 
@@ -291,7 +291,7 @@ def _fixed(jaxpr: Any) -> list[Any]:
         if name == "device_put":
             return params["devices"][place]
         if name == "shard_map":
-            # With axes that XLA is left to, a spec does not say all.
+            # With some axes left to XLA, the spec is incomplete.
             is_whole = params.get("newly_manual_axes") == frozenset(params["mesh"].axis_names)
             return jax.NamedSharding(params["mesh"], params["out_specs"][place]) if is_whole else None
         if name in _SAME:
@@ -311,10 +311,9 @@ def _fixed(jaxpr: Any) -> list[Any]:
 
 
 def _concrete(sharding: Any, shape: Any) -> Any:
-    """Returns a sharding on devices; None for one on an abstract mesh other than that of the context.
+    """Returns a sharding on devices; None if it is on an abstract mesh other than that of the context.
 
-    None also for one that leaves a dimension open, or cannot be that of an array of this shape, since it does not
-    divide it.
+    None also if it leaves a dimension open, or does not divide an array of this shape.
     """
     is_open = isinstance(sharding, jax.NamedSharding) and jax.P.UNCONSTRAINED in tuple(sharding.spec)
     if not isinstance(sharding, jax.sharding.Sharding) or is_open:
@@ -332,12 +331,12 @@ def _concrete(sharding: Any, shape: Any) -> Any:
 
 
 def of_spec(spec: Any) -> list[Any]:
-    """Returns the shardings that a spec knows, leaf by leaf: those of explicit axes."""
+    """Returns the shardings in a spec, leaf by leaf: those with explicit axes."""
     return [] if spec is specs.UNKNOWN else [_concrete(leaf.sharding, leaf.shape) for leaf in jax.tree.leaves(spec)]
 
 
 def with_places(spec: Any, places: Sequence[Any]) -> Any:
-    """Returns a spec that knows of the places that have explicit axes, as the types of JAX do."""
+    """Returns a spec with those shardings that have explicit axes, as in JAX's types."""
     if spec is specs.UNKNOWN or not places:
         return spec
 

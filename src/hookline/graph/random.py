@@ -14,7 +14,7 @@ from hookline.graph.ops import op
 from hookline.graph.variable import Variable
 
 WORKER_INDEX: ContextVar[int] = ContextVar("WORKER_INDEX", default=0)
-"""The worker for which a program is being traced; 0 is the chief, and the only one where there are no others."""
+"""The worker for which a program is being traced; 0 is the chief, or the only process."""
 
 
 def random_key(seed: int | None = None, name: str = "random_key") -> Tensor:

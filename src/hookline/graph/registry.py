@@ -11,11 +11,11 @@ from typing import Any
 from hookline import arguments
 
 FINALIZED = "Graph is finalized and cannot be modified."
-"""How the error of an addition to a finalized graph begins."""
+"""The beginning of the error for an addition to a finalized graph."""
 
 
 class Registry:
-    """Names, collections, and a lock on both: the part of a `Graph` that does not deal with operations."""
+    """Names, collections, and a lock on both: the part of a `Graph` without operations."""
 
     def __init__(self) -> None:
         self._collections: dict[Hashable, list[Any]] = {}
@@ -39,7 +39,7 @@ class Registry:
         self._finalized = False
 
     def check_open(self, addition: str) -> None:
-        """Raises `RuntimeError` if the graph is finalized; `addition` says what was to be added."""
+        """Raises `RuntimeError` if the graph is finalized; `addition` names the addition."""
         if self._finalized:
             raise RuntimeError(
                 f"{FINALIZED} {addition} was to be added: make it before the graph is finalized (in a hook: in begin)."
@@ -63,7 +63,7 @@ class Registry:
         return unique
 
     def free_name(self, name: str) -> str:
-        """Returns the name that an operation would get, outside of all name scopes, if it asked for `name` now."""
+        """Returns the name that an operation asking for `name` now would get, outside of all name scopes."""
         check_name(name)
         with self._lock:
             return self._free(name)

@@ -1,9 +1,9 @@
-"""What is known about a value before it is computed: its shapes and dtypes, including open dimensions.
+"""Specs: the shapes and dtypes of a value before it is computed, including open dimensions.
 
 A spec is a pytree of `jax.ShapeDtypeStruct` leaves, or `UNKNOWN`. An open dimension is a symbol of `jax.export`. Open
-dimensions in the same position share one symbol. So a batch of images and its batch of labels have the same unknown
-length, as in practice, and `jax.eval_shape` can reason about both. The symbol never binds: feeds are compared with the
-declared shape alone.
+dimensions at the same index share one symbol. So a batch of images and its batch of labels have the same unknown
+length, as in practice, and `jax.eval_shape` can reason about both. The symbol never binds: feeds are checked against
+the declared shape alone.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def declared(dtype: Any, shape: Sequence[int | None]) -> jax.ShapeDtypeStruct:
 def canonical_dtype(dtype: Any) -> Any:
     """Returns the dtype that JAX uses for `dtype`: 64 bits become 32 unless `jax_enable_x64` is set."""
     try:
-        # The dtype that is asked for is canonicalised on purpose, without JAX's warning about it.
+        # The given dtype is canonicalised on purpose, without JAX's warning about it.
         return jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True)
     except (TypeError, ValueError):
         raise TypeError(f"{dtype!r} is not a dtype: use one such as 'float32', numpy.int32 or jnp.bfloat16.") from None
@@ -70,7 +70,7 @@ def of_value(value: Any) -> Any:
 
 
 def place_of(leaf: Any) -> Any | None:
-    """Returns the sharding of an array on a mesh, or elsewhere than where JAX puts arrays by itself; else `None`."""
+    """Returns the sharding of an array on a mesh, or away from JAX's default device; else `None`."""
     if not getattr(leaf, "committed", False):
         return None
     is_on_mesh = isinstance(leaf.sharding, jax.NamedSharding)
@@ -90,7 +90,7 @@ def open_shape(spec: Any) -> tuple[int | None, ...] | None:
 
 
 def describe(spec: Any) -> str:
-    """Returns the spec in short: `float32[?,3]`, a larger structure with such leaves, or `unknown`."""
+    """Describes a spec in short: `float32[?,3]`, a larger structure with such leaves, or `unknown`."""
     if spec is UNKNOWN:
         return "unknown"
 
@@ -128,7 +128,7 @@ def is_shape(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
 
 
 def mismatch(declared_spec: Any, shape: tuple[int, ...], dtype: Any) -> str | None:
-    """Says how an array of `shape` and `dtype` contradicts the declared spec; `None` if it does not."""
+    """Describes how an array of `shape` and `dtype` contradicts the declared spec; `None` if it does not."""
     wanted = open_shape(declared_spec)
     assert wanted is not None
     if not is_shape(shape, wanted):
@@ -139,10 +139,10 @@ def mismatch(declared_spec: Any, shape: tuple[int, ...], dtype: Any) -> str | No
 
 
 def overflow(value: np.ndarray, dtype: Any) -> str | None:
-    """Says why numbers of `value` do not fit into `dtype`, which is of the same kind; `None` if they do.
+    """Describes the numbers of `value` that do not fit into `dtype`, which is of the same kind; `None` if all fit.
 
-    Integers would wrap, and finite floating point numbers would become infinite. The values are checked only if the
-    dtypes do not settle it.
+    Integers would wrap, and finite floating point numbers would become infinite. The values are read only if the dtypes
+    do not decide it.
     """
     given, wanted = _range(value.dtype), _range(dtype)
     if not value.size or given is None or wanted is None or (wanted[0] <= given[0] and given[1] <= wanted[1]):
@@ -171,7 +171,7 @@ def _range(dtype: Any) -> tuple[float, float] | None:
 
 
 def same_kind(given: Any, wanted: Any) -> bool:
-    """Whether `given` casts to `wanted` without loss of meaning: bool, then integers, then floats, then complex.
+    """Returns whether `given` casts to `wanted` within its kind or to a later one: integers, floats, complex.
 
     Within a kind every width is fine (float64 to float32); integers may become floats, floats never integers.
     """

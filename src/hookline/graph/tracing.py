@@ -9,5 +9,7 @@ if TYPE_CHECKING:
     from hookline.graph.graph import Graph
 
 TRACED: ContextVar[Graph | None] = ContextVar("TRACED", default=None)
-"""The graph of the program that is being traced in this thread. It is not the default graph: a function that is traced
-adds nothing to it."""
+"""The graph of the program that is being traced in this thread.
+
+It is not the default graph: a traced function adds nothing to it.
+"""

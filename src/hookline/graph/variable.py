@@ -1,4 +1,4 @@
-"""Variables, which are values that outlive a run, and updates, which change them in a run."""
+"""Variables: values that outlive a run. Updates: operations that change them in a run."""
 
 from __future__ import annotations
 
@@ -114,10 +114,10 @@ class Update(Operation):
 
 
 class Variable(Tensor):
-    """A value that stays in the session from run to run: any pytree of arrays.
+    """A value that the session keeps from run to run: any pytree of arrays.
 
-    An operation that takes it reads it; `assign`, `assign_add`, `assign_sub` and `update` write it. In a run every read
-    sees the value from before that run, unless the reading operation depends on an update, through
+    An operation that takes the variable reads it; `assign`, `assign_add`, `assign_sub` and `update` write it. In a run
+    every read sees the value from before that run, unless the reading operation depends on an update, through
     `control_dependencies` or by using the update's result.
 
     Args:
@@ -128,15 +128,16 @@ class Variable(Tensor):
         trainable: Whether optimizers change it by default.
         collections: Collections to join; by default `GraphKeys.GLOBAL_VARIABLES`: initialised together, and saved.
         dtype: The dtype of all its arrays; by default that of the initial value.
-        sharding: Where its arrays live: a `jax.sharding.Sharding` or a device for all, a tree of them like the value or
-            like the upper part of it, or a function that makes one of the value's shapes (`hookline.sharding`). By
-            default where those of the initial value lie, or the function puts them that makes it.
+        sharding: The sharding of its arrays: a `jax.sharding.Sharding` or a device for all, a tree of them like the
+            value or like the upper part of it, or a function from the value's shapes to one (`hookline.sharding`). By
+            default that of the initial value, or the one that the function fixes for it.
 
     Attributes:
-        trainable: As above.
-        shardings: Where its arrays live, in their order, with `None` for those that were put nowhere; empty if none
-            was. Initialisation, programs, `load` and a restore keep them there.
-        per_worker: Whether each worker has its own even if variables are shared, as for the counters of random keys.
+        trainable: Whether optimizers change it by default.
+        shardings: The shardings of its arrays, in order, with `None` for arrays without one; empty if no array has one.
+            Initialisation, programs, `load` and a restore keep them.
+        per_worker: Whether each worker has its own copy even if variables are shared, as for the counters of random
+            keys.
 
     Example:
         >>> import hookline as hl
@@ -191,19 +192,19 @@ class Variable(Tensor):
 
     @property
     def places(self) -> tuple[Any, ...]:
-        """Where its arrays live in a session of this process, in their order; empty where JAX puts them."""
+        """The shardings of its arrays in a session of this process, in order; empty if JAX decides."""
         home = self.graph.home
         if self.spec is specs.UNKNOWN or (home is None and not self.shardings):
             return ()
         return tuple(place or home for place in self.shardings or [None] * len(jax.tree.leaves(self.spec)))
 
     def live_as(self, other: Tensor) -> None:
-        """Has its arrays live where those of another variable do, or of a part of it, which has the same spec."""
+        """Gives its arrays the shardings of another variable, or of a part of one, with the same spec."""
         self.shardings = _shardings_of(other)
         self.spec = placement.with_places(self.spec, self.shardings)
 
     def move(self, moves: Mapping[int, jax.sharding.Sharding]) -> None:
-        """Takes note that some of its arrays, by their numbers, live elsewhere from now on; the log says so."""
+        """Changes the shardings of some of its arrays, given by index, and logs it."""
         before, paths = self.places, [path for path, _ in jax.tree.leaves_with_path(self.spec)]
         self.shardings = tuple(moves.get(number, place) for number, place in enumerate(before))
         self.graph.moves += 1
@@ -266,7 +267,7 @@ class Variable(Tensor):
         """Returns `value` as an array if the variable is an array and the value a list.
 
         Raises:
-            TypeError: Something is not a number.
+            TypeError: An item is not a number.
             ValueError: The variable's dtype cannot hold a number.
         """
         if not specs.is_array(self.spec) or isinstance(value, Tensor | jax.Array):
@@ -294,7 +295,7 @@ class Variable(Tensor):
 
 
 def check_value(name: str, spec: Any, value: Any) -> None:
-    """Raises `ValueError` if `value`, concrete or a spec, does not fit the variable `name` of that spec."""
+    """Raises `ValueError` if `value`, concrete or a spec, does not fit the spec of the variable `name`."""
     wanted, structure = jax.tree.flatten_with_path(spec)
     given = jax.tree.leaves(value)
     if jax.tree.structure(value) != structure:
@@ -312,7 +313,7 @@ def check_value(name: str, spec: Any, value: Any) -> None:
 
 
 def update(variables: Any, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Tensor:
-    """Returns an update that applies `fn` to the variables, where they live.
+    """Returns an update that applies `fn` to the variables, in the process that holds them.
 
     All writing is built on this primitive. In one process it is fused into the step; with parameter servers it runs on
     the server. Several updates of one variable in a run apply in the order in which they were made, and all writes of a
@@ -351,20 +352,20 @@ def _layout(place: Any) -> str:
 
 
 def is_counter(variable: Variable) -> bool:
-    """Whether it is a wide integer scalar, of which the host keeps a copy that advances without asking the device."""
+    """Returns whether it is a wide integer scalar: the host keeps a copy that advances without asking the device."""
     spec = variable.spec
     return specs.is_array(spec) and spec.shape == () and spec.dtype in (np.dtype("int32"), np.dtype("int64"))
 
 
 def places_given(who: str, initial: Tensor, given: Any, spec: Any, sharding: Any) -> list[Any]:
-    """Returns where the arrays of an initial value are to live, None for those of which nobody has said it.
+    """Returns the shardings of the arrays of an initial value, None for arrays without one.
 
     Args:
-        who: For messages.
+        who: The variable, for messages.
         initial: The initial value.
-        given: What it was made of. A function may put its arrays somewhere.
-        spec: What is known of the value.
-        sharding: As of `Variable`.
+        given: The argument from which it was made. A function may fix shardings.
+        spec: The spec of the value.
+        sharding: As in `Variable`.
     """
     node = initial.op
     if sharding is not None:
@@ -379,7 +380,7 @@ def places_given(who: str, initial: Tensor, given: Any, spec: Any, sharding: Any
 
 
 def _shardings_of(part: Tensor) -> tuple[Any, ...]:
-    """Returns where the arrays of a variable live, or of a part of it; empty where nobody has said it."""
+    """Returns the shardings of the arrays of a variable, or of a part of one; empty if it has none."""
     whole = part.op.variable if isinstance(part.op, VariableRead) else None
     if whole is None or not whole.shardings:
         found = placement.of_spec(part.spec)
@@ -396,7 +397,7 @@ def _shardings_of(part: Tensor) -> tuple[Any, ...]:
 
 
 def _cast(initial: Tensor, dtype: Any, name: str) -> Tensor:
-    """Returns an initial value with arrays of another dtype, of the same kind."""
+    """Casts an initial value to another dtype of the same kind."""
     for leaf in [] if initial.spec is specs.UNKNOWN else jax.tree.leaves(initial.spec):
         if not specs.same_kind(leaf.dtype, dtype):
             raise TypeError(
@@ -413,7 +414,7 @@ def _replace(_: Any, value: Any) -> Any:
 
 
 def _strong(spec: Any) -> Any:
-    """Returns the spec without weak types: a variable made from the number 1.0 is a float32 for good."""
+    """Removes weak types from a spec: a variable made from the number 1.0 is a float32 for good."""
     if spec is specs.UNKNOWN:
         return spec
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), spec)

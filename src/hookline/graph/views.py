@@ -1,4 +1,4 @@
-"""Views: naming a part of a value, and taking it."""
+"""Views: names of parts of a value, and access to them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _literal(node: ast.expr) -> Any:
 
 
 def take(value: Any, step: Step) -> Any:
-    """Returns the part of a value, or of a spec, that one step of a view's path names."""
+    """Returns the part of a value, or of a spec, at one step of a view's path."""
     kind, key = step
     if kind == "attr":
         return getattr(value, key)
