@@ -1,28 +1,28 @@
-"""Agreement: what one process knows alone becomes one decision, before the same run in all processes.
+"""Agreement: a fact that one process knows alone becomes one decision, before the same run in all processes.
 
-Processes in step make the same runs, numbered from 1. What one of them knows alone (the chief's clock, a signal, a
-request to stop) is *proposed*. In a *round* all agree on a *boundary*, a number of runs, and each acts between that run
-and the next. Round r goes like this, on a board whose keys are set once:
+Processes in step make the same runs, numbered from 1. A fact known to one of them alone (the chief's clock, a signal, a
+request to stop) is *proposed*. In a *round* all agree on a *boundary*, a number of runs, and each acts on the decision
+between that run and the next. Round r goes like this, on a board whose keys are set once:
 
-1. Who has something to propose sets `r/call`. Everybody's listener, a thread, waits for this key.
-2. A listener that hears it *pledges*: `r/pledge/<process>` holds how many runs its main thread has started, and what it
-   proposes. From then on the main thread starts no further run before it knows the decision.
-3. The chief reads all pledges. The boundary is the largest number in them: `r/decision`.
-4. Each listener reads the decision, and lets its main thread start runs up to the boundary. There the main thread takes
-   the decision, and only then its listener waits for the next call.
+1. A process with a proposal sets `r/call`. In each process a listener, a thread, waits for this key.
+2. A listener that sees it *pledges*: `r/pledge/<process>` holds the number of runs its main thread has started, and
+   its proposals. From then on the main thread starts no further run before it knows the decision.
+3. The chief reads all pledges. The boundary is the largest number in them; it goes to `r/decision`.
+4. Each listener reads the decision, and lets its main thread start runs up to the boundary. There the main thread
+   takes the decision, and only then its listener waits for the next call.
 
-*No process runs past a boundary of which it has not heard.* A boundary is no smaller than any pledge of its round, and
-a process that has pledged starts no run beyond its pledge before it hears the decision. What is left is that the pledge
-is true: no run is started that it does not count. The main thread first counts a run (`started += 1`) and then compares
-with `limit`; the listener first closes the door (`limit = 0`) and then reads `started`. Of two threads that each write
-first and then read what the other writes, one at least sees the other's write. If the main thread sees the closed door,
-it waits. If it does not, its count was there before the listener read it, and is in the pledge.
+*No process runs past a boundary that it has not read.* A boundary is no smaller than any pledge of its round, and a
+process that has pledged starts no run beyond its pledge before it reads the decision. It remains to show that the
+pledge is true: it counts every run that is started. The main thread first counts a run (`started += 1`) and then
+compares with `limit`; the listener first closes the door (`limit = 0`) and then reads `started`. Of two threads that
+each write first and then read the other's variable, at least one sees the other's write. If the main thread sees the
+closed door, it waits. If it does not, its count was there before the listener read it, and is in the pledge.
 
 *All take the same decisions at the same runs.* A round has one decision. A listener pledges in round r + 1 only when
-its main thread has taken decision r, at boundary r; so boundary r + 1 is no smaller, and nobody has run past it.
+its main thread has taken decision r, at boundary r; so boundary r + 1 is no smaller, and no process has run past it.
 
-*A stop that all request after run n holds after run n.* Who proposes from the main thread starts no run until that is
-decided, so none of the pledges is above n.
+*A stop that all request after run n holds after run n.* A main thread that proposes starts no run until the decision,
+so no pledge is above n.
 
 A run without a proposal costs one comparison.
 """
@@ -52,15 +52,15 @@ _LEAVE_SECS = 10.0
 _CALL, _END = "call", "end"
 
 FAILURE = "failure"
-"""The kind of proposal that says that a process has failed: the others act on it at once, at no common boundary."""
+"""The kind of proposal that reports a failed process: the others act on it at once, at no common boundary."""
 
 
 class Decision(NamedTuple):
-    """What the processes have agreed on.
+    """The decision of a round.
 
     Attributes:
-        boundary: After which run they act.
-        proposals: What was proposed: by which process, of which kind, and what.
+        boundary: The run after which the processes act.
+        proposals: The proposals: (process, kind, value).
     """
 
     boundary: float
@@ -68,45 +68,45 @@ class Decision(NamedTuple):
 
 
 class Get(NamedTuple):
-    """A listener's request: the text at a key, once it is set."""
+    """A listener's request: read the text at a key, once it is set."""
 
     key: str
 
 
 class Set(NamedTuple):
-    """A listener's request: to set a key, if nobody has."""
+    """A listener's request: set a key, if it is not set yet."""
 
     key: str
     text: str
 
 
 class Delete(NamedTuple):
-    """A listener's request: to delete the keys that begin so."""
+    """A listener's request: delete the keys with this prefix."""
 
     prefix: str
 
 
 class Taken(NamedTuple):
-    """A listener's request: to wait until the main thread has taken the decision."""
+    """A listener's request: wait until the main thread has taken the decision."""
 
 
 Request = Get | Set | Delete | Taken
 
 
 class Member:
-    """One process's part in the protocol, without the board: `listen` says what is to be done there.
+    """One process's part in the protocol, without the board: `listen` yields the requests to it.
 
-    The main thread counts each run with `started += 1` before it starts it; where that is more than `limit`, it calls
-    `take`.
+    The main thread counts each run with `started += 1` before it starts it. If the count exceeds `limit`, it calls
+    `step_back`, and `step_on` until it may go on.
 
     Args:
         index: The number of this process.
-        count: How many there are.
+        count: The number of processes.
 
     Attributes:
-        started: How many runs the main thread has started.
-        limit: How many it may start before it must call `take`.
-        awaited: For whose word the chief waits, in words.
+        started: The number of runs that the main thread has started.
+        limit: The number of runs that it may start before it must call `step_on`.
+        awaited: The process for which the chief waits, in words.
     """
 
     def __init__(self, index: int, count: int) -> None:
@@ -124,7 +124,7 @@ class Member:
     # The listener -----------------------------------------------------------------------------------------------
 
     def listen(self) -> Generator[Request, Any, None]:
-        """Yields what is to be done on the board, and is sent the texts that it gets."""
+        """Yields requests to the board, and is sent the texts that it reads."""
         for number in itertools.count():
             call = f"{number}/call"
             with self.changed:
@@ -145,7 +145,7 @@ class Member:
                 self.awaited = ""
                 proposals = [(process, *each) for process, (_, given) in enumerate(pledges) for each in given]
                 yield Set(f"{number}/decision", json.dumps([max(started for started, _ in pledges), proposals]))
-                yield Delete(f"{number - 1}/")  # Who has pledged has read what was decided before.
+                yield Delete(f"{number - 1}/")  # Each pledge shows that its process has read the earlier decision.
             elif self.is_closing:
                 continue
             boundary, proposals = json.loads((yield Get(f"{number}/decision")))
@@ -156,14 +156,14 @@ class Member:
         with self.changed:
             self._waits_for = None
             self.limit = 0
-            # A main thread that has proposed something starts no run, but may be about to ask whether it may.
+            # A main thread that has proposed something starts no run, but may be about to check the limit.
             self.limit = started = min(self.started, self._hold)
             given, self._proposals, self._hold = self._proposals, [], math.inf
             return started, given
 
     def _decide(self, boundary: float, proposals: tuple[tuple[int, str, Any], ...]) -> None:
         with self.changed:
-            if any(kind == FAILURE for _, kind, _ in proposals):  # Some runs up to there can be made no more.
+            if any(kind == FAILURE for _, kind, _ in proposals):  # Some runs up to there can no longer be made.
                 boundary = self.limit
             self.decision = Decision(boundary, proposals)
             self.limit = boundary
@@ -181,18 +181,18 @@ class Member:
 
     @property
     def is_taken(self) -> bool:
-        """Whether the main thread has taken the decision, or takes none any more."""
+        """Whether the main thread has taken the decision, or will take none any more."""
         return self.decision is None or self.is_closing
 
     # The main thread --------------------------------------------------------------------------------------------
 
     def propose(self, kind: str, value: Any = None, *, holds: bool = False) -> Set | None:
-        """Proposes something; returns what is to be done on the board for it, if anything.
+        """Makes a proposal; returns the request to the board for it, if any.
 
         Args:
-            kind: What it is.
-            value: More of it, as JSON.
-            holds: Whether this is the main thread, which starts no run until it is decided.
+            kind: The kind of proposal.
+            value: Its details, as JSON.
+            holds: Whether the caller is the main thread, which starts no run until the decision.
         """
         with self.changed:
             if self.is_closing:
@@ -220,7 +220,7 @@ class Member:
                 self.decision = None
                 if self.has_ended:
                     self._proposals, self._hold = [], math.inf
-                if self._hold < math.inf:  # It was proposed before this boundary, and the runs up to here were made.
+                if self._hold < math.inf:  # Proposed before this boundary; the runs up to here were made.
                     self._hold = self.started
                 self.limit = self._hold
                 self.changed.notify_all()
@@ -231,7 +231,7 @@ class Member:
             return False, None
 
     def leave(self) -> Set | None:
-        """Has the listener end; returns what is to be done on the board for it, if anything."""
+        """Ends the listener; returns the request to the board for it, if any."""
         with self.changed:
             self.is_closing = True
             self._proposals = [each for each in self._proposals if each[0] == FAILURE]
@@ -241,13 +241,13 @@ class Member:
 
 
 class Agreement(Member):
-    """A process's part in the protocol, on a board, with a thread that listens.
+    """A process's part in the protocol, on a board, with a listener thread.
 
     Args:
-        board: What the processes share.
+        board: The board that the processes share.
         index: The number of this process.
-        count: How many there are.
-        name: What those that belong together have in common.
+        count: The number of processes.
+        name: A name that all members of an agreement share.
 
     Example:
         >>> from hookline.coordination.board import MemoryBoard
@@ -271,7 +271,7 @@ class Agreement(Member):
         _open.add(self)
 
     def before_run(self) -> Decision | None:
-        """Counts a run that is about to start; or returns a decision to act on before, and then it is called again.
+        """Counts a run that is about to start; or returns a decision to act on first, and must then be called again.
 
         Raises:
             UnavailableError: The other processes cannot be reached.
@@ -305,22 +305,22 @@ class Agreement(Member):
         return is_there or self.started < self.limit or self._lost is not None
 
     def suggest(self, kind: str, value: Any = None) -> None:
-        """Proposes something, from any thread but not from a signal's handler.
+        """Makes a proposal, from any thread but not from a signal's handler.
 
-        Where the main thread does so, it starts no run until that is decided.
+        A main thread that proposes starts no run until the decision.
         """
         self._do(self.propose(kind, value, holds=threading.current_thread() is self._main))
 
     def failure(self) -> tuple[int, str] | None:
-        """Returns which other process has failed, and why, where that is known and not acted on yet."""
+        """Returns a failed process and the reason, if a failure is known and not acted on yet."""
         with self.changed:
             found = () if self.decision is None else self.decision.proposals
             return next(((process, text) for process, kind, text in found if kind == FAILURE), None)
 
     def close(self, within_secs: float = _LEAVE_SECS) -> None:
-        """Takes part no more. What was proposed is said to the others first, who are waited for so long."""
+        """Leaves the agreement. Proposals are sent to the others first, which takes at most this time."""
         _open.discard(self)
-        with contextlib.suppress(Exception):  # Whoever is lost need not be told.
+        with contextlib.suppress(Exception):  # A lost process need not be told.
             self._do(self.leave())
         self._thread.join(within_secs)
 
@@ -357,6 +357,6 @@ _open: weakref.WeakSet[Agreement] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """Ends the listeners before JAX ends what they listen to."""
+    """Ends the listeners before JAX ends the service they listen to."""
     for agreement in list(_open):
         agreement.close()

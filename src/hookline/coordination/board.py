@@ -1,4 +1,4 @@
-"""Boards: where processes write for each other to read."""
+"""Boards: keys and texts that processes share."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ class Board(Protocol):
     """Keys with texts that all processes see."""
 
     def set(self, key: str, value: str) -> bool:
-        """Sets a key; returns False if somebody has done so before."""
+        """Sets a key; returns False if it was set before."""
         ...
 
     def get(self, key: str, timeout_secs: float) -> str | None:
-        """Returns what a key is set to, and waits for it; None when the time is over."""
+        """Waits for a key and returns its text; None when the time is over."""
         ...
 
     def delete(self, prefix: str) -> None:
-        """Deletes a key, or all below it where it ends with a slash."""
+        """Deletes a key; with a slash at its end, all keys below it."""
         ...
 
 
 class MemoryBoard:
-    """A board of one process.
+    """A board within one process.
 
     Example:
         >>> board = MemoryBoard()

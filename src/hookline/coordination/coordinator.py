@@ -1,4 +1,4 @@
-"""A stop flag that several threads share, with the exception that caused the stop."""
+"""A stop flag shared by several threads, with the exception that caused the stop."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class Coordinator:
     def request_stop(self, ex: BaseException | ExcInfo | None = None) -> None:
         """Asks all threads to stop.
 
-        Only the first call records its exception; a later one is logged. After `join` nobody would see a record, so the
-        exception is raised here.
+        Only the first call records its exception; a later one is logged. After `join` no caller would see a record, so
+        the exception is raised here.
 
         Args:
             ex: The reason: an exception, or the tuple that `sys.exc_info()` returns in an `except` block. None, or an
@@ -199,7 +199,7 @@ class Coordinator:
 
         Args:
             threads: Threads to wait for in addition to the registered ones.
-            stop_grace_period_secs: How many seconds the threads may take to end once a stop was requested.
+            stop_grace_period_secs: Seconds that the threads may take to end after a stop request.
             ignore_live_threads: Whether to log, instead of raising, that threads are alive after the grace period.
 
         Raises:
@@ -270,8 +270,8 @@ class Coordinator:
         return [thread for thread in dict.fromkeys([*given, *self._registered]) if thread.is_alive()]
 
     def _watch(self, given: list[threading.Thread]) -> None:
-        # Only joiners learn that a thread has ended. This thread joins it and passes the news on, so that `join` can
-        # wait for the end, a stop request and the clock at once. It outlives `join` only if its thread does not stop.
+        # Only `Thread.join` shows that a thread has ended. This thread joins it and notifies, so that `join` can wait
+        # for the end, a stop request and the clock at once. It outlives `join` only if its thread does not stop.
         def watch() -> None:
             while alive := self._alive(given):
                 alive[0].join()

@@ -22,7 +22,7 @@ class LooperThread(threading.Thread):
         coord: The coordinator that stops the thread and receives its exceptions.
         timer_interval_secs: Seconds from the start of one call to the start of the next. The first call comes at once,
             and calls delayed by a slow one follow without a pause. None means back to back.
-        target: What `run_loop` calls.
+        target: The function that `run_loop` calls.
         args: Positional arguments of the target.
         kwargs: Keyword arguments of the target.
 
@@ -66,7 +66,7 @@ class LooperThread(threading.Thread):
         super().__init__(daemon=True)
         self._coord = coord
         self._interval_secs = timer_interval_secs
-        self._home = placement.current()  # The target may compute, in the mesh of whoever started this.
+        self._home = placement.current()  # The target may compute, in the mesh of the creating thread.
         self._call = None if target is None else (target, tuple(given), dict(kwargs or {}))
         coord.register_thread(self)
 

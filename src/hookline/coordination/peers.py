@@ -1,4 +1,4 @@
-"""Peers: what processes that run in step tell each other, all at the same place of the same script."""
+"""Peers: messages between processes that run in step, all at the same place of the same script."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _logger = logging.getLogger(__name__)
 
 _SAY_EVERY_SECS, _LOOK_EVERY_SECS, _AT_ONCE_SECS = 10.0, 1.0, 0.25
 START_TIMEOUT_SECS = 300.0
-"""How long processes wait for one of them that has not come to the same place; it may still compile."""
+"""The time that processes wait for one that has not come to the same place; it may still compile."""
 
 
 class Peers:
     """The processes that run in step. Each of them calls the same methods in the same order, for each `about`.
 
-    The chief is process 0. It reads what all have to say, and answers all: three messages a process.
+    The chief is process 0. It reads the values of all, and answers all: three messages a process.
 
     Args:
-        board: Where they write.
+        board: The board on which they write.
         index: The number of this process.
-        count: How many there are.
+        count: The number of processes.
 
     Attributes:
-        observe: Called each second of a wait with what it is about, and with None when it is over; it may raise errors.
-        is_in_vain: Whether somebody in this process knows of a reason for `observe` to raise: it is called soon.
+        observe: Called each second of a wait with its `about`, and with None when it is over; it may raise errors.
+        is_in_vain: Whether this process knows of a reason for `observe` to raise: it is then called soon.
 
     Example:
         >>> from hookline.coordination.board import MemoryBoard
@@ -56,14 +56,14 @@ class Peers:
         return self.index == 0
 
     def gather(self, about: str, value: Any, timeout_secs: float = START_TIMEOUT_SECS) -> list[Any]:
-        """Returns what all processes have given here, in their order. The values are JSON.
+        """Returns the values that all processes have given here, in their order. The values are JSON.
 
         Raises:
-            DeadlineExceededError: One has not come; the error names it.
+            DeadlineExceededError: A process has not come; the error names it.
         """
 
         def answer(values: list[Any]) -> list[Any]:
-            # Of what is the same in all, one is enough: with a thousand processes it is a thousandth.
+            # If all values are equal, one is enough: with a thousand processes it is a thousandth.
             return values if len(set(map(json.dumps, values))) > 1 else values[:1]
 
         values = self.ask(about, value, answer, timeout_secs)
@@ -72,7 +72,7 @@ class Peers:
     def ask(
         self, about: str, value: Any, answer: Callable[[list[Any]], Any], timeout_secs: float = START_TIMEOUT_SECS
     ) -> Any:
-        """Has the chief answer what all processes have given here; returns the answer in all of them. Both are JSON.
+        """Returns the chief's answer to the values of all processes, the same in all of them. All values are JSON.
 
         Raises:
             DeadlineExceededError: As in `gather`.
@@ -92,18 +92,18 @@ class Peers:
             self.observe(None)
 
     def meet(self, about: str, timeout_secs: float = START_TIMEOUT_SECS) -> None:
-        """Returns when all processes have come here."""
+        """Waits until all processes have come here."""
         self.gather(about, None, timeout_secs)
 
     def begin_anew(self) -> None:
-        """Forgets what was begun and left in the middle. All processes call this at the same place of the script."""
+        """Forgets exchanges that were interrupted. All processes call this at the same place of the script."""
         self._part += 1
         self._rounds.clear()
 
     def _next(self, about: str) -> str:
         number, place = self._rounds[about], f"peers/{self._part}/{about}"
         self._rounds[about] += 1
-        # Who comes here has read what was said in the round before, so nobody needs the one before that.
+        # A process that comes here has read the previous round, so the one before it is not needed.
         if self.is_chief and number >= 2:
             self.board.delete(f"{place}/{number - 2}/")
         return f"{place}/{number}"
@@ -141,10 +141,10 @@ def _of(index: int, count: int) -> Peers:
 
 
 def speaks() -> bool:
-    """Whether this process writes and logs for all that run in step with it: the chief does, and one that is alone."""
+    """Returns whether this process writes and logs for all that run in step with it: the chief, or a single process."""
     return not placement.is_in_step() or jax.process_index() == 0
 
 
 def current() -> Peers | None:
-    """Returns the processes that this one runs in step with; None where it is alone."""
+    """Returns the processes that this one runs in step with; None if it is alone."""
     return _of(jax.process_index(), jax.process_count()) if placement.is_in_step() else None

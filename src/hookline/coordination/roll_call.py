@@ -1,4 +1,4 @@
-"""RollCall: what processes in step have to say of themselves, also those whose main thread hangs."""
+"""RollCall: the status of processes in step, also of those whose main thread hangs."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _CALL, _NEWS, _END = "call ", "news ", "end"
 
 
 class RollCall:
-    """Has all processes say how they stand, and tells all of them what follows from that.
+    """Asks all processes for their status, and tells all of them the verdict.
 
-    A thread in each answers, because the main thread may be the one that hangs: in a collective for which another
-    process does not come. Rounds follow each other as those of `agreement` do; nothing else depends on them.
+    A thread in each answers, because the main thread may hang in a collective that another process does not join.
+    Rounds follow each other as in `agreement`; nothing else depends on them.
 
     Args:
         of: The processes.
-        answer: Returns what this one has to say to a question, as JSON.
-        judge: Called in process 0 with what all have said; returns what is wrong, or None.
+        answer: Returns the answer of this process to a question, as JSON.
+        judge: Called in process 0 with all answers; returns the problem, or None.
 
     Attributes:
-        verdict: What is wrong, as process 0 has found it; None as long as nothing is.
-        heard: Called with the news that a process has told.
+        verdict: The problem that process 0 has found; None as long as there is none.
+        heard: Called with the news of another process.
     """
 
     def __init__(self, of: Peers, answer: Callable[[str], Any], judge: Callable[[list[Any]], str | None]) -> None:
@@ -44,19 +44,19 @@ class RollCall:
         _open.add(self)
 
     def call(self, question: str) -> None:
-        """Has all answer; the verdict comes later. Where somebody has called already, his question is answered."""
+        """Asks all processes; the verdict comes later. If one has called already, its question is answered."""
         self._set(f"{self._number}/call", f"{_CALL}{question}")
 
     def tell(self, news: Any) -> None:
-        """Tells all processes something, as JSON: their threads call `heard`, whatever their main threads do."""
+        """Sends news to all processes, as JSON: their threads call `heard`, whatever their main threads are doing."""
         until, text = clock.monotonic() + _LEAVE_SECS, f"{_NEWS}{json.dumps(news)}"
-        while not self._set(f"{self._number}/call", text):  # There is a roll call, or other news.
+        while not self._set(f"{self._number}/call", text):  # A roll call or other news came first.
             self._thread.join(_LEAVE_SECS / _TRIES)
             if not self._thread.is_alive() or clock.monotonic() >= until:
                 return
 
     def silent(self, within_secs: float) -> list[int]:
-        """Returns the processes that do not answer so soon."""
+        """Returns the processes that do not answer within this time."""
         number, until = self._number, clock.monotonic() + within_secs
         try:
             self._set(f"{number}/call", _CALL)
@@ -67,15 +67,15 @@ class RollCall:
         return [process for process, answer in enumerate(found) if answer is None]
 
     def await_heard(self) -> None:
-        """Waits a little, until all have heard the verdict: who ends now may end the others too."""
+        """Waits briefly until all have heard the verdict: a process that ends now may end the others, too."""
         for process in range(self._peers.count):
             self._peers.board.get(_key(f"heard/{process}"), _HEARD_SECS)
 
     def close(self) -> None:
-        """Ends the roll calls of all processes, unless one of them answers no more."""
+        """Ends the roll calls of all processes, unless one of them no longer answers."""
         _open.discard(self)
         for _ in range(_TRIES):
-            with contextlib.suppress(Exception):  # Whoever is lost need not be told.
+            with contextlib.suppress(Exception):  # A lost process need not be told.
                 self._set(f"{self._number}/call", _END)
             self._thread.join(_LEAVE_SECS / _TRIES)
             if not self._thread.is_alive():
@@ -84,7 +84,7 @@ class RollCall:
     def _work(self) -> None:
         try:
             self._listen()
-        except Exception:  # The board is gone, and the other processes with it: all that use it say so.
+        except Exception:  # The board and the other processes are gone: all its users report that.
             return
 
     def _listen(self) -> None:
@@ -101,7 +101,7 @@ class RollCall:
             if self._peers.is_chief:
                 answers = [json.loads(self._get(f"{number}/answer/{each}")) for each in range(self._peers.count)]
                 self._set(f"{number}/verdict", json.dumps(self._judge(answers)))
-                board.delete(_key(f"{number - 1}/"))  # Who has answered has read what was said before.
+                board.delete(_key(f"{number - 1}/"))  # Each answer shows that its process has read the last round.
             if (verdict := json.loads(self._get(f"{number}/verdict"))) is not None:
                 self.verdict = verdict
                 self._set(f"heard/{index}", "")
@@ -124,6 +124,6 @@ _open: weakref.WeakSet[RollCall] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """Ends the threads before JAX ends what they listen to."""
+    """Ends the threads before JAX ends the service they listen to."""
     for roll_call in list(_open):
         roll_call.close()

@@ -17,7 +17,7 @@ _PREFIX = "hookline/"
 _heartbeat_secs: int | None = None
 _status: int | None = None
 
-# What Gloo and the coordination service say when a process is gone.
+# Words in the errors of Gloo and the coordination service when a process is gone.
 _LOST = ("Gloo", "Socket closed", "Connection reset by peer", "Connection closed by peer", "heartbeat")
 
 
@@ -59,12 +59,12 @@ def board() -> ServiceBoard:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a process stands among those that run in step.
+    """The place of a process among those that run in step.
 
     Attributes:
-        index: Its number.
-        count: How many there are.
-        address: Where process 0 listens; None where nobody has said so yet.
+        index: The number of the process.
+        count: The number of processes.
+        address: The address at which process 0 listens; None if it is not known yet.
     """
 
     index: int
@@ -79,13 +79,13 @@ def place() -> Place:
 
 
 def note_heartbeat(secs: int) -> None:
-    """Takes note of the heartbeat that this process was started with; JAX does not tell it."""
+    """Records the heartbeat timeout that this process was started with; JAX does not return it."""
     global _heartbeat_secs
     _heartbeat_secs = secs
 
 
 def described() -> str:
-    """Returns which process this is, and after how long a lost one is noticed, for the log."""
+    """Describes this process, and the time until a lost one is noticed, for the log."""
     heartbeat = (
         f"A process that gives no sign of life for {_heartbeat_secs} s counts as lost."
         if _heartbeat_secs is not None
@@ -96,12 +96,12 @@ def described() -> str:
 
 
 def devices_are_in_use() -> bool:
-    """Whether this process has started a backend: from then on it can join no others."""
+    """Returns whether this process has started a backend: from then on it can join no others."""
     return xla_bridge.backends_are_initialized()
 
 
 def is_loss(error: BaseException | None) -> bool:
-    """Whether an error, or its cause, says that the connection with another process is gone."""
+    """Returns whether an error, or its cause, shows that the connection with another process is gone."""
     while error is not None:
         if isinstance(error, ValueError | jax.errors.JaxRuntimeError) and any(word in str(error) for word in _LOST):
             return True
@@ -110,9 +110,9 @@ def is_loss(error: BaseException | None) -> bool:
 
 
 def leave_at_once(status: int) -> None:
-    """Has this process end with a status once the script has ended: JAX would wait for the others, and they for it.
+    """Makes this process end with a status after the script: JAX would wait for the others, and they for it.
 
-    The first status holds. One below zero is the number of a signal.
+    The first status holds. A negative one is the number of a signal.
     """
     global _status
     _status = _status or status
@@ -120,13 +120,13 @@ def leave_at_once(status: int) -> None:
 
 @atexit.register
 def _leave() -> None:
-    """Ends the process before JAX waits for the others, but after what the script has registered."""
+    """Ends the process before JAX waits for the others, but after the script's own exit handlers."""
     if _status is not None:
         end_now(_status)
 
 
 def end_now(status: int) -> NoReturn:
-    """Ends the process with a status, or by a signal: nothing is called any more, but what was printed is written."""
+    """Ends the process with a status, or by a signal: no exit handler runs, but printed output is flushed."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
