@@ -1,4 +1,4 @@
-"""Many processes: in step (`initialize`), or out of step, with variables on parameter servers, which are Ray actors."""
+"""Many processes: synchronous (in step, `initialize`), or asynchronous, with parameter servers that are Ray actors."""
 
 from hookline.distributed.cluster import Cluster, ClusterOptions
 from hookline.distributed.in_step import initialize

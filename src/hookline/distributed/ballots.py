@@ -12,10 +12,10 @@ from hookline.distributed.protocol import Committed, Transaction
 from hookline.distributed.state import Entry
 
 UNDECIDED_SECS = 10 * STAGED_SECS
-"""How long the step server waits for parts of which no owner has said anything."""
+"""The time that the step server waits for parts about which no owner has sent anything."""
 
 LATE_SECS = 10.0
-"""How long a request may come after an owner has asked about its part: it may lie unread at a busy step server."""
+"""The time by which a request may lag behind an owner's question about it: it may lie unread at a busy step server."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Request:
         last_step: The transaction is refused if the global step is this or more.
         pull: Variables of the step server to return, as they are afterwards.
         owners: The other servers that get a part.
-        answer: Gets the outcome.
+        answer: The future that gets the outcome.
     """
 
     entries: Sequence[Entry]
@@ -38,7 +38,7 @@ class Request:
 
 
 class Ballot:
-    """The open transaction of one sender: a sender has one at a time, with numbers that go up."""
+    """The open transaction of one sender: a sender has one at a time, with increasing numbers."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -49,21 +49,21 @@ class Ballot:
 
     @property
     def failure(self) -> BaseException | None:
-        """Why a part cannot be applied, if an owner said so."""
+        """The reason why a part cannot be applied, if an owner has given one."""
         return next((failure for failure in self.votes.values() if failure is not None), None)
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing more needs to come before a decision."""
+        """Whether everything needed for a decision has come."""
         if self.request is None:
             return False
         return self.votes.keys() >= set(self.request.owners) or self.failure is not None
 
 
 class Ballots:
-    """Transactions that are not decided: the request of the sender, and the votes of the owners of its parts.
+    """Undecided transactions: the request of the sender, and the votes of the owners of its parts.
 
-    Both may come first.
+    Either may come first.
 
     Example:
         >>> ballots, transaction = Ballots(), ("worker", 1)
@@ -81,17 +81,17 @@ class Ballots:
         sender, number = transaction
         ballot = self._open.get(sender)
         if ballot is None or ballot.number < number:
-            # The sender has given up what it began before.
+            # The sender has abandoned its earlier transaction.
             if ballot is not None and ballot.request is not None:
                 ballot.request.answer.set_exception(_sent_twice((sender, ballot.number)))
             self._open[sender] = Ballot(number)
         return self.find(transaction)
 
     def ask(self, transaction: Transaction, request: Request) -> None:
-        """Keeps a request.
+        """Records a request.
 
         Raises:
-            InternalError: It is there already, or its sender has begun another transaction since.
+            InternalError: It was recorded before, or its sender has begun another transaction since.
         """
         ballot = self._ballot(transaction)
         if ballot is None or ballot.request is not None:
@@ -99,7 +99,7 @@ class Ballots:
         ballot.request = request
 
     def vote(self, transaction: Transaction, owner: int, failure: BaseException | None) -> bool:
-        """Keeps what the owner of a part says of it: `None` if it can be applied, or why it cannot.
+        """Records the vote of a part's owner: `None` if the part can be applied, or the reason why it cannot.
 
         Returns:
             False if the sender has begun another transaction since.
@@ -110,7 +110,7 @@ class Ballots:
         return ballot is not None
 
     def misses(self, transaction: Transaction, owner: int) -> bool:
-        """Whether the request is missing, although the owner of a part has asked about it before, `LATE_SECS` ago."""
+        """Returns whether the request is missing, although an owner asked about it at least `LATE_SECS` ago."""
         ballot = self._ballot(transaction)
         if ballot is None or ballot.request is not None:
             return False
@@ -118,13 +118,13 @@ class Ballots:
         return now - ballot.missed.setdefault(owner, now) >= LATE_SECS
 
     def find(self, transaction: Transaction) -> Ballot | None:
-        """Returns what has come of a transaction."""
+        """Returns the ballot of a transaction; None if there is none."""
         sender, number = transaction
         ballot = self._open.get(sender)
         return ballot if ballot is not None and ballot.number == number else None
 
     def close(self, transaction: Transaction) -> Request | None:
-        """Forgets a transaction; returns its request, if it has come."""
+        """Forgets a transaction; returns its request, if that has come."""
         return None if self.find(transaction) is None else self._open.pop(transaction[0]).request
 
     def close_all(self) -> list[Request]:
@@ -189,11 +189,11 @@ class Senders:
             self._out.add(transaction[0])
 
     def may_send(self, transaction: Transaction) -> bool:
-        """Whether a transaction may still be accepted: it is not decided, and its sender was not excluded."""
+        """Returns whether a transaction may still be accepted: it is not decided, and its sender was not excluded."""
         return not self.is_decided(transaction) and transaction[0] not in self._out
 
     def is_decided(self, transaction: Transaction) -> bool:
-        """Whether a transaction, or a later one of its sender, was accepted or refused."""
+        """Returns whether a transaction, or a later one of its sender, was accepted or refused."""
         sender, number = transaction
         return number <= self._last.get(sender, (-1, False))[0]
 

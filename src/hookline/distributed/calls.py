@@ -13,13 +13,13 @@ from hookline.distributed.plain import NotPlainError, pack
 
 
 class Caller:
-    """Calls one server. Each call has a connection for itself until its answer is read; then another one takes it.
+    """Calls one server. Each call has its own connection until its answer is read; then another call takes it.
 
     Args:
         who: The server, for messages.
-        address: Where it listens.
-        find: Returns this anew, after a connection was lost.
-        timeout_secs: How long a call may take before the server counts as away.
+        address: The address at which the server listens.
+        find: Returns the address again, after a connection was lost.
+        timeout_secs: The time that a call may take before the server counts as away.
     """
 
     def __init__(self, who: str, address: Address, find: Callable[[], Address], timeout_secs: float) -> None:
@@ -32,7 +32,7 @@ class Caller:
         """Starts a call.
 
         Raises:
-            NotPlainError: It cannot be sent this way.
+            NotPlainError: The message cannot be sent this way.
             UnavailableError: The server cannot be reached.
         """
         packed = pack((True, message))
@@ -62,14 +62,14 @@ class Caller:
         return line
 
     def give_back(self, line: Line) -> None:
-        """Takes a connection whose answer was read."""
+        """Takes back a connection whose answer was read."""
         self._idle.append(line)
         # The thread that closes may have looked before.
         if self._closed:
             self._end_idle()
 
     def close(self) -> None:
-        """Ends the connections, those of calls under way once their answers are read. Later calls have their own."""
+        """Closes the connections, those of calls under way once their answers are read. Later calls open their own."""
         self._closed = True
         self._end_idle()
 
@@ -79,7 +79,7 @@ class Caller:
             line.close()
 
     def lost(self, error: BaseException) -> errors.UnavailableError:
-        """Returns the error of a call whose connection is lost; the others count as lost with it."""
+        """Returns the error of a call whose connection is lost; the other connections count as lost with it."""
         self._address = None
         self._end_idle()
         late = isinstance(error, TimeoutError | BlockingIOError)
@@ -89,7 +89,7 @@ class Caller:
 
 
 class Answer:
-    """The result of a call under way. If nobody reads it, its connection ends with it."""
+    """The result of a call under way. An answer that is never read takes its connection with it."""
 
     def __init__(self, caller: Caller, line: Line) -> None:
         self._caller = caller
@@ -100,7 +100,7 @@ class Answer:
 
         Raises:
             NotPlainError: The answer cannot be read.
-            UnavailableError: There is none.
+            UnavailableError: No answer has come.
         """
         line, self._line = self._line, None
         assert line is not None, "read once"
@@ -122,7 +122,7 @@ class Answer:
 class Links:
     """One server's connections to the others; opened when needed.
 
-    If one is lost, or a message fails on the other side, `on_failure` is told.
+    If a connection is lost, or a message fails on the other side, `on_failure` is called.
     """
 
     def __init__(self, addresses: Sequence[Address]) -> None:

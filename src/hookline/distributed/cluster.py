@@ -1,4 +1,4 @@
-"""Cluster: which task of a job this process is, and where the job's parameter servers are."""
+"""Cluster: this process's task in a job, and the place of the job's parameter servers."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ SCHEME = "hookline-ray"
 
 @dataclasses.dataclass(frozen=True)
 class ClusterOptions:
-    """Further settings of a job. All its processes should agree on them.
+    """Further settings of a job. They should be the same in all its processes.
 
     Attributes:
         placement: The server for variables whose names start with a given prefix; others are placed by size.
-        max_staleness: How many updates of others an update may miss; runs wait for slower workers before they begin.
-            The same in all processes; None for no limit.
+        max_staleness: The number of updates of others that an update may miss; runs wait for slower workers before they
+            begin. The same in all processes; None for no limit.
         overlap: Whether to pull the values of the next run while this one computes; they lack this worker's own last
             update.
         token_path: The file with the Ray cluster's token; None for Ray's default place (`~/.ray/auth_token`).
-        connect_secs: How long to wait for the Ray head to listen.
-        wait_secs: How long a worker waits for the chief to create the servers.
-        call_secs: How long a call may take before its server counts as away; choose more than XLA needs to compile an
-            update. If it is more than 60, messages between servers may take as long.
-        over_ray: Whether servers are called over Ray alone, which is slower, and listen on no ports of their own, for
-            networks that let only Ray through. The chief's setting counts. With `RAY_USE_TLS` it is always so.
+        connect_secs: The longest wait for the Ray head to listen.
+        wait_secs: The longest wait of a worker for the chief to create the servers.
+        call_secs: The time that a call may take before its server counts as away; choose more than XLA needs to compile
+            an update. If it is more than 60, messages between servers may take as long.
+        over_ray: Whether servers are called over Ray alone, which is slower, and listen on no ports of their own; for
+            networks that let only Ray through. The chief's setting counts. With `RAY_USE_TLS` it is always true.
 
     Raises:
         TypeError, ValueError: A setting is invalid.
@@ -79,10 +79,11 @@ class ClusterOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """One task of a job whose workers train out of step, against variables on parameter servers.
+    """One task of a job with asynchronous workers, which train variables on parameter servers.
 
     Pass it, or its `target`, as the `master` of a `MonitoredTrainingSession`. The servers are Ray actors. The chief
-    creates them, and workers wait for them. A session joins Ray when it is created; Ray is never started by accident.
+    creates them, and workers wait for them. A session joins Ray when it is created; it never starts a cluster by
+    accident.
 
     Args:
         address: The address of the Ray head, `"host:port"`.
@@ -144,7 +145,7 @@ class Cluster:
             options: As in the constructor. Its `token_path` takes precedence over the variable.
 
         Raises:
-            ValueError: Something is missing or wrong.
+            ValueError: A variable is missing or wrong.
 
         Example:
             >>> config = '{"cluster": {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:6379"]},'
@@ -165,7 +166,7 @@ class Cluster:
         """Returns the cluster of a `target`.
 
         Raises:
-            ValueError: It is not a target.
+            ValueError: The string is not a target.
         """
         parts = urlsplit(target)
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
@@ -219,7 +220,7 @@ class Cluster:
             placement=options.placement,
             max_staleness=options.max_staleness,
             overlap=options.overlap,
-            # They too wait while a server compiles.
+            # They wait while a server compiles, too.
             deliver_secs=max(60.0, options.call_secs),
         )
 

@@ -25,7 +25,7 @@ from hookline.errors import (
 logger = logging.getLogger(__name__)
 
 HEAD_GRACE_SECS = 15.0
-"""How long the head may be away. Ray ends every process of a cluster without a word 60 seconds after it has lost it."""
+"""The time that the head may be away. Ray silently ends all processes of a cluster 60 seconds after it is lost."""
 
 _HEAD_CHECK_SECS = 5.0
 _LOOK_EVERY_SECS = 0.1
@@ -55,17 +55,17 @@ class Head:
         """Waits until both parts answer.
 
         Raises:
-            InternalError: One of them does not.
+            InternalError: A part does not answer.
         """
         for part, address in self._parts.items():
             if not _listens_within(address, HEAD_GRACE_SECS):
                 raise _head_gone(part)
 
     def look(self) -> None:
-        """Looks whether both parts answer, unless it has just looked.
+        """Checks that both parts answer, unless the last check was just now.
 
         Raises:
-            InternalError: One of them has not answered for long.
+            InternalError: A part has not answered for `HEAD_GRACE_SECS`.
         """
         now = clock.monotonic()
         if now - self._looked < _HEAD_CHECK_SECS:
@@ -75,7 +75,8 @@ class Head:
         if missing is None:
             self._missed = None
             return
-        # Nobody looks during a long step, or while the process is stopped; so that time says nothing about the head.
+        # There are no checks during a long step, or while the process is stopped: that time says nothing about the
+        # head.
         self._missed = now if self._missed is None else self._missed
         if now - self._missed >= HEAD_GRACE_SECS:
             raise _head_gone(missing)
@@ -85,12 +86,12 @@ class Head:
 def connect(address: str, job: str, token_path: str | None, timeout_secs: float) -> Head:
     """Joins the Ray cluster whose head is at `address`, once per process; never starts one. Returns its head.
 
-    The job's servers have a namespace of its name. No `token_path` means Ray's default place.
+    The namespace of the job's servers is the job's name. Without `token_path`, the token is at Ray's default place.
 
     Raises:
         UnavailableError: Nothing listens there.
         InternalError: This process was connected to the cluster, which is gone.
-        UnauthenticatedError: There is no token, or the cluster has another one.
+        UnauthenticatedError: There is no token, or it is not the cluster's.
         FailedPreconditionError: This process is connected to another cluster, or Ray refuses to join.
     """
     require_ray()
@@ -118,7 +119,7 @@ def _joined() -> str | None:
 
 
 def _find_head(address: str) -> Head:
-    """Asks Ray where the parts of the joined cluster's head are, and checks that they are there.
+    """Asks Ray for the addresses of the parts of the joined cluster's head, and checks that they answer.
 
     Raises:
         InternalError: The head is gone.
@@ -149,7 +150,7 @@ def _set_environment(address: str, token_path: str | None) -> None:
     for name, value in wanted.items():
         if name == "RAY_AUTH_TOKEN_PATH":
             os.environ[name] = value
-            # Ray would use this one.
+            # Ray would prefer this one.
             os.environ.pop("RAY_AUTH_TOKEN", None)
         else:
             os.environ.setdefault(name, value)

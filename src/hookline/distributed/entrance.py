@@ -19,13 +19,13 @@ _SAY_EVERY_SECS = 30.0
 
 
 class Entrance:
-    """Waits at the step server's gate before each run, and then tells the server that this worker is alive."""
+    """Waits at the step server's gate before each run, and renews this worker's lease during the run."""
 
     def __init__(self, transport: Transport, ticket: Ticket, sender: str) -> None:
         self._transport, self._ticket, self._sender = transport, ticket, sender
         self._closed = threading.Event()
         self._run, self._inside = 0, False
-        # Compiling a step may take minutes, during which the others should wait for it.
+        # Compiling a step may take minutes, during which the other workers should wait for it.
         threading.Thread(
             target=_renew, args=(weakref.ref(self), self._closed), name="hookline-renew", daemon=True
         ).start()
@@ -56,26 +56,26 @@ class Entrance:
         raise errors.CancelledError(None, None, "The session was closed while a run waited for slower workers.")
 
     def close(self) -> None:
-        """Ends waits and the signs of life. A run that is under way in another thread leaves by itself."""
+        """Ends waits and renewals. A run that is under way in another thread leaves by itself."""
         self._closed.set()
 
     def leave(self, *, undecided: bool = False) -> None:
         """Reports that no run is under way.
 
         If the update of the last run is `undecided`, nothing is reported: the others wait until it is decided, or until
-        this worker has given no sign of life for long.
+        this worker's lease is over.
         """
         self._inside = False
         if undecided:
             return
         try:
-            # Nobody waits for the answer: the number says which run is meant, whenever this arrives.
+            # Nothing waits for the answer: the number identifies the run, whenever this arrives.
             self._transport.call(0, "leave", self._ticket, self._sender, self._run)
         except errors.OpError as error:
             logger.info("The step server was not told that this worker leaves: %s", error)
 
     def renew(self) -> bool:
-        """Gives a sign of life if a run is under way, and returns whether there is somebody to give it to."""
+        """Renews the lease if a run is under way; returns False once the epoch or Ray has ended."""
         if not self._inside:
             return True
         try:
@@ -88,7 +88,7 @@ class Entrance:
 
 
 def _renew(reference: weakref.ref[Entrance], closed: threading.Event) -> None:
-    # Ends, a while later, where nobody has closed the session but it is gone.
+    # Ends, a while later, if the session is gone without having been closed.
     while not clock.wait(closed, LEASE_SECS / 4):
         entrance = reference()
         if entrance is None or not entrance.renew():

@@ -13,7 +13,7 @@ def check_task(kind: str, index: int, num_workers: int) -> None:
     """Checks that a job with this many training processes has such a task.
 
     Raises:
-        ValueError: It does not.
+        ValueError: The job has no such task.
     """
     if kind not in ("chief", "worker"):
         raise ValueError(f"Cluster requires task_type 'chief' or 'worker', got {kind!r}. {_advice(kind)}")
@@ -29,7 +29,7 @@ def find_task(environ: Mapping[str, str]) -> dict[str, Any]:
     """Returns the fields of a `Cluster` that `HOOKLINE_*` or `TF_CONFIG` give; see `Cluster.from_environment`.
 
     Raises:
-        ValueError: Something is missing or wrong.
+        ValueError: A variable is missing or wrong.
     """
     if environ.get("HOOKLINE_TASK_TYPE"):
         found = {

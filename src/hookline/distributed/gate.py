@@ -1,4 +1,4 @@
-"""The bound on staleness: which workers may begin a step, so that no values get too old before their update comes."""
+"""The bound on staleness: workers begin a step only if no values get too old before their update comes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hookline import clock, errors
 
 LEASE_SECS = 60.0
-"""For how long a worker that was let in, and then gave no sign of life, holds the others back."""
+"""The time for which an admitted worker without signs of life holds the others back."""
 
 
 class _Within(NamedTuple):
@@ -53,7 +53,7 @@ class Gate:
         Args:
             sender: The worker.
             since: The number of transactions after which its values were read.
-            run: The number of its run. One before a run that was admitted, or has left, is not admitted any more.
+            run: The number of its run. A run before one that was admitted, or has left, is no longer admitted.
 
         Returns:
             The number of transactions that its values must include (`since`, or more if those are too old), and the
@@ -100,7 +100,7 @@ class Gate:
             )
 
     def leave(self, sender: str, run: int) -> None:
-        """Records that a run ends without an update. It may be heard before the run is admitted, or after the next."""
+        """Records that a run ends without an update. This may come before the run is admitted, or after the next."""
         with self._lock:
             self._first[sender] = max(run + 1, self._first.get(sender, 0))
             for runs in (self._within, self._late):

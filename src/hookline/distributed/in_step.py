@@ -1,4 +1,4 @@
-"""The start of processes that run one script in step, each on its part of the data."""
+"""The start of synchronous processes, which run one script in step, each on its part of the data."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _logger = logging.getLogger(__name__)
 
 WHO = "hookline.distributed.initialize"
 HEARTBEAT_SECS = 10
-"""After how many seconds without a sign a process counts as lost: what a loaded machine or a short cut may take."""
+"""Seconds of silence after which a process counts as lost: loaded machines and short outages take less."""
 
 _SAY_AFTER_SECS = 10.0
-# When JAX's own limit is over it aborts the process, with a trace of C++ functions: ours comes first.
+# At its own limit, JAX aborts the process with a trace of C++ functions: our limit comes first.
 _LONGER_SECS = 60
 _ADDRESS, _COUNT, _INDEX = "HOOKLINE_COORDINATOR_ADDRESS", "HOOKLINE_NUM_PROCESSES", "HOOKLINE_PROCESS_ID"
 _CHECK = "HOOKLINE_CHECK_EVERY_LAUNCH"
@@ -49,31 +49,31 @@ def initialize(
 ) -> None:
     """Makes this process one of several that run the same script in step, before it uses any device.
 
-    What is not given is what `hookline launch --in-step` says, else what JAX finds out by itself (Slurm, Open MPI,
-    Kubernetes, TPU pods). If the processes have been brought together already, by the launcher or by
+    Arguments that are not given come from `hookline launch --in-step`, else from JAX's own detection (Slurm, Open MPI,
+    Kubernetes, TPU pods). If the processes have been connected already, by the launcher or by
     `jax.distributed.initialize`, this does nothing. Ctrl-C ends the wait for the other processes.
 
     JAX's preemption service is switched off: it would keep SIGTERM from sessions, which save and end all processes at
     the same step.
 
     Args:
-        coordinator_address: Where process 0 listens, as `host:port`, the same in all processes.
-        num_processes: How many processes there are.
-        process_id: Which of them this is, from 0.
-        local_device_ids: The GPUs of this machine that this process uses; None for all, or for one where several
-            processes were started on the machine.
+        coordinator_address: The address of process 0, as `host:port`, the same in all processes.
+        num_processes: The number of processes.
+        process_id: The number of this process, from 0.
+        local_device_ids: The GPUs of this machine that this process uses; None for all, or for one if several processes
+            were started on the machine.
         coordinator_bind_address: The interface and port at which process 0 listens. None for the loopback interface if
             `coordinator_address` is on it, else for all interfaces.
-        heartbeat_timeout_secs: After how many seconds without a sign of life a process counts as lost, and JAX ends
-            the others. JAX's own default is 100.
-        start_timeout_secs: How long to wait for the other processes.
-        check_every_launch: Whether the processes compare each program before they launch it, to find the first place
-            where they differ. It costs some milliseconds a run, and is heeded also where this does nothing else. If one
+        heartbeat_timeout_secs: Seconds without a sign of life after which a process counts as lost, and JAX ends the
+            others. JAX's own default is 100.
+        start_timeout_secs: Seconds to wait for the other processes.
+        check_every_launch: Whether the processes compare each program before they launch it, to find the first
+            difference. It costs some milliseconds a run, and takes effect also if this does nothing else. If one
             process asks for it, all do it.
 
     Raises:
         RuntimeError: The process has used a device before.
-        ValueError: Nothing says which processes there are, or an argument is wrong.
+        ValueError: The processes are not described anywhere, or an argument is wrong.
         DeadlineExceededError: The other processes have not come in time.
         UnavailableError: Process 0 cannot listen.
 
@@ -85,8 +85,8 @@ def initialize(
         RuntimeError: hookline.distributed.initialize must come before ...
 
     References:
-        `jax.distributed.initialize`, whose first four arguments these are. Differences: the defaults, and those that
-        the docstring names.
+        `jax.distributed.initialize`, which has the first four arguments, too. Differences: the defaults, and those
+        named above.
     """
     heartbeat_secs = arguments.whole(WHO, "heartbeat_timeout_secs", heartbeat_timeout_secs, at_least=1)
     timeout_secs = arguments.whole(WHO, "start_timeout_secs", start_timeout_secs, at_least=1)
@@ -111,7 +111,7 @@ def initialize(
     if given.get("process_id") == 0 and "coordinator_address" in given:
         port = given["coordinator_address"].rpartition(":")[2]
         _check_free(bind_address or os.environ.get("JAX_COORDINATOR_BIND_ADDRESS") or f"[::]:{port}", given)
-    # It takes SIGTERM over from Python, which does not notice.
+    # JAX's service takes SIGTERM over from Python, which does not notice.
     jax.config.update("jax_enable_preemption_service", False)
     _connect(
         timeout_secs,
@@ -124,13 +124,13 @@ def initialize(
 
 
 def environment(address: str, count: int, index: int, *, check_every_launch: bool) -> dict[str, str]:
-    """Returns the variables that tell a process on this machine which one it is."""
+    """Returns the environment variables that identify a process on this machine."""
     checks = {_CHECK: "1"} if check_every_launch else {}
     return {_ADDRESS: address, _COUNT: str(count), _INDEX: str(index), **checks}
 
 
 def _given(address: str | None, count: int | None, index: int | None) -> dict[str, Any]:
-    """Returns the arguments of JAX that a script has given.
+    """Returns the arguments for JAX that a script has given.
 
     Raises:
         TypeError, ValueError: They are wrong.
@@ -151,7 +151,7 @@ def _given(address: str | None, count: int | None, index: int | None) -> dict[st
 
 
 def _launched(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the arguments of JAX that the launcher has put into the environment, if any.
+    """Returns the arguments for JAX that the launcher has put into the environment, if any.
 
     Raises:
         ValueError: They are wrong.
@@ -165,7 +165,8 @@ def _launched(environ: Mapping[str, str]) -> dict[str, Any]:
             f"{WHO} requires whole numbers in {_COUNT} and {_INDEX} where {_ADDRESS} is set, got "
             f"{environ.get(_COUNT)!r} and {environ.get(_INDEX)!r}."
         ) from None
-    # One of the machine's GPUs each, as JAX has it under Slurm. A scheduler around the launcher knows nothing of them.
+    # One of the machine's GPUs each, as JAX does under Slurm. A scheduler around the launcher does not know these
+    # processes.
     found = _given(environ[_ADDRESS], count, index)
     return {**found, "local_device_ids": [index] if count > 1 else None, "cluster_detection_method": "deactivate"}
 
@@ -176,10 +177,10 @@ def _is_loopback(address: str | None) -> bool:
 
 
 def _check_free(address: str, given: Mapping[str, Any]) -> None:
-    """Checks that process 0 can listen: where it cannot, jaxlib's service may crash instead of raising an error.
+    """Checks that process 0 can listen: if not, jaxlib's service may crash instead of raising an error.
 
     Raises:
-        UnavailableError: It cannot.
+        UnavailableError: Process 0 cannot listen.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -197,7 +198,7 @@ def _check_free(address: str, given: Mapping[str, Any]) -> None:
 
 
 def _go_round_proxies() -> None:
-    """Has the connection not go through the proxies of the environment, where it would wait for ever."""
+    """Bypasses the proxies in the environment, at which a local connection would wait for ever."""
     if any(name.lower().endswith("_proxy") for name in os.environ):
         others = os.environ.get(_DIRECT) or os.environ.get("no_proxy")
         os.environ[_DIRECT] = ",".join(filter(None, [others, "127.0.0.1,localhost,::1"]))

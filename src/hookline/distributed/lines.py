@@ -1,4 +1,4 @@
-"""Connections between processes that share a key: `multiprocessing.connection`, with limits on how long one waits."""
+"""Connections between processes that share a key: `multiprocessing.connection`, with limits on waits."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from hookline.distributed.plain import NotPlainError, pack, unpack
 logger = logging.getLogger(__name__)
 
 LOST = (OSError, EOFError, AuthenticationError, AssertionError)
-"""What is raised if the other side is away, has gone, or has another key."""
+"""The errors if the other side is away, has gone, or has another key."""
 
 GREET_SECS = 10.0
-"""How long the other side of a new connection may take to prove that it has the key."""
+"""The time in which the other side of a new connection must prove that it has the key."""
 
 MOST_UNPROVEN = 64
-"""How many connections a server holds open at a time that have not proven that they have the key."""
+"""The largest number of connections without proof of the key that a server holds open at a time."""
 
 _HURRY_SECS = 0.5
-"""How long such a connection is left alone for certain; then it makes room for another one if there are so many."""
+"""The time for which such a connection is certainly kept; then it makes room for another one if there are too many."""
 
 AWAY_SECS = 60
-"""For how long a silent host may be away before its connections count as lost."""
+"""The time that a silent host may be away before its connections count as lost."""
 
 UNREAD_SECS = 600
-"""For how long an answer may lie unread before its connection counts as lost."""
+"""The time that an answer may lie unread before its connection counts as lost."""
 
 _LIMITS = {"TCP_KEEPIDLE": AWAY_SECS // 3, "TCP_KEEPINTVL": AWAY_SECS // 6, "TCP_KEEPCNT": 4}
-# Only for who calls: a server reads what it is sent, and a caller may ask long before it reads the answer.
+# Only for callers: a server reads its requests at once, and a caller may ask long before it reads the answer.
 _CALLER_LIMITS = {**_LIMITS, "TCP_USER_TIMEOUT": 1000 * AWAY_SECS}
 _RETRY_SECS = 0.1
 _SAY_EVERY_SECS = 10.0
 
 
 class Address(NamedTuple):
-    """Where a server listens, and the key that it shares with those who may call it."""
+    """The address at which a server listens, and the key that it shares with its callers."""
 
     host: str
     port: int
@@ -61,7 +61,7 @@ class Address(NamedTuple):
 
 
 class Line:
-    """One connection, by a socket that belongs to it; `calls` says whether this side has opened it.
+    """One connection, which owns its socket; `calls` says whether this side has opened it.
 
     Each side has to prove by HMAC that it has the key before a message is read.
 
@@ -74,13 +74,13 @@ class Line:
         sock.settimeout(None)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        # So that a host that vanished is noticed, whether or not there is something to say.
+        # So that a vanished host is noticed, even if no message is sent.
         for name, value in (_CALLER_LIMITS if calls else _LIMITS).items():
             if hasattr(socket, name):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        # Its own handle, which is closed when no thread uses it any more.
+        # A handle of its own, which is closed when no thread uses it any more.
         self._connection = Connection(os.dup(sock.fileno()))
-        # For all of it: who sends a byte now and then would never exceed a limit on each wait.
+        # For the whole greeting: a byte now and then would never exceed a limit on each wait.
         deadline = threading.Timer(GREET_SECS, self.close)
         deadline.daemon = True
         try:
@@ -95,7 +95,7 @@ class Line:
         self.limit(None, AWAY_SECS if calls else UNREAD_SECS)
 
     def limit(self, receive_secs: float | None, send_secs: float) -> None:
-        """Limits how long `receive` and `send` may wait for the other side; `None` for no limit."""
+        """Limits the time that `receive` and `send` wait for the other side; `None` for no limit."""
         for option, secs in ((socket.SO_RCVTIMEO, receive_secs or 0.0), (socket.SO_SNDTIMEO, send_secs)):
             whole, part = divmod(secs, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", int(whole), int(part * 1e6)))
@@ -110,7 +110,7 @@ class Line:
         """Waits for a message; its arrays are read-only.
 
         Raises:
-            NotPlainError: It is not a message.
+            NotPlainError: The bytes are not a message.
         """
         message, arrays = unpack(self._connection.recv_bytes())
         for array in arrays:
@@ -125,7 +125,7 @@ class Line:
         return message
 
     def close(self) -> None:
-        """Ends the connection, also for a thread that waits at it."""
+        """Ends the connection, also for a thread that is waiting on it."""
         self._end()
 
 
@@ -136,10 +136,10 @@ def _end(sock: socket.socket) -> None:
 
 
 def connect(address: Address, timeout_secs: float) -> Line:
-    """Opens a connection. Where a server closes it at once, because it holds too many others, it is tried again.
+    """Opens a connection. It tries again if a server closes it at once, because the server holds too many others.
 
     Raises:
-        LOST: Nobody listens there, or not in time, or with another key.
+        LOST: Nothing listens there, or not in time, or it has another key.
     """
     deadline = clock.monotonic() + timeout_secs
     while True:
@@ -148,7 +148,7 @@ def connect(address: Address, timeout_secs: float) -> Line:
         except (EOFError, BrokenPipeError, ConnectionAbortedError, ConnectionResetError):
             if clock.monotonic() >= deadline:
                 raise
-        # By chance, because all who were refused at the same moment would come back at the same moment.
+        # A random time, because all that were refused at the same moment would come back at the same moment.
         clock.sleep(random.uniform(0, 2 * _RETRY_SECS))
 
 
@@ -161,12 +161,12 @@ class _Unproven:
         self._lock = threading.Lock()
 
     def admit(self, sock: socket.socket) -> bool:
-        """Takes a new connection in, unless there are too many. One that has been slow makes room for it."""
+        """Admits a new connection, unless there are too many. One that has been slow makes room for it."""
         now = clock.monotonic()
         with self._lock:
             if len(self._since) >= MOST_UNPROVEN:
                 oldest, since = next(iter(self._since.items()))
-                # Who has the key proves it within milliseconds, so that members come in while others hold the places.
+                # The owner of a key proves it within milliseconds, so members come in while others hold the places.
                 if now - since < _HURRY_SECS:
                     return False
                 del self._since[oldest]
@@ -181,7 +181,7 @@ class _Unproven:
             self._since.pop(sock, None)
 
     def refuse(self, why: object) -> None:
-        """Logs that a connection was refused; of many, one line each `_SAY_EVERY_SECS`."""
+        """Logs a refused connection; of many, one line every `_SAY_EVERY_SECS`."""
         now = clock.monotonic()
         with self._lock:
             self._refused += 1
@@ -196,7 +196,7 @@ class _Unproven:
 class Listener:
     """Listens on one interface, and answers calls, with a thread for each connection.
 
-    A message is `(answers, call)`. The answer is `(True, value)` or `(False, exception)`; where none is asked for, only
+    A message is `(answers, call)`. The answer is `(True, value)` or `(False, exception)`; if no answer is wanted, only
     an exception is sent.
     """
 
@@ -208,7 +208,7 @@ class Listener:
         threading.Thread(target=self._accept, name="hookline-listen", daemon=True).start()
 
     def close(self) -> None:
-        """Accepts no more connections."""
+        """Stops accepting connections."""
         self._closed = True
         _end(self._socket)
 

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 class Membership:
     """A worker's knowledge of the servers; the chief also begins epochs.
 
-    `step_before` is the global step at which the chief found the servers before it began an epoch.
+    `step_before` is the global step of the servers when the chief began an epoch.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Membership:
         self._agreed: set[str] = set()
         self.step_before = 0
 
-    # What there is ----------------------------------------------------------------------------------------------
+    # The servers' state -----------------------------------------------------------------------------------------
 
     def _statuses(self) -> list[Status]:
         calls = [self._transport.call(server, "status") for server in range(self._transport.count)]
@@ -58,7 +58,7 @@ class Membership:
             return frozenset()
         if self._epoch is None:
             if self._is_chief and statuses[0].ready_at is None and not self._fits(epoch):
-                # An earlier chief, of another script, did not finish its preparations, so nobody uses these.
+                # An earlier chief, of another script, did not finish its preparations, so these values are not in use.
                 return frozenset()
             self._compare(epoch)
             self._epoch, self._owners = epoch, dict(epoch.owners)
@@ -80,7 +80,7 @@ class Membership:
         return self._require().ticket(server)
 
     def owner(self, name: str) -> int:
-        """Returns the server on which a variable lives."""
+        """Returns the server of a variable."""
         self._require()
         if name not in self._owners:
             raise errors.FailedPreconditionError(
@@ -108,7 +108,7 @@ class Membership:
         return True
 
     def _compare(self, epoch: Epoch) -> None:
-        """Raises `FailedPreconditionError` if this worker has another graph or bound than the chief."""
+        """Raises `FailedPreconditionError` if this worker's graph or bound differs from the chief's."""
         check_same(epoch.variables, shared_variables(self._remote_variables()), "variable")
         # Only the chief needs the initial values; their functions need not even run elsewhere.
         mine = {u.name: self.portable(u).fingerprint for u in self._remote_updates() if not u.initialises}
@@ -205,7 +205,7 @@ class Membership:
     # Updates ----------------------------------------------------------------------------------------------------
 
     def register(self, updates: Sequence[Update]) -> None:
-        """Makes sure that the servers know this graph's version of updates."""
+        """Ensures that the servers know this graph's version of updates."""
         epoch = self._require()
         ready = [self.portable(update) for update in updates if update.name not in self._agreed]
         if not ready:
@@ -224,7 +224,7 @@ class Membership:
         self._agreed.update(update.name for update in ready)
 
     def portable(self, update: Update) -> PortableUpdate:
-        """Returns an update in the form that is sent, made once."""
+        """Returns an update in the form in which it is sent, made once."""
         if update not in self._portable:
             self._portable[update] = portable(update)
         return self._portable[update]

@@ -1,4 +1,4 @@
-"""The owner of variables: it stages parts of transactions, and applies them when the step server says so."""
+"""The owner of variables: it stages parts of transactions, and applies them at the step server's decision."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from hookline.distributed.wire import Leaves, Structure
 logger = logging.getLogger(__name__)
 
 STAGED_SECS = 60.0
-"""How long a part is kept at least while its sender's request has not come to the step server."""
+"""The least time for which a part is kept while its sender's request has not come to the step server."""
 
 ASK_SECS = STAGED_SECS / 2
-"""How long a part may stay staged before its owner asks the step server about it, and before it asks again."""
+"""The time for which a part stays staged before its owner asks the step server about it, and before it asks again."""
 
 CUT_SECS = 300.0
-"""How long the values of a snapshot are kept for whoever has asked for it: longer than a lost message may take."""
+"""The time for which the values of a snapshot are kept for its reader: longer than a lost message may take."""
 
 LONGEST_SECS = 60.0
-"""For how long a thread waits at most, whatever it was asked for: who asked may have gone, and asks again if not."""
+"""The longest wait of a thread, whatever its caller asked for: the caller may be gone, and asks again if not."""
 
 
 class Waiting:
-    """A condition whose notification costs nothing while no thread waits; `count` says how many do.
+    """A condition whose notification costs nothing while no thread waits; `count` is the number of waiting threads.
 
     Example:
         >>> Waiting().until(lambda: True, timeout_secs=1.0)
@@ -64,10 +64,10 @@ class _Part:
     """A part of a transaction that waits for the step server's decision.
 
     Attributes:
-        entries: What it does.
+        entries: The operations of the part.
         pull: The variables whose values its sender wants afterwards.
-        answer: Gets these values.
-        since: When it came, or when the step server was last asked about it.
+        answer: The future that gets these values.
+        since: The time when it came, or when the step server was last asked about it.
     """
 
     entries: Sequence[Entry]
@@ -77,7 +77,7 @@ class _Part:
 
 
 class Owner:
-    """What every parameter server does, whether or not it is the step server. It is in one epoch at a time.
+    """The work of every parameter server, whether or not it is the step server. It is in one epoch at a time.
 
     The step server's messages to it are numbered, and carried out in order, however they arrive.
     """
@@ -100,9 +100,9 @@ class Owner:
             self._peers.close()
         self._peers = peers
         self._state = ServerState(epoch.step_name if epoch and index == 0 else None)
-        # When they were made, and the values of snapshots, by name.
+        # Snapshots by name: the time when each was made, and its values.
         self._cuts: dict[str, tuple[float, dict[str, Leaves]]] = {}
-        # How many of the step server's messages were carried out, and those that came before their turn.
+        # The number of the step server's messages that were carried out, and the messages that came before their turn.
         self._delivered, self._early = 0, dict[int, tuple[Any, ...]]()
         # On the step server, the number of transactions that reached each server; on others only their own number
         # changes.
@@ -144,7 +144,7 @@ class Owner:
 
     def _could_not_apply(self, error: BaseException) -> errors.AbortedError:
         if self._index != 0 and isinstance(error, errors.AbortedError):
-            # The step server's own words.
+            # The step server's own message.
             return errors.AbortedError(None, None, str(error))
         return self._lost(f"could not apply an accepted update ({_said(error)})")
 
@@ -153,7 +153,7 @@ class Owner:
             logger.error("Parameter server %d is broken: %s", self._index, _said(error))
             self._broken = error
         else:
-            # The first one is the cause.
+            # The first error is the cause.
             logger.info("Parameter server %d is broken, and then: %s", self._index, _said(error))
         self._waiting.notify()
         self._give_up_parts(error)
@@ -163,7 +163,7 @@ class Owner:
         self._give_up(parts.values(), why)
 
     def _give_up(self, waiting: Iterable[Any], why: BaseException) -> None:
-        """Answers those whose parts or requests will not be decided any more."""
+        """Answers the senders whose parts or requests will not be decided any more."""
         for item in waiting:
             item.answer.set_exception(why if isinstance(why, errors.AbortedError) else self._could_not_apply(why))
 
@@ -190,10 +190,10 @@ class Owner:
     ) -> Future[Pulled] | None:
         """Keeps this server's part of a transaction until the step server decides on it, and tells the step server.
 
-        Where values are to be pulled, the answer comes with the decision, and holds them as they are then.
+        If values are to be pulled, the answer comes with the decision, and has the values of that moment.
 
         Raises:
-            Exception: It cannot be applied: the update's function raised, or a variable has no value.
+            Exception: The part cannot be applied: the update's function raised, or a variable has no value.
         """
         if transaction in self._staged:
             raise errors.InternalError(None, None, f"Transaction {transaction} was sent twice.")
@@ -222,7 +222,7 @@ class Owner:
         self._waiting.notify()
 
     def abandon(self, ticket: Ticket, why: str) -> None:
-        """Hears from the step server that the epoch is lost."""
+        """Receives the step server's message that the epoch is lost."""
         self._check(ticket)
         self._break(errors.AbortedError(None, None, why))
 
@@ -258,14 +258,14 @@ class Owner:
         self._counts[self._index] += 1
 
     def _held_values(self, names: Sequence[str]) -> dict[str, Leaves]:
-        """Returns values for whoever sent a transaction: it is final, and a failing read must not hide that."""
+        """Returns values for the sender of a transaction: that is final, and a failing read must not hide it."""
         held = self._state.names()
         return self._state.values([name for name in names if name in held])
 
     # Reading ----------------------------------------------------------------------------------------------------
 
     def pull(self, ticket: Ticket, names: Sequence[str]) -> Pulled:
-        """Returns values as they are now."""
+        """Returns the present values."""
         self._check(ticket)
         return Pulled(self._counts[self._index], self._state.values(names))
 
@@ -280,12 +280,12 @@ class Owner:
         return self._state.structures(names)
 
     def collect(self, ticket: Ticket, name: str, timeout_secs: float) -> dict[str, Leaves] | None:
-        """Returns the values kept under a name, once; `None` if they do not arrive in time."""
+        """Returns the values of a snapshot, once; `None` if they do not arrive in time."""
         with self._waited(ticket, lambda: name in self._cuts, timeout_secs):
             return self._cuts.pop(name, (0.0, None))[1]
 
     def wait_delivered(self, ticket: Ticket, mark: int, timeout_secs: float) -> bool:
-        """Blocks until messages up to `mark` have arrived or the time is over; returns whether they have."""
+        """Waits until messages up to `mark` have arrived or the time is over; returns whether they have."""
         with self._waited(ticket, lambda: self._delivered >= mark, timeout_secs):
             return self._delivered >= mark
 

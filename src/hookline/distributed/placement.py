@@ -22,10 +22,10 @@ def place(
     hints: Mapping[str, int] | None = None,
     placed: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """Returns the number of the server on which each variable lives.
+    """Returns the server of each variable.
 
-    Variables that one update writes live together. So do variables that an update reads after another update. Groups
-    are assigned, largest first, to the server that holds least. The global step lives on server 0.
+    Variables that one update writes are placed together. So are variables that an update reads after another update.
+    Groups are assigned, largest first, to the server that holds the least. The global step is on server 0.
 
     Args:
         variables: The variables to place.
@@ -80,7 +80,7 @@ def place(
 
 
 def _comes_behind(update: Update, variable: Variable) -> bool:
-    """Whether `update` depends on another update of `variable`, and so sees its result."""
+    """Returns whether `update` depends on another update of `variable`, and so sees its result."""
     seen: set[Operation] = set()
     pending = [*update.control_inputs, *(tensor.op for tensor in update.inputs)]
     while pending:
@@ -129,7 +129,7 @@ def _covers(prefix: str, name: str) -> bool:
 
 
 def without_effect(hints: Iterable[str], variables: Sequence[Variable]) -> list[str]:
-    """Returns the hints that concern no variable, for instance because of a slip of the pen.
+    """Returns the hints that concern no variable, for instance because of a misspelling.
 
     Example:
         >>> import hookline as hl

@@ -1,4 +1,4 @@
-"""Messages of plain data, in MessagePack: nobody who reads one can be made to run code."""
+"""Messages of plain data, in MessagePack: reading one cannot run code."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _RECORDS = {record.__name__: record for record in (Apply, Committed, Packed, Pul
 
 
 def pack(message: Any) -> tuple[bytes, list[np.ndarray]]:
-    """Returns a message without its arrays, and the arrays.
+    """Splits a message into its body and its arrays.
 
     It may hold tuples, dictionaries, strings, bytes, numbers, arrays, exceptions, the records of the protocol, and tree
     structures of tuples, lists and dictionaries.
 
     Raises:
-        NotPlainError: It holds something else.
+        NotPlainError: It holds an object of another type.
 
     Example:
         >>> body, arrays = pack(("pull", {"v": [np.arange(3)]}))
@@ -34,7 +34,7 @@ def pack(message: Any) -> tuple[bytes, list[np.ndarray]]:
 
     arrays: list[np.ndarray] = []
 
-    # A dictionary with the key None stands for what MessagePack does not know: a kind, and what it is made of.
+    # A dictionary with the key None stands for types that MessagePack lacks: a kind, and its parts.
     def describe(value: Any) -> dict[None, tuple[Any, ...]]:
         kind = type(value).__name__
         if isinstance(value, np.ndarray):
@@ -59,7 +59,7 @@ def unpack(body: bytes) -> tuple[Any, list[np.ndarray]]:
     """Returns a message, and its arrays, which are still to be filled; lists have become tuples.
 
     Raises:
-        NotPlainError: It is not what `pack` has made.
+        NotPlainError: It was not made by `pack`.
 
     Example:
         >>> (method, values), arrays = unpack(pack(("pull", {"v": [np.arange(3)]}))[0])
@@ -93,7 +93,7 @@ def unpack(body: bytes) -> tuple[Any, list[np.ndarray]]:
 
 
 def _described(error: Exception) -> tuple[str, tuple[str | int | None, ...], list[str]]:
-    """Returns the name and arguments of an exception, or of the class next to it that every process knows."""
+    """Returns the name and arguments of an exception, or of its nearest base class that every process knows."""
     known = next(cls for cls in type(error).__mro__ if _known(cls.__name__) is cls)
     args = error.args
     if known is not type(error):

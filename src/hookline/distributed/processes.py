@@ -1,4 +1,4 @@
-"""Processes that end together with all their children: nothing is left behind, and nothing else is affected."""
+"""Processes that end together with all their children: none is left behind, and no other process is affected."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ProcessGroup:
 
     Args:
         env: The whole environment.
-        on_end: Called with the group's number when all of it was killed, before the number returns to the system.
+        on_end: Called with the group's number when all of it was killed, before the system may reuse the number.
         pipes: The `stdin`, `stdout` and `stderr` of `subprocess.Popen`; pipes are attributes of the same names.
 
     Raises:
@@ -47,14 +47,14 @@ class ProcessGroup:
 
     @property
     def pid(self) -> int:
-        """The process, and the number of its group."""
+        """The number of the process and of its group."""
         return self._process.pid
 
     def status(self) -> int | None:
         """Returns the exit status (minus the signal that ended it), or `None` while it runs.
 
-        Children that an ended process left behind are killed before its number returns to the system, because the
-        group's number could mean another one from then on.
+        Children that an ended process left behind are killed before the system may reuse its number, because the
+        group's number could then mean another group.
         """
         if not self._ended and _has_exited(self._process):
             self._end()
@@ -68,9 +68,9 @@ class ProcessGroup:
         return status
 
     def block(self) -> None:
-        """Blocks until the process has exited, in a thread that notes when; `status` is asked by others meanwhile."""
+        """Waits until the process has exited, for a thread that notes the time; `status` may be called meanwhile."""
         if hasattr(os, "waitid"):
-            with contextlib.suppress(ChildProcessError):  # Somebody has asked for its status already.
+            with contextlib.suppress(ChildProcessError):  # Its status was read already.
                 os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         else:
             while self.status() is None:
@@ -102,12 +102,12 @@ class ProcessGroup:
 def stop_all(
     groups: Iterable[ProcessGroup], grace_secs: float = 0, is_enough: Callable[[], bool] = lambda: False
 ) -> None:
-    """Asks all of them to end (SIGTERM), gives them `grace_secs` together, and kills what is left.
+    """Asks all groups to end (SIGTERM), gives them `grace_secs` together, and kills the rest.
 
     Args:
-        groups: What to end.
-        grace_secs: How long they may take.
-        is_enough: Asked while they take it; once it returns True, what is left is killed at once.
+        groups: The groups to end.
+        grace_secs: The time that they may take.
+        is_enough: Called during that time; once it returns True, the rest is killed at once.
     """
     groups = list(groups)
     if grace_secs > 0:

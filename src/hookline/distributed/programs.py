@@ -34,7 +34,7 @@ class Program:
         treedefs: The structures of the variables that have values.
 
     Attributes:
-        taken: The variables whose old values it needs and writes over.
+        taken: The variables whose old values it reads and overwrites.
         kept: The variables that it only reads.
     """
 
@@ -98,7 +98,7 @@ def _apply(
             value = jax.tree.unflatten(row[leaf.place], given[leaf.place])
         else:
             value = take_path(_read(update, leaf, values, outputs), leaf.path)
-        # Its own containers, because a function may change the ones it is given.
+        # Its own containers, because a function may change its arguments.
         return jax.tree.map(lambda part: part, value)
 
     args = jax.tree.map(resolve, update.args, is_leaf=lambda leaf: isinstance(leaf, Input))

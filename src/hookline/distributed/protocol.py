@@ -9,25 +9,25 @@ from typing import Any, NamedTuple, Protocol
 from hookline.distributed.wire import Leaves
 
 WAITING = ("wait_until_ready", "wait_for_step", "wait_delivered", "admit", "renew", "pull_behind", "collect")
-"""The methods that block, or must not wait for others. They run in threads of their own, all others one at a time."""
+"""The methods that block, or must not wait for others. They run in their own threads, all others one at a time."""
 
 DECIDED = ("stage", "commit")
-"""The methods whose answer comes when a transaction is decided; until then they hold nobody up."""
+"""The methods whose answer comes when a transaction is decided; until then they block no other call."""
 
 QUICK = (*DECIDED, "pull", "pull_behind", "collect", "cut", "outcome", "admit", "renew", "leave")
-"""The methods that workers call in steps and snapshots. They have connections of their own, all others go over Ray."""
+"""The methods that workers call in steps and snapshots. They have their own connections, all others go over Ray."""
 
 BETWEEN = ("staged", "fence", "deliver", "abandon")
-"""The methods that servers call of each other."""
+"""The methods that servers call on each other."""
 
 METHODS = frozenset((*WAITING, *QUICK, *BETWEEN, "status", "begin", "register", "publish", "seal", "structures"))
-"""All methods that others may call."""
+"""All methods that other processes may call."""
 
 Ticket = tuple[str, str]
-"""(incarnation, epoch): which instance of a server, filled by which initialisation or restore, a call is meant for."""
+"""(incarnation, epoch): the instance of a server, and the initialisation or restore, that a call is meant for."""
 
 Transaction = tuple[str, int]
-"""(sender, number): numbers of a sender go up."""
+"""(sender, number): the numbers of a sender increase."""
 
 
 class Peers(Protocol):
@@ -51,7 +51,7 @@ class Epoch(NamedTuple):
         updates: The chief's updates: fingerprints by name.
         variables: The specs of the chief's variables, by name.
         owners: The server of each variable.
-        max_staleness: How many updates of others an update may miss; `None` for no limit.
+        max_staleness: The number of updates of others that an update may miss; `None` for no limit.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Epoch(NamedTuple):
 
 
 class Status(NamedTuple):
-    """A server's public description of itself.
+    """A server's description of itself for workers.
 
     Attributes:
         held: Names of the variables that have values.

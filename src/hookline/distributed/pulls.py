@@ -14,7 +14,7 @@ from hookline.distributed.transport import Reply, Transport
 from hookline.distributed.wire import Leaves, unpack_all
 
 FRESH_SECS = 1.0
-"""How long values that came ahead may wait for their run. After longer, others have gone on, and a pull is cheap."""
+"""The time that prefetched values may wait for their run. After longer, others have gone on, and a pull is cheap."""
 
 _POLL_SECS = 1.0
 
@@ -41,8 +41,8 @@ class _Ahead:
 class Pulls:
     """Values on their way to one worker.
 
-    Values that come with a submit, or are pulled while a run computes, serve only the next run, and only if it follows
-    at once, because others change the values in the meantime.
+    Values that come with a submit, or are pulled while a run computes, are only for the next run, and only if it
+    follows at once, because other workers change the values in the meantime.
 
     With `overlap`, it pulls for the next run as soon as this one has its values. `since` is the least number of
     transactions included in the values for the next run.
@@ -51,7 +51,7 @@ class Pulls:
     def __init__(self, transport: Transport, members: Membership, *, overlap: bool, deliver_secs: float) -> None:
         self._transport, self._members = transport, members
         self._overlap, self._deliver_secs = overlap, deliver_secs
-        # How many updates missed how many of others.
+        # The number of updates by their staleness.
         self._missed: Counter[int] = Counter()
         self.begin_epoch()
 
@@ -106,7 +106,7 @@ class Pulls:
         return {name: unpack_all(leaves) for name, (_, leaves) in taken.items()}
 
     def _start(self, parts: Mapping[int, Sequence[str]]) -> None:
-        """Starts to pull for the next run."""
+        """Starts pulls for the next run."""
         for server, names in parts.items():
             self._next.coming.setdefault(server, []).append(self._call(server, list(names)))
 
@@ -117,14 +117,14 @@ class Pulls:
         return parts
 
     def _call(self, server: int, names: Sequence[str]) -> Callable[[], Pulled]:
-        """Starts a pull; what is returned waits for it."""
+        """Starts a pull; returns a function that waits for it."""
         mark = self._marks[server]
         if not mark:
             return self._transport.call(server, "pull", self._members.ticket(server), names).get
         return self._insist(server, "pull_behind", names, mark)
 
     def _insist(self, server: int, method: str, *args: Any) -> Callable[[], Any]:
-        """Starts a call that waits for the step server's messages; what is returned repeats it until they have come."""
+        """Starts a call that waits for the step server's messages; returns a function that repeats it until then."""
 
         def call() -> Reply:
             return self._transport.call(server, method, self._members.ticket(server), *args, _POLL_SECS)
@@ -149,7 +149,7 @@ class Pulls:
     # Around a submit --------------------------------------------------------------------------------------------
 
     def wanted(self) -> dict[int, list[str]]:
-        """Returns, for each server, what the next run will read if it reads the same as this one."""
+        """Returns, for each server, the reads of the next run if it reads the same as this one."""
         return {} if self._overlap else {server: list(names) for server, names in self._taken.items()}
 
     def arrived(self, pulled: Iterable[Pulled | None]) -> None:
@@ -164,7 +164,7 @@ class Pulls:
     def committed(self, reply: Committed, servers: Sequence[int], wanted: Mapping[int, list[str]]) -> None:
         """Records a transaction: its staleness, and the values that came with it, which were `wanted`.
 
-        `servers` are those that hold a part of it, except the step server.
+        `servers` are those with a part of it, except the step server.
         """
         if reply.accepted and self._used:
             own = {0, *servers}
@@ -179,7 +179,7 @@ class Pulls:
             self._start({server: names for server, names in wanted.items() if server != 0 and server not in servers})
 
     def wait_until_delivered(self, marks: Sequence[int]) -> None:
-        """Blocks until all servers have received the step server's messages.
+        """Waits until all servers have received the step server's messages.
 
         Raises:
             UnavailableError: A server does not receive them in time.
@@ -193,7 +193,7 @@ class Pulls:
         count = missed.total()
         return count, sum(missed.elements()) / count if count else 0.0, max(missed, default=0)
 
-    # The whole --------------------------------------------------------------------------------------------------
+    # Snapshots --------------------------------------------------------------------------------------------------
 
     def snapshot(self, names: Sequence[str]) -> tuple[int, dict[str, tuple[Any, ...]]]:
         """Returns the global step and the leaves of variables, all after the same transactions."""

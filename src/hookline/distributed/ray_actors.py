@@ -1,4 +1,4 @@
-"""Parameter servers as Ray actors: Ray starts, names, finds and restarts them, and carries the calls that are rare."""
+"""Parameter servers as Ray actors: Ray starts, names, finds and restarts them, and carries the rare calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hookline.distributed.transport import Reply
 class RayTransport:
     """Servers that are Ray actors. The calls of steps and snapshots go over connections, unless the servers have none.
 
-    Before each call, `look` looks whether the head is there.
+    Before each call, `look` checks that the head answers.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class RayTransport:
 
     @property
     def count(self) -> int:
-        """How many servers there are."""
+        """The number of servers."""
         return len(self._actors)
 
     def call(self, server: int, method: str, *args: Any) -> Reply:
@@ -54,7 +54,7 @@ class RayTransport:
         return self._callers[server]
 
     def _address(self, server: int) -> Any:
-        """Asks Ray where a server listens, if it does."""
+        """Asks Ray for the address at which a server listens; None if it does not listen."""
         return _RayReply(self._actors[server].address.remote(), server, self.timeout_secs).get()
 
     def peers(self) -> Peers | None:
@@ -72,7 +72,7 @@ class RayTransport:
 
 
 class RayPeers:
-    """One server's way to the others if they have no connections."""
+    """One server's calls of the others if they have no connections."""
 
     def __init__(self, actors: Sequence[Any]) -> None:
         self._actors = list(actors)
@@ -124,7 +124,7 @@ def _start(actor: Any, method: str, args: tuple[Any, ...]) -> Any:
 def actor_class(waiting_threads: int = 16) -> Any:
     """Returns the Ray actor class of a parameter server; `.options(name=..., ...)` and `.remote()` create an actor.
 
-    By way of Ray, `waiting_threads` calls may wait on a server at the same time, for instance for the global step.
+    Over Ray, `waiting_threads` calls may wait on a server at the same time, for instance for the global step.
     """
     import ray
 
@@ -149,7 +149,7 @@ class ParameterServerActor(ParameterServer):
         self._listener = None if over_ray or _encrypted() else Listener(self.answer, _host())
 
     def address(self) -> Address | None:
-        """Returns where it listens; only Ray tells this, to those who have its token."""
+        """Returns the address at which it listens; only Ray gives it out, to owners of the token."""
         return self._listener and self._listener.address
 
 
@@ -185,5 +185,5 @@ def map_ray_error(error: BaseException, who: str) -> BaseException:
 
 def _first_line(error: BaseException) -> str:
     lines = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip().splitlines() or [type(error).__name__]
-    # The last line says why a server failed to start; between the two is Ray's stack.
+    # The last line has the reason why a server failed to start; between the two is Ray's stack.
     return f"{lines[0]} {lines[-1]}" if "creation task" in lines[0] and len(lines) > 1 else lines[0]

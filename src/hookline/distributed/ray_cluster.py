@@ -21,7 +21,7 @@ from hookline.errors import CancelledError, PermissionDeniedError, UnavailableEr
 logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_SECS = 0.05
-# Its name says Windows and macOS, but on all systems it decides whether there may be other machines. If so, Ray
+# Its name mentions Windows and macOS, but on all systems it decides whether there may be other machines. If so, Ray
 # replaces 127.0.0.1 with the machine's external address.
 LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
@@ -32,12 +32,12 @@ class PrivateRayCluster:
     """A Ray cluster on the loopback interface, with its own folder, ports and token, that ends with its `with` block.
 
     It runs no dashboard and reports no usage. Only its user (and root) can use it: its folder (mode 0700) holds the
-    token and all sockets. It also ends with the process that started it, however that ends, and as a whole when a part
-    dies that it cannot do without. Other Ray clusters on the machine are not affected.
+    token and all sockets. It also ends with the process that started it, however that ends, and as a whole when an
+    essential part dies. Other Ray clusters on the machine are not affected.
 
     Args:
-        object_store_bytes: The most shared memory that arrays in transit may take; taken when needed.
-        start_timeout_secs: How long the start may take.
+        object_store_bytes: The largest shared memory for arrays in transit; taken when needed.
+        start_timeout_secs: The longest time for the start.
 
     Attributes:
         address: The address of the head, `"127.0.0.1:port"`, while it is started.
@@ -75,7 +75,7 @@ class PrivateRayCluster:
         return self._folder, self._head
 
     def environment(self) -> dict[str, str]:
-        """Returns the variables by which `Cluster.from_environment`, and Ray itself, find this cluster."""
+        """Returns the environment variables by which `Cluster.from_environment`, and Ray itself, find the cluster."""
         ray = ray_environment(self.token_path, loopback=True)
         return {"HOOKLINE_ADDRESS": self.address, "HOOKLINE_TOKEN_PATH": self.token_path, **ray}
 
@@ -104,7 +104,7 @@ class PrivateRayCluster:
         """Checks that the cluster, if it was started, has not ended by itself.
 
         Raises:
-            UnavailableError: It has; the message has the last line that it printed.
+            UnavailableError: It has ended; the message has the last line that it printed.
         """
         if self.address and self.head.status() is not None:
             said = _tail(self._started()[0] / "head.log", 1)
@@ -200,9 +200,9 @@ def write_token(path: Path) -> None:
 
 
 def ray_environment(token_path: str | None, *, loopback: bool) -> dict[str, str]:
-    """Returns the variables that every process of a cluster needs before it imports Ray.
+    """Returns the environment variables that every process of a cluster needs before it imports Ray.
 
-    With `loopback`, all of the cluster is on this machine, and nothing listens on other interfaces.
+    With `loopback`, the whole cluster is on this machine, and nothing listens on other interfaces.
     """
     env = {
         "RAY_USAGE_STATS_ENABLED": "0",

@@ -1,8 +1,8 @@
 """The process of a private Ray cluster. It is run by its path, so that it imports nothing of hookline.
 
 It starts the cluster, writes its address, and waits. Its standard input ends when the starting process closes it or
-dies. Then it removes the cluster's folder and kills its process group, which holds everything that Ray started. If a
-part that the cluster cannot do without dies, it kills the group, too: what is left would only look like a cluster.
+dies. Then it removes the cluster's folder and kills its process group, which holds everything that Ray started. If an
+essential part of the cluster dies, it kills the group, too: the rest would only look like a cluster.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def _main(folder: Path, object_store_bytes: int) -> None:
         object_store_memory=object_store_bytes,
         log_to_driver=False,
         configure_logging=False,
-        # Ray lets every user write into the folder that it gets, so it gets one inside ours. Its name is short, because
-        # those of sockets may have no more than 107 characters.
+        # Ray lets every user write into its folder, so it gets one inside ours. Its name is short, because those of
+        # sockets may have no more than 107 characters.
         _temp_dir=str(folder / "r"),
         _node_ip_address="127.0.0.1",
     )
     address = ray.get_runtime_context().gcs_address
-    # The raylet ends with its agents. So the two stand for everything.
+    # The raylet ends with its agents. So these two stand for all parts.
     ports = {"GCS": int(address.rpartition(":")[2]), "raylet": int(ray.nodes()[0]["NodeManagerPort"])}
     partial = folder / "address.partial"
     partial.write_text(address, encoding="utf-8")

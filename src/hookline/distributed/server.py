@@ -22,7 +22,7 @@ class ParameterServer(Owner):
 
     Server 0 holds the global step and decides the order. It accepts, refuses and numbers transactions, and sends the
     others numbered messages, in that order. Values are valid only within one epoch and one instance; a call for another
-    one is an `AbortedError`. A call may return a `Future`: then its answer comes when the transaction is decided.
+    one raises an `AbortedError`. A call may return a `Future`: then its answer comes when the transaction is decided.
 
     Example:
         >>> server = ParameterServer()
@@ -45,10 +45,10 @@ class ParameterServer(Owner):
         self._sealed = False
 
     def receive(self, message: tuple[Any, ...]) -> Any:
-        """Calls the method whose name comes first in a message, with the rest of it. From any thread.
+        """Calls the method whose name comes first in a message, with the rest as arguments; from any thread.
 
         Raises:
-            UnimplementedError: It is none of those that others may call.
+            UnimplementedError: Other processes may not call a method of that name.
         """
         method, *args = message
         if method not in METHODS:
@@ -59,10 +59,10 @@ class ParameterServer(Owner):
             return getattr(self, method)(*args)
 
     def answer(self, message: tuple[Any, ...]) -> Any:
-        """Carries out a call, and waits for what it returns.
+        """Carries out a call, and waits for its result.
 
         Raises:
-            UnavailableError: The transaction was not decided for long; what became of it is not known.
+            UnavailableError: The transaction was not decided for long; its outcome is unknown.
         """
         value = self.receive(message)
         if not isinstance(value, Future):
@@ -144,9 +144,9 @@ class ParameterServer(Owner):
 
         Raises:
             OutOfRangeError: The training has ended.
-            AbortedError: The instance or epoch is gone, or the sender was shut out.
+            AbortedError: The instance or epoch is gone, or the sender was excluded.
             FailedPreconditionError: A variable has no value.
-            Exception: An owner could not stage its part: what its `stage` raised.
+            Exception: An owner could not stage its part: the error of its `stage`.
         """
         self._check(ticket)
         for silent in self._ballots.silent():
@@ -159,16 +159,16 @@ class ParameterServer(Owner):
     def staged(
         self, ticket: Ticket, transaction: Transaction, owner: int, failure: BaseException | None = None
     ) -> None:
-        """Hears from the owner of a part that it is staged, or why it cannot be."""
+        """Receives the vote of the owner of a part: that it is staged, or why it cannot be."""
         self._check(ticket)
         if not self._senders.may_send(transaction) or not self._ballots.vote(transaction, owner, failure):
-            # Comes after the message that applies it, if it was accepted.
+            # This arrives after the message that applies it, if it was accepted.
             self._send([owner], "drop", transaction)
         else:
             self._decide_if_ready(transaction)
 
     def _decide_if_ready(self, transaction: Transaction) -> None:
-        # Those that cannot be accepted need no vote.
+        # A transaction that cannot be accepted needs no vote.
         ballot = self._ballots.find(transaction)
         if ballot and (ballot.is_complete or self._sealed or not self._senders.may_send(transaction)):
             self._ballots.close(transaction)
@@ -240,26 +240,26 @@ class ParameterServer(Owner):
         return committed
 
     def fence(self, ticket: Ticket, transaction: Transaction, owner: int) -> None:
-        """Hears that `owner` has kept a part for long, and makes it drop the part unless it is still to be decided.
+        """Receives a report that `owner` has kept a part for long; the owner must drop it unless it is still undecided.
 
-        A sender whose request is missing as well is excluded, because it seems to have gone. One whose request is here
-        has done its share: it waits for another owner, which may be busy.
+        A sender whose request is missing as well is excluded, because it seems to be gone. A sender whose request has
+        come has done its share: it waits for another owner, which may be busy.
         """
         self._check(ticket)
         if self._senders.may_send(transaction):
             if not self._ballots.misses(transaction, owner):
                 return  # the owner asks again
             self._shut_out(transaction)
-        # Comes after the message that applies it, if it was accepted.
+        # This arrives after the message that applies it, if it was accepted.
         self._send([owner], "drop", transaction)
 
     def _shut_out(self, transaction: Transaction) -> None:
-        """Excludes the sender of a transaction, unless this is already decided."""
+        """Excludes the sender of a transaction, unless the transaction is already decided."""
         self._senders.shut_out(transaction)
         self._decide_if_ready(transaction)
 
     def cut(self, ticket: Ticket, name: str, names: Mapping[int, Sequence[str]]) -> Committed:
-        """Makes every server keep its values (`names`, for each) after all transactions so far, for `collect`.
+        """Makes every server keep its values of `names` after all transactions so far, for `collect`.
 
         Returns:
             The current state, with the values of this server.
@@ -280,21 +280,21 @@ class ParameterServer(Owner):
         super()._break(error)
         self._give_up(self._ballots.close_all(), error)
         if self._index == 0 and not known:
-            # They would keep their parts, and the workers that wait for these.
+            # Otherwise they would keep their parts, and the workers that wait for these.
             for server in range(1, len(self._marks)):
                 self._call(server, "abandon", str(self._could_not_apply(error)))
 
     # Waiting ----------------------------------------------------------------------------------------------------
 
     def wait_until_ready(self, timeout_secs: float) -> bool:
-        """Blocks until the chief admits workers or the time is over; returns whether it has. Open to any process."""
+        """Waits until the chief admits workers or the time is over; returns whether it has. Open to any process."""
         self._waiting.until(lambda: self._ready_at is not None, timeout_secs)
         return self._ready_at is not None
 
     def admit(
         self, ticket: Ticket, sender: str, run: int, since: int, timeout_secs: float
     ) -> tuple[int, int, tuple[int, ...]] | None:
-        """Blocks until a worker may begin a step without any values getting too old, or the time is over.
+        """Waits until a worker may begin a step without any values getting too old, or the time is over.
 
         Returns:
             The result of `Gate.admit`, which explains the arguments, and the number of messages sent to each server by
@@ -332,7 +332,7 @@ class ParameterServer(Owner):
             self._waiting.notify()
 
     def wait_for_step(self, ticket: Ticket, step: int, timeout_secs: float) -> tuple[int, bool]:
-        """Blocks until the global step is at least `step`, the training has ended or the time is over.
+        """Waits until the global step is at least `step`, the training has ended or the time is over.
 
         Returns:
             The global step, and whether the training has ended.

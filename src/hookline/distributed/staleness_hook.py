@@ -33,15 +33,15 @@ class StalenessHook(SessionRunHook):
     Args:
         every_n_steps: Global steps from one firing to the next. Pass None to use `every_n_secs`.
         every_n_secs: Seconds from one firing to the next.
-        trigger: Says when to fire, instead of both.
-        output_dir: Where to write; all hooks with this directory share one writer.
+        trigger: The trigger, instead of both.
+        output_dir: The directory to write to; all hooks with this directory share one writer.
         summary_writer: A writer to use instead of `output_dir`. With neither, the staleness is only logged.
 
     Attributes:
-        trigger: Says when to fire.
+        trigger: The trigger.
 
     Raises:
-        ValueError: Not exactly one cadence.
+        ValueError: There is not exactly one cadence.
 
     Example:
         >>> hook = StalenessHook(every_n_steps=None, every_n_secs=60)
@@ -73,7 +73,7 @@ class StalenessHook(SessionRunHook):
             self._writer = FileWriterCache.get(self._output_dir)
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Fires only where there is something to measure."""
+        """Enables firing if the session has a staleness to measure."""
         self.trigger = self._given_trigger if self._has_step and session.lowlevel.shared else None
 
     def on_trigger(self, firing: Firing) -> None:

@@ -51,7 +51,7 @@ class ServerState:
 
     Attributes:
         step: The global step; 0 without one.
-        lost: Whether a failed program had been given old values to overwrite, which are now gone.
+        lost: Whether old values were donated to a program that failed, and are now gone.
     """
 
     def __init__(self, step_name: str | None) -> None:
@@ -73,7 +73,7 @@ class ServerState:
         return frozenset(self._values)
 
     def values(self, names: Sequence[str]) -> dict[str, Leaves]:
-        """Returns values in the form that is sent.
+        """Returns values in the form in which they are sent.
 
         They may share memory with the state. JAX respects this and does not overwrite an array that is visible outside.
         """

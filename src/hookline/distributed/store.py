@@ -36,25 +36,25 @@ _POLL_SECS = 1.0
 
 
 class RemoteStore:
-    """Global variables on parameter servers, all others in this process.
+    """The store of global variables on parameter servers, and of all others in this process.
 
     It belongs to one epoch of the servers. Calls after a restore, or to a restarted server, raise an `AbortedError`,
     and a new session must be created. No transaction is ever sent twice.
 
     Args:
-        graph: The graph whose variables they are.
+        graph: The graph of the variables.
         transport: Calls the servers.
         worker_index: The number of this worker; 0 is the chief, and only the chief initialises and restores.
         placement: Hints, as in `placement.place`.
-        max_staleness: How many updates of others an update may miss, the same for all workers. A run waits before it
-            begins until this is certain. `None` for no limit.
+        max_staleness: The number of updates of others that an update may miss, the same for all workers. A run waits
+            before it begins until this is certain. `None` for no limit.
         overlap: Whether to pull the next run's values while this one computes. They then lack this worker's last
             update.
-        deliver_secs: How long the messages between servers may take before they count as lost.
+        deliver_secs: The time that messages between servers may take before they count as lost.
     """
 
     shared = True
-    step_changes = 0  # useless if others write it too
+    step_changes = 0  # useless if others write the step, too
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class RemoteStore:
         self._closed = threading.Event()
 
     def is_remote(self, variable: Variable) -> bool:
-        """Whether a variable lives on a server: global variables do, except those that each worker has for itself."""
+        """Returns whether a variable lives on a server: global variables do, except those that each worker owns."""
         variables = self._graph.get_collection_ref(GraphKeys.GLOBAL_VARIABLES)
         if len(variables) != self._seen:
             self._seen = len(variables)
@@ -116,7 +116,7 @@ class RemoteStore:
         return self._pulls.structure(variable.op.name)
 
     def put(self, values: Iterable[tuple[Variable, Leaves, Any, int | None]]) -> None:
-        """Sets variables that live here; those on servers change by `submit`."""
+        """Sets variables in this process; those on servers change by `submit`."""
         values = list(values)
         for variable, *_ in values:
             if self.is_remote(variable):
@@ -141,7 +141,7 @@ class RemoteStore:
         return [n for v, n in zip(variables, names, strict=True) if n in local or (self.is_remote(v) and n not in held)]
 
     def destroyed(self) -> bool:
-        """Whether a local value's memory was given to a program that then did not start."""
+        """Returns whether a local value was donated to a program that then did not start."""
         return self.local_store.destroyed()
 
     def broken(self) -> BaseException | None:
@@ -168,7 +168,7 @@ class RemoteStore:
         return self._step
 
     def wait_for_step(self, step: int, timeout_secs: float | None) -> int:
-        """Blocks until the global step is at least `step` or the time is over, and returns it.
+        """Waits until the global step is at least `step` or the time is over, and returns it.
 
         Raises:
             OutOfRangeError: The training has ended below `step`.
@@ -188,7 +188,7 @@ class RemoteStore:
         return now
 
     def _waits(self, timeout_secs: float) -> Iterator[float]:
-        """Yields how long each of several calls may wait, until the time is over or the session is closed."""
+        """Yields the time that each of several calls may wait, until the time is over or the session is closed."""
         deadline = clock.monotonic() + timeout_secs
         while True:
             left = max(deadline - clock.monotonic(), 0.0)
@@ -200,7 +200,7 @@ class RemoteStore:
 
     @contextmanager
     def turn(self, updates: Sequence[Update], *, nested: bool = False) -> Iterator[None]:
-        """If staleness is bounded, waits until a run with these updates may begin; the context then encloses the run.
+        """Waits until a run with these updates may begin, if staleness is bounded; the context then encloses the run.
 
         Raises:
             OutOfRangeError: The training has ended.
@@ -227,12 +227,12 @@ class RemoteStore:
             if self._closed.is_set():
                 entrance.close()
             try:
-                # The gate takes the update of the run before for decided.
+                # The gate treats the update of the previous run as decided.
                 self._transactions.settle()
                 self._entered = entrance, entrance.enter(self._pulls.since)
                 yield
             except BaseException:
-                # Nobody needs to wait for an update that will not come.
+                # No worker needs to wait for an update that will not come.
                 entrance.leave(undecided=not self._transactions.settled)
                 raise
 
@@ -264,7 +264,7 @@ class RemoteStore:
             AbortedError: A server was lost, and the values with it.
             UnavailableError: A server is away. The message says if the update may still be applied. A retry of the run
                 under the same `RETRY` does not apply it twice.
-            FailedPreconditionError: The servers have no values yet, or another graph than this worker.
+            FailedPreconditionError: The servers have no values yet, or a different graph than this worker.
         """
         initial = all(update.initialises for update, _ in updates)
         if initial:
@@ -310,7 +310,7 @@ class RemoteStore:
         if whole:
             self._tell_lost_steps()
         if whole and self._published:
-            # The epoch that admitted workers is over, and this is the session's only chance to say so.
+            # The epoch that admitted workers is over, and only this session can admit them again.
             self.publish()
 
     def _begin(self) -> None:
@@ -322,7 +322,7 @@ class RemoteStore:
             self._entrance.close()
             self._entrance = None
 
-    # The whole --------------------------------------------------------------------------------------------------
+    # Snapshots --------------------------------------------------------------------------------------------------
 
     def values(self, variables: Iterable[Variable]) -> dict[str, Any]:
         """Returns the values by name, all after the same transactions; the local ones are not copied."""
@@ -347,7 +347,7 @@ class RemoteStore:
         return {variable.op.name: result[variable.op.name] for variable in variables}
 
     def wait_until_ready(self, timeout_secs: float) -> bool:
-        """Blocks until the chief has published the model or the time is over; returns whether it has."""
+        """Waits until the chief has published the model or the time is over; returns whether it has."""
         return any(self._transport.call(0, "wait_until_ready", secs).get() for secs in self._waits(timeout_secs))
 
     def publish(self) -> None:
@@ -359,7 +359,7 @@ class RemoteStore:
         self._tell_lost_steps()
 
     def _tell_lost_steps(self) -> None:
-        """Logs once how many steps a new epoch has lost."""
+        """Logs once the number of steps that a new epoch has lost."""
         before, self._members.step_before = self._members.step_before, 0
         if before and self._shares_step():
             now = self._members.step()
@@ -400,7 +400,7 @@ class RemoteStore:
         return self._pulls.staleness()
 
     def close(self) -> None:
-        """Ends waits and connections, and forgets prefetched values. The servers keep theirs."""
+        """Ends waits and connections, and forgets prefetched values. The servers keep their values."""
         self._closed.set()
         self._pulls.clear()
         if self._entrance is not None:

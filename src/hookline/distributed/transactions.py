@@ -33,7 +33,7 @@ class Outcome(NamedTuple):
 
     Attributes:
         accepted: Whether it was applied.
-        step: The global step to which it led, or which it would have passed.
+        step: The global step after it; for a refused one, the present global step.
         repeats: Whether it belongs to a retried run of which an earlier attempt had been applied.
     """
 
@@ -57,7 +57,7 @@ class Transactions:
 
     def set(self, entries: Sequence[tuple[str, Entry]]) -> Outcome:
         """Carries out entries that set values, each paired with its variable's name; waits for all servers."""
-        # A sender of its own: the run of an update that sets values, or of another thread, is not over with this.
+        # A sender of its own: this does not end the run of an update that sets values, or of another thread.
         reply = self._transact(f"{self.sender} sets", Sent((), False), entries, None, {})
         # Values prefetched before are no longer current.
         self._pulls.clear()
@@ -104,7 +104,7 @@ class Transactions:
 
     @property
     def settled(self) -> bool:
-        """Whether the outcome of all that was sent is known."""
+        """Whether the outcome of every transaction sent is known."""
         return self._unsettled is None
 
     def settle(self) -> None:
@@ -117,7 +117,7 @@ class Transactions:
                     self._unsettled = None
 
     def give_up(self) -> None:
-        """Has the last transaction refused if it got no answer and is undecided; does not wait until it is."""
+        """Has the last transaction refused if it got no answer and is undecided; does not wait for that."""
         with self._leaving:
             sent, self._unsettled = self._unsettled, None
         if sent is None or sent.applied is not None:
@@ -159,7 +159,7 @@ class Transactions:
             # All at once: the owners tell the step server themselves that they have their parts.
             staged = [call(s, "stage", ticket(s), transaction, parts[s], pull[s]) for s in owners]
             asked = call(0, "commit", ticket(0), transaction, parts[0], last_step, pull[0], owners)
-            # They come when it is decided, and bring the values that follow.
+            # Their answers come when it is decided, and bring the values that follow.
             try:
                 pulled = [reply.get() for reply in staged]
             except Exception:
@@ -187,7 +187,7 @@ class Transactions:
         except errors.UnavailableError:
             raise
         except NotPlainError as error:
-            # It has answered, but not what: this is no refusal.
+            # It has answered, but the answer cannot be read: this is no refusal.
             raise errors.UnavailableError(None, None, str(error)) from error
         except Exception:
             # The step server has refused it.

@@ -1,4 +1,4 @@
-"""Calls of servers by workers and other servers; in this process, for tests."""
+"""Calls of servers by workers and by other servers; direct calls in this process, for tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Transport(Protocol):
 
     @property
     def count(self) -> int:
-        """How many servers there are."""
+        """The number of servers."""
         ...
 
     def call(self, server: int, method: str, *args: Any) -> Reply:
@@ -34,7 +34,7 @@ class Transport(Protocol):
         ...
 
     def peers(self) -> Peers | None:
-        """Returns what servers need to call each other."""
+        """Returns the object with which servers call each other."""
         ...
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ class _Done:
             self._future.set_exception(error)
 
     def done(self) -> bool:
-        """Whether there is a result, or an error."""
+        """Returns whether there is a result, or an error."""
         return self._future.done()
 
     def get(self) -> Any:
@@ -78,7 +78,7 @@ class DirectTransport:
     Args:
         servers: The servers. To restart one, replace it in the list.
         eager: Whether to deliver messages between servers at once, or on `deliver_all`.
-        timeout_secs: How long an answer may take.
+        timeout_secs: The time that an answer may take.
 
     Attributes:
         posted: Messages between servers that are under way.
@@ -96,7 +96,7 @@ class DirectTransport:
 
     @property
     def count(self) -> int:
-        """How many servers there are."""
+        """The number of servers."""
         return len(self.servers)
 
     def call(self, server: int, method: str, *args: Any) -> Reply:

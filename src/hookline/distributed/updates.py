@@ -23,10 +23,10 @@ _LONGEST_TEXT = 200
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """The place where an update finds an argument that its sender does not give.
+    """Stands for a tensor among the arguments of an update.
 
     Attributes:
-        place: Its number among the update's inputs.
+        place: The index of the tensor among the update's inputs.
         kind: `"variable"`, `"update"` (the new values that another update of the run computes), or `"value"`.
         path: The path of the view.
     """
@@ -120,7 +120,7 @@ def spec_text(spec: Any) -> str:
 
 
 def check_same(chief: Mapping[str, str], worker: Mapping[str, str], what: str) -> None:
-    """Compares a worker's fingerprints (of `what`, by name) with the chief's; what only the chief has is ignored.
+    """Compares a worker's fingerprints (of `what`, by name) with the chief's; names of the chief alone are ignored.
 
     Raises:
         FailedPreconditionError: They differ; the message names the first difference.
@@ -140,7 +140,7 @@ def check_same(chief: Mapping[str, str], worker: Mapping[str, str], what: str) -
         )
 
 
-# What a function does, in words ------------------------------------------------------------------------------------
+# Descriptions of functions -----------------------------------------------------------------------------------------
 
 
 def code_text(value: Any) -> str:

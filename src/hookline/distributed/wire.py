@@ -12,11 +12,11 @@ import numpy as np
 
 
 class NotPlainError(TypeError):
-    """Something cannot be sent as plain data, or what came cannot be read as such."""
+    """An object cannot be sent as plain data, or a message cannot be read as such."""
 
 
 SMALL_BYTES = 16 * 1024
-"""An array of up to this travels as its bytes: copying them costs less than what is done around each array."""
+"""An array of up to this size travels as bytes: copying them costs less than the work around each array."""
 
 _NUMBERS = "biufc"
 
@@ -40,14 +40,14 @@ class Packed:
 
 
 Wire = np.ndarray | Small | Packed
-"""One array as it travels."""
+"""One array in the form in which it is sent."""
 
 Leaves = list[Wire]
 """The arrays of one value."""
 
 
 def pack(leaf: Any) -> Wire:
-    """Returns an array in the form that is sent; a large array in this process's memory is not copied.
+    """Converts an array to the form in which it is sent; a large array in this process's memory is not copied.
 
     Example:
         >>> pack(jnp.ones(2, jnp.bfloat16))
@@ -69,10 +69,10 @@ def _plain(array: np.ndarray) -> np.ndarray | Small:
 
 
 def plain_dtype(name: Any) -> np.dtype:
-    """Returns a dtype that was named by another process: one of plain numbers, which no bytes can make point anywhere.
+    """Returns a dtype named by another process: one of plain numbers, which no bytes can turn into pointers.
 
     Raises:
-        NotPlainError: It is another one.
+        NotPlainError: The dtype is another one.
 
     Example:
         >>> plain_dtype("<f4")
@@ -91,7 +91,7 @@ def unpack(wire: Wire) -> Any:
     """Returns the array: NumPy, or a JAX array for random keys.
 
     Raises:
-        NotPlainError: It has another dtype than `pack` sends.
+        NotPlainError: Its dtype is not one that `pack` sends.
 
     Example:
         >>> unpack(pack(jnp.ones(2, jnp.bfloat16))).dtype
@@ -106,24 +106,24 @@ def unpack(wire: Wire) -> Any:
     if wire.kind == "key":
         return jax.random.wrap_key_data(jnp.asarray(bits), impl=wire.name)
     dtype = jnp.dtype(wire.name)
-    # Those that other packages add to NumPy; none of them is made of pointers.
+    # Dtypes that other packages add to NumPy; none of them contains pointers.
     if dtype.isbuiltin != 2:
         raise NotPlainError(f"An array of dtype {wire.name!r} is not plain data.")
     return bits.view(dtype)
 
 
 def pack_all(leaves: Iterable[Any]) -> Leaves:
-    """Returns several arrays in the form that is sent."""
+    """Converts several arrays to the form in which they are sent."""
     return [pack(leaf) for leaf in leaves]
 
 
 def unpack_all(leaves: Iterable[Wire]) -> tuple[Any, ...]:
-    """Returns several arrays from the form that is sent."""
+    """Converts several arrays from the form in which they are sent."""
     return tuple([unpack(leaf) for leaf in leaves])
 
 
 class Structure:
-    """A tree structure that can be pickled, whatever its containers.
+    """A tree structure that can be pickled, with containers of any class.
 
     The containers themselves are pickled, around zeros, because some libraries' containers differ although JAX's
     description of them is equal.
@@ -155,6 +155,6 @@ class Structure:
 
 
 def flatten(value: Any) -> tuple[Leaves, Structure]:
-    """Returns a pytree in the form that is sent."""
+    """Converts a pytree to the form in which it is sent."""
     leaves, treedef = jax.tree.flatten(value)
     return pack_all(leaves), Structure(treedef)

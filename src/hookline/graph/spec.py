@@ -78,7 +78,7 @@ def place_of(leaf: Any) -> Any | None:
 
 
 def is_array(spec: Any) -> bool:
-    """Whether `spec` describes one array, not a larger structure or nothing at all."""
+    """Returns whether `spec` describes one array, not a larger structure or nothing at all."""
     return isinstance(spec, jax.ShapeDtypeStruct)
 
 
@@ -123,7 +123,7 @@ def infer(call: Callable[..., Any], specs: Sequence[Any]) -> Any:
 
 
 def is_shape(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
-    """Whether `wanted` allows `shape`."""
+    """Returns whether `wanted` allows `shape`."""
     return len(shape) == len(wanted) and all(w is None or w == s for w, s in zip(wanted, shape, strict=True))
 
 
