@@ -1,4 +1,4 @@
-"""Rules that say where the arrays of a state lie: each makes a tree of shardings from an abstract state.
+"""Rules for the shardings of a state: each makes a tree of shardings from an abstract state.
 
 A rule is a function, and `Loop(..., sharding=rule)` takes it as it is. Elsewhere call it::
 

@@ -1,4 +1,4 @@
-"""Whether arrays can lie as somebody says: each mistake is told in one sentence, before JAX meets it."""
+"""Checks of shardings: each mistake is explained in one sentence, before JAX sees it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hookline.sharding.leaves import Leaf, leaves_of, listed
 
 
 def checked(who: str, state: Any, shardings: Any) -> list[jax.sharding.Sharding | None]:
-    """Returns where each leaf of a state is to lie, in the order of its leaves; None where nothing is said.
+    """Returns the sharding of each leaf of a state, in the order of its leaves; None for leaves without one.
 
     Args:
         who: The class or function that was given the shardings.
@@ -22,8 +22,9 @@ def checked(who: str, state: Any, shardings: Any) -> list[jax.sharding.Sharding 
             subtree; or a rule that makes such a tree from the state.
 
     Raises:
-        TypeError: Something else is among them.
-        ValueError: The tree has another form than the state, an array cannot lie so, or two lie on different devices.
+        TypeError: The shardings contain an object of another type.
+        ValueError: The tree differs in form from the state, a sharding does not fit its array, or two have different
+            devices.
 
     Example:
         >>> mesh = jax.make_mesh((1,), ("data",))
@@ -42,12 +43,12 @@ def checked(who: str, state: Any, shardings: Any) -> list[jax.sharding.Sharding 
 
 
 def placed(who: str, state: Any, shardings: Any) -> list[jax.sharding.Sharding | None]:
-    """Returns what `checked` does; here the meshes need not have devices, nor the same."""
-    if isinstance(shardings, jax.sharding.Mesh):  # It can be called, too.
+    """Does the same as `checked`, but meshes may lack devices, or have different ones."""
+    if isinstance(shardings, jax.sharding.Mesh):  # A mesh is callable, too.
         raise TypeError(
             f"{who} requires shardings, got a mesh. For a copy on each device write jax.NamedSharding(mesh, jax.P())."
         )
-    # A module with a sharding in place of each array can be called, too.
+    # A module with a sharding in place of each array is callable, too.
     is_rule = callable(shardings) and jax.tree_util.treedef_is_leaf(jax.tree.structure(shardings))
     given = shardings(state) if is_rule else shardings
     places: list[Any] = []
@@ -63,29 +64,29 @@ def placed(who: str, state: Any, shardings: Any) -> list[jax.sharding.Sharding |
 
 
 def spread(who: str, leaf: Leaf, mesh: Any, spec: jax.P, remedy: str = "") -> jax.NamedSharding:
-    """Returns the sharding of an array that lies on a mesh by a spec.
+    """Returns the sharding of an array on a mesh, given by a spec.
 
     Args:
         who: The rule.
         leaf: The array.
         mesh: The mesh.
         spec: The spec.
-        remedy: What to do about an axis that the mesh lacks.
+        remedy: Advice for an axis that the mesh lacks.
 
     Raises:
-        ValueError: It cannot lie so.
+        ValueError: The spec does not fit the array.
     """
     _check_fit(who, leaf, mesh, spec, remedy)
     return jax.NamedSharding(mesh, spec)
 
 
 def check_mesh(who: str, mesh: Any) -> None:
-    """Raises a TypeError if that is no mesh."""
+    """Raises a TypeError if `mesh` is not a mesh."""
     arguments.having(who, "mesh", mesh, "a mesh", "axis_names")
 
 
 def check_axes(who: str, whose: str, mesh: Any, spec: jax.P, remedy: str = "") -> None:
-    """Raises a ValueError if a spec has other axes than a mesh, or an axis twice."""
+    """Raises a ValueError if a spec names an axis that the mesh lacks, or an axis twice."""
     named = [axis for entry in spec for axis in _axes_of(entry)]
     for axis in named:
         if axis is jax.P.UNCONSTRAINED:
@@ -100,18 +101,19 @@ def check_axes(who: str, whose: str, mesh: Any, spec: jax.P, remedy: str = "") -
 
 
 def parts(mesh: Any, entry: Any) -> int:
-    """Returns into how many parts an entry of a spec splits a dimension."""
+    """Returns the number of parts into which an entry of a spec splits a dimension."""
     return math.prod(mesh.shape[axis] for axis in _axes_of(entry))
 
 
 def tree_of(who: str, state: Any, found: dict[int, jax.NamedSharding], otherwise: Any = None) -> Any:
-    """Returns a state with shardings for leaves.
+    """Returns a state with shardings in place of leaves.
 
     Args:
         who: The rule.
         state: The state.
-        found: What the rule says, by the number of the leaf.
-        otherwise: What the other leaves get, as `checked` takes it; it is asked with None for those that are found.
+        found: The shardings from the rule, by the index of the leaf.
+        otherwise: The shardings of the other leaves, as `checked` takes them; a rule sees None for the leaves in
+            `found`.
     """
     values, structure = jax.tree.flatten(state)
     places: list[Any] = [found.get(index) for index in range(len(values))]
@@ -183,7 +185,7 @@ def _check_devices(who: str, leaves: list[Leaf], places: list[jax.sharding.Shard
 
 
 def _devices_of(place: jax.sharding.Sharding) -> list[Any]:
-    # JAX compiles for devices in an order, so the same ones in another order are others.
+    # JAX compiles for devices in an order: the same devices in another order do not match.
     if isinstance(place, jax.NamedSharding) and isinstance(place.mesh, jax.sharding.Mesh):
         return list(place.mesh.devices.flat)
     return sorted(place.device_set, key=lambda device: device.id)
@@ -198,7 +200,7 @@ def _counted(count: int, one: str, several: str) -> str:
 
 
 def _difference(state: Any, given: Any) -> str:
-    """Returns in words how a tree of shardings differs from the state, whose form it should have."""
+    """Describes how a tree of shardings differs in form from its state."""
     ends = [path for path, _ in with_paths(state)[0]]
     known = [path for path, _ in with_paths(state, is_leaf=_is_none)[0]]
     said = [path for path, _ in with_paths(given, is_leaf=_is_none)[0]]

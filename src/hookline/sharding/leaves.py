@@ -1,4 +1,4 @@
-"""The leaves of a state as the rules see them: a path, a shape, and what Flax says about the array."""
+"""The leaves of a state for the rules: a path, a shape, and Flax's metadata of the array."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Leaf(NamedTuple):
 
     Attributes:
         path: Its path. The box that Flax puts around an array adds nothing to it.
-        shape: Its shape; None if it is no array.
-        box: The object of Flax around it that may have metadata, or None.
+        shape: Its shape; None if it is not an array.
+        box: The Flax object around it that may have metadata, or None.
     """
 
     path: str
@@ -28,7 +28,7 @@ class Leaf(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many elements it has; 1 if it is no array."""
+        """The number of elements; 1 if it is not an array."""
         return math.prod(self.shape or ())
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ class Leaf(NamedTuple):
 
 
 def leaves_of(state: Any) -> list[Leaf]:
-    """Returns the leaves of a state, of values or abstract, in the order of `jax.tree.leaves`."""
+    """Returns the leaves of a state, concrete or abstract, in the order of `jax.tree.leaves`."""
     found = []
     for path, node in with_paths(state, is_leaf=is_box)[0]:
         if is_box(node):
@@ -50,7 +50,7 @@ def leaves_of(state: Any) -> list[Leaf]:
 
 
 def is_box(value: Any) -> bool:
-    """Whether it is an object that Flax puts around an array to say more about it. Flax need not be there."""
+    """Returns whether it is an object of Flax that adds metadata to an array. Flax need not be installed."""
     return any(
         kind.__module__.startswith("flax.") and kind.__name__ in ("Partitioned", "Variable")
         for kind in type(value).__mro__
@@ -58,7 +58,7 @@ def is_box(value: Any) -> bool:
 
 
 def listed(names: Sequence[Any]) -> str:
-    """Names a few things in a message."""
+    """Lists a few names in a message."""
     few, more = ", ".join(map(str, names[:3])), len(names) - 3
     return f"{few} and {more} more" if more > 0 else few
 

@@ -1,4 +1,4 @@
-"""The rule that obeys what a model of Flax says about its arrays."""
+"""The rule that follows Flax's partitioning metadata."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _WHO = "sharding.by_metadata"
 
 
 def by_metadata(mesh: Any, rules: Sequence[tuple[str, Any]] | None = None, *, otherwise: Any = None) -> Rule:
-    """Gives each array the spec that Flax's partitioning metadata has for it.
+    """Gives each array the spec in Flax's partitioning metadata.
 
-    The metadata is in the state: `nn.with_partitioning` and `nn.with_logical_partitioning` put it around what
-    `module.init` returns, Optax hands it on to its slots, and NNX has it in each `nnx.Variable`, so `nnx.state` and
-    `nnx.split` keep it.
+    The metadata is in the state: `nn.with_partitioning` and `nn.with_logical_partitioning` put it around the arrays of
+    `module.init`, Optax copies it to its slots, and NNX has it in each `nnx.Variable`, so `nnx.state` and `nnx.split`
+    keep it.
 
     Args:
         mesh: The mesh.
-        rules: Logical axes as Flax has them, pairs of such an axis and the axis of the mesh that is meant, several as a
-            tuple, or None. Rules of the model itself come first. By default those of `nn.logical_axis_rules`.
-        otherwise: What an array without metadata gets: another rule, such as `fsdp(mesh)`, or shardings as `Loop` takes
-            them. By default it lies whole on each device.
+        rules: Flax's rules for logical axes: pairs of a logical axis and a mesh axis, a tuple of several, or None.
+            Rules of the model itself come first. By default those of `nn.logical_axis_rules`.
+        otherwise: The shardings of arrays without metadata: another rule, such as `fsdp(mesh)`, or shardings as `Loop`
+            takes them. By default they are replicated.
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: One of `rules` has an axis that the mesh lacks. From the rule that is returned: there are logical
-            axes and no rules for them, or an array cannot lie so.
+        ValueError: One of `rules` has an axis that the mesh lacks. The returned rule raises it if logical axes have no
+            rules, or a spec does not fit its array.
 
     Example:
         >>> from flax import linen as nn
@@ -45,8 +45,8 @@ def by_metadata(mesh: Any, rules: Sequence[tuple[str, Any]] | None = None, *, ot
         (P(), P(None, 'model'))
 
     References:
-        `nn.get_sharding`, `nn.logical_to_mesh_sharding` and `nnx.get_named_sharding`. Difference: logical axes without
-        rules are an error, and names that no rule has are said.
+        `nn.get_sharding`, `nn.logical_to_mesh_sharding` and `nnx.get_named_sharding`. Differences: logical axes without
+        any rules are an error, and names without a rule are logged.
     """
     check_mesh(_WHO, mesh)
     pairs = None if rules is None else [_pair(mesh, rule) for rule in arguments.several(_WHO, "rules", rules)]
@@ -82,7 +82,7 @@ def _pair(mesh: Any, rule: Any) -> tuple[str, Any]:
 
 
 def _spec_of(leaf: Leaf, rules: Any, unknown: dict[str, None]) -> jax.P | None:
-    """Returns the spec that the metadata of an array means, or None; adds the logical axes that no rule has."""
+    """Returns the spec in the metadata of an array, or None; adds logical axes without a rule to `unknown`."""
     if leaf.box is None:
         return None
     from flax import linen as nn
@@ -107,11 +107,11 @@ def _spec_of(leaf: Leaf, rules: Any, unknown: dict[str, None]) -> jax.P | None:
     return spmd.logical_to_mesh_axes(box.names, rules)
 
 
-# The second and third are of earlier versions.
+# The second and third are from earlier versions.
 _NNX_KEYS = ("out_sharding", "sharding_names", "sharding")
 
 
 def _renamed(names: Any, rules: Any, own: Any) -> jax.P:
-    """Returns a spec of names that are axes of the mesh, unless a rule has them."""
+    """Translates names to a spec; names without a rule are axes of the mesh."""
     meant = {**dict(rules), **dict(own or ())}
     return jax.P(*(meant.get(name, name) for name in names))

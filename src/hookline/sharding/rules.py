@@ -16,25 +16,25 @@ from hookline.sharding.leaves import leaves_of, listed
 _logger = logging.getLogger(__name__)
 
 Rule = Callable[[Any], Any]
-"""Takes a state, of values or abstract, and returns it with shardings for leaves; None where it says nothing."""
+"""A function from a state, concrete or abstract, to a tree with its form, of shardings and None."""
 
 
 def fsdp(mesh: Any, *, min_size: int = 2**18, axis: str | tuple[str, ...] | None = None) -> Rule:
     """Splits each large array over one axis, as fully sharded data parallelism does.
 
-    An array is split along the largest dimension that the axis divides, and a slot of an optimizer, which has the shape
-    of its weights, as they are. What is smaller lies whole on each device. So does a large array that cannot be split,
-    and a warning names it.
+    An array is split along the largest dimension that the axis divides. An optimizer's slot has the shape of its
+    weights, and is split like them. Smaller arrays are replicated. So is a large array that cannot be split, and a
+    warning names it.
 
     Args:
         mesh: The mesh.
-        min_size: How many elements an array has at least that is split.
-        axis: The axis, or several that count as one. By default the only one of the mesh, or the one named `fsdp`, or
-            else `data`.
+        min_size: The smallest number of elements of an array that is split.
+        axis: The axis, or several that count as one. By default the mesh's only axis, or the one named `fsdp`, or else
+            `data`.
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: The mesh lacks that axis, or has several of other names.
+        ValueError: The mesh lacks that axis, or has several with other names.
 
     Example:
         >>> mesh = jax.sharding.AbstractMesh((4,), ("data",))  # On devices: jax.make_mesh((4,), ("data",)).
@@ -84,22 +84,22 @@ def _axis_of(who: str, mesh: Any) -> str:
 
 
 def by_path(mesh: Any, patterns: Mapping[str, jax.P], *, otherwise: Any = None) -> Rule:
-    """Gives each array the spec of the first pattern that is found in its path.
+    """Gives each array the spec of the first pattern found in its path.
 
-    Paths are written as in checkpoints, such as `params/dense/kernel`. In `slots/0/mu/dense/kernel`, a slot of Optax,
-    the pattern `dense/kernel` is found as well. An array of one element lies whole on each device and needs no pattern.
+    Paths are written as in checkpoints, such as `params/dense/kernel`. The pattern `dense/kernel` also matches
+    `slots/0/mu/dense/kernel`, a slot of Optax. An array of one element is replicated and needs no pattern.
 
     Args:
         mesh: The mesh.
-        patterns: Regular expressions, for `re.search`, and the spec of the arrays in whose path one is found. The last
-            may be ".*", which is found in all.
-        otherwise: What an array gets in whose path none is found: another rule, or shardings as `Loop` takes them. By
-            default it is an error.
+        patterns: Regular expressions, for `re.search`, with the spec of the arrays whose path matches. The last may be
+            ".*", which matches all.
+        otherwise: The shardings of arrays that no pattern matches: another rule, or shardings as `Loop` takes them. By
+            default such an array is an error.
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: A pattern is no regular expression, or its spec has an axis that the mesh lacks. From the rule: none
-            is found in a path, or an array cannot lie so.
+        ValueError: A pattern is not a regular expression, or its spec has an axis that the mesh lacks. The returned
+            rule raises it if no pattern matches a path, or a spec does not fit its array.
 
     Example:
         >>> mesh = jax.sharding.AbstractMesh((2, 2), ("data", "model"))
