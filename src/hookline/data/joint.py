@@ -173,7 +173,7 @@ class Joint:
 
 
 def unknown_length() -> str:
-    """Returns why a source of unknown length is refused, and what to do."""
+    """Returns the reason why a source of unknown length is refused, and the remedy."""
     return (
         "processes that run in step end at the same run, so each must know beforehand how many batches its source "
         "gives, and this source does not say. Say it: hookline.data.iterator(source, length=...), the number of "

@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
     Attributes:
         accepted: Whether it was applied.
         step: The global step after it; for a refused one, the present global step.
-        repeats: Whether it belongs to a retried run of which an earlier attempt had been applied.
+        repeats: Whether it belongs to a retried run whose earlier attempt was applied.
     """
 
     accepted: bool

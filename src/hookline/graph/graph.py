@@ -121,8 +121,8 @@ class Graph(Registry):
     def control_dependencies(self, control_inputs: Iterable[Operation | Tensor | str] | None) -> Iterator[None]:
         """Makes every operation made inside run after the given ones, in addition to those of outer blocks.
 
-        It orders what is made inside, and nothing else. The initialisation of a variable made inside does not wait, and
-        a gradient made inside waits with its own work only (see `gradients`).
+        It orders the operations made inside, and nothing else. The initialisation of a variable made inside does not
+        wait, and a gradient made inside waits with its own work only (see `gradients`).
 
         Args:
             control_inputs: Operations, tensors, or names of them; `None` leaves all outer blocks.
@@ -211,7 +211,7 @@ class Operation(InDialect):
     """A node of the graph.
 
     Users make operations with `op`, `host_op`, `update` and the like, and use them as fetches and in
-    `control_dependencies`. Its class says what a node does: `Function`, `Placeholder`, `Update`, ...
+    `control_dependencies`. The kind of a node is its class: `Function`, `Placeholder`, `Update`, ...
 
     Args:
         name: Its name; numbered if it is taken.

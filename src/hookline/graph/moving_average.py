@@ -24,7 +24,7 @@ class ExponentialMovingAverage:
     """Keeps averages that slowly follow the values of variables and tensors.
 
     The average of a variable starts at the variable's initial value, and the average of a tensor starts at 0. Averages
-    are ordinary untrained variables, named after what they follow: `weights/ExponentialMovingAverage`.
+    are ordinary untrained variables with names like `weights/ExponentialMovingAverage`.
 
     Args:
         decay: The share of the average that stays at each update, between 0 and 1; 0.999 is usual. A number or a

@@ -364,7 +364,7 @@ class Engine(LowLevel):
     def wait_until_ready(self, timeout_secs: float = 0.0) -> bool:
         """Waits until the chief has published the model or the time is over, and returns whether it has.
 
-        Does not wait if nobody shares the variables.
+        Does not wait if the variables are not shared.
         """
         return self.store.wait_until_ready(timeout_secs)
 

@@ -84,7 +84,7 @@ def _is_read(plan: Plan, tensor: Tensor) -> bool:
 
 
 def _of_jax(get: Getter) -> Getter:
-    """Returns a getter of the same value in JAX arrays, which nobody can change: the program may still read it."""
+    """Returns a getter of the same value in JAX arrays, which are immutable: the program may still read it."""
     return lambda run: jax.tree.map(_array, get(run))
 
 

@@ -39,7 +39,7 @@ def _own(leaf: Any, dtype: Any, place: Any) -> jax.Array:
         problem = specs.overflow(np.asarray(leaf), dtype)
         if problem:
             raise OverflowError(f"it {problem}")
-    # JAX may use the memory of a NumPy array in place; only a copy that nobody else knows is safe.
+    # JAX may use the memory of a NumPy array in place; only a private copy is safe.
     if place is None:
         return jnp.copy(jnp.asarray(leaf, dtype))
     return jnp.copy(placement.put(np.asarray(leaf, dtype), place))

@@ -75,7 +75,7 @@ class Plan:
         self._check_fed_views(fed, [e for e in (*fetched, *watched) if isinstance(e, Tensor)])
         self._check_reads(fetched, watched)
 
-    # What is needed ---------------------------------------------------------------------------------------------
+    # Needed operations ------------------------------------------------------------------------------------------
 
     def fed_place(self, tensor: Tensor) -> tuple[int, int] | None:
         """Returns (index of the feed, depth of the fed path) if `tensor` or a value that it is a view of is fed."""

@@ -121,7 +121,7 @@ class Session(InDialect, RawSession):
             run_metadata: Filled in with facts about the run.
 
         Returns:
-            The values in the structure of `fetches`: `jax.Array`s, for host operations what they returned, for integer
+            The values in the structure of `fetches`: `jax.Array`s, for host operations their results, for integer
             scalar variables such as the global step NumPy integers, for operations `None`.
 
         Raises:
@@ -147,7 +147,7 @@ class Session(InDialect, RawSession):
             accept_options: Whether the function takes `options` and `run_metadata` by name, too.
 
         Returns:
-            The function. It returns what `run` returns, and raises what `run` raises.
+            The function. It returns and raises the same as `run`.
 
         Raises:
             TypeError: `feed_list` is not a list, or something cannot be fetched or fed.
