@@ -188,7 +188,7 @@ def _check_free(address: str, given: Mapping[str, Any]) -> None:
         family, kind, protocol, _, where = found[0]
         with socket.socket(family, kind, protocol) as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(AttributeError):  # As the service does, where the system has it.
+            with contextlib.suppress(AttributeError):  # As the service does, if the system has it.
                 tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             tried.bind(where)
     except OSError as error:

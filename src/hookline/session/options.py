@@ -49,7 +49,7 @@ class RunMetadata:
     """Facts about a run, filled in for a caller who passes this object.
 
     Attributes:
-        applied: Whether the run's updates were applied: `False` only where `RunOptions.last_step` forbade it.
+        applied: Whether the run's updates were applied: `False` only if `RunOptions.last_step` forbade it.
         global_step: The global step after the run; `None` if the graph has none.
         stage_secs: Seconds spent `before` the device program, in it (`device`) and `after` it; only with tracing.
         partition_graphs: Texts of the compiled programs.
