@@ -23,6 +23,7 @@ LAYERS = [
     {"numpy"},
     {"session"},
     {"summary", "checkpoint", "data"},
+    {"sinks"},
     {"hooks"},
     {"monitored"},
     {"loop"},

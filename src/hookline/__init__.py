@@ -43,7 +43,7 @@ with held_back():
     from hookline.session import RunMetadata, RunOptions, Session, SessionConfig
 
 if TYPE_CHECKING:
-    from hookline import data, distributed, train
+    from hookline import data, distributed, sinks, train
 
 __all__ = [
     "Graph",
@@ -80,6 +80,7 @@ __all__ = [
     "report_uninitialized_variables",
     "reset_default_graph",
     "sharding",
+    "sinks",
     "skip_updates_if",
     "summary",
     "train",
@@ -92,7 +93,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # Most of the library is behind these: they are loaded when somebody first asks for them.
-    if name in ("data", "distributed", "train"):
+    if name in ("data", "distributed", "sinks", "train"):
         with held_back():
             return importlib.import_module(f"hookline.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

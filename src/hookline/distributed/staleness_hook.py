@@ -9,7 +9,8 @@ from hookline import summary
 from hookline.graph import get_global_step
 from hookline.hooks import Firing, SessionRunHook, Trigger
 from hookline.hooks.cadence import DefaultSteps, chosen_trigger
-from hookline.summary import FileWriter, FileWriterCache
+from hookline.summary import FileWriter
+from hookline.summary.writer_cache import writer_of
 
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
@@ -69,8 +70,8 @@ class StalenessHook(SessionRunHook):
     def begin(self) -> None:
         """Opens the writer."""
         self._has_step = get_global_step() is not None
-        if self._given_writer is None and self._output_dir:
-            self._writer = FileWriterCache.get(self._output_dir)
+        if self._given_writer is None:
+            self._writer = writer_of(self._output_dir)
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Enables firing if the session has a staleness to measure."""

@@ -11,6 +11,7 @@ from hookline.hooks.logging_tensor import LoggingTensorHook
 from hookline.hooks.nan_tensor import NanTensorHook
 from hookline.hooks.profiler import ProfilerHook
 from hookline.hooks.progress import ProgressHook
+from hookline.hooks.sinks import SinkHook
 from hookline.hooks.step_counter import StepCounterHook
 from hookline.hooks.stop_after_n_evals import StopAfterNEvalsHook
 from hookline.hooks.stop_at_step import StopAtStepHook
@@ -38,6 +39,7 @@ __all__ = [
     "SessionRunContext",
     "SessionRunHook",
     "SessionRunValues",
+    "SinkHook",
     "StepCounterHook",
     "StopAfterNEvalsHook",
     "StopAtStepHook",

@@ -10,7 +10,8 @@ from hookline.hooks.base import Firing, SessionRunHook
 from hookline.hooks.cadence import DefaultSteps, chosen_trigger
 from hookline.hooks.lookup import check_writer, require_global_step
 from hookline.hooks.trigger import Trigger
-from hookline.summary import FileWriter, FileWriterCache, encode
+from hookline.summary import FileWriter, encode
+from hookline.summary.writer_cache import writer_of
 
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
@@ -110,8 +111,8 @@ class StepCounterHook(SessionRunHook):
     def begin(self) -> None:
         """Opens the writer and names the tag."""
         self._tag = f"{require_global_step(self).op.name}/sec"
-        if self._given_writer is None and self._output_dir:
-            self._writer = FileWriterCache.get(self._output_dir)
+        if self._given_writer is None:
+            self._writer = writer_of(self._output_dir)
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Has the session say when the global step does not move."""

@@ -10,7 +10,8 @@ from hookline.hooks.base import Firing, SessionRunHook
 from hookline.hooks.cadence import chosen_trigger
 from hookline.hooks.lookup import check_writer, require_global_step
 from hookline.hooks.trigger import Trigger
-from hookline.summary import FileWriter, FileWriterCache
+from hookline.summary import FileWriter
+from hookline.summary.writer_cache import writer_of
 
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
@@ -136,8 +137,8 @@ class SummarySaverHook(SessionRunHook):
     def begin(self) -> None:
         """Opens the writer."""
         require_global_step(self)
-        if self._given_writer is None and self._output_dir:
-            self._writer = FileWriterCache.get(self._output_dir)
+        if self._given_writer is None:
+            self._writer = writer_of(self._output_dir)
         if not self._writes:
             _logger.warning("SummarySaverHook writes nothing: it was given neither output_dir nor summary_writer.")
 

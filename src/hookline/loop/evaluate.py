@@ -14,7 +14,8 @@ from hookline.hooks.lookup import require_global_step, savers_of
 from hookline.hooks.trigger import Trigger
 from hookline.loop.best import Best, Mode, is_better, known_mode, mode_of
 from hookline.loop.evaluation import Evaluation
-from hookline.summary import FileWriter, FileWriterCache
+from hookline.summary import FileWriter
+from hookline.summary.writer_cache import writer_of
 
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
@@ -125,8 +126,7 @@ class Evaluate(SessionRunHook):
                 f"Evaluate cannot keep what is best by {self._keep_best!r}, which is no metric of {self.name!r}. There "
                 f"are: {', '.join(names) or 'none'}."
             )
-        directory = self._output_dir or self._evaluation.beside(self.name)
-        self._writer = FileWriterCache.get(directory) if directory else None
+        self._writer = writer_of(self._output_dir or self._evaluation.beside(self.name), self.name)
 
     def get_state(self) -> dict[str, Any]:
         """Returns what was best."""

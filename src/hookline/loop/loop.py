@@ -300,7 +300,8 @@ class Loop:
             own.append(_MetricsLog(self.metrics, spaced(log_steps), in_rows=log_steps < steps_per_run))
         if self._counter is not None:
             own.append(self._counter)
-        if logdir is None and not keywords.get("summary_dir"):
+        keywords["sinks"] = arguments.several("Loop", "sinks", keywords.get("sinks"), optional=True)
+        if logdir is None and not keywords.get("summary_dir") and not keywords["sinks"]:
             steps = keywords.get("log_step_count_steps", 100)
             own += [StepCounterHook(every_n_steps=steps)] if steps else []
         else:

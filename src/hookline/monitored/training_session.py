@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from hookline import arguments, preemption
 from hookline.checkpoint.lease import DEFAULT_WAIT_SECS
 from hookline.coordination import peers
-from hookline.hooks import CheckpointSaverHook, StepCounterHook, SummarySaverHook
+from hookline.hooks import CheckpointSaverHook, SinkHook, StepCounterHook, SummarySaverHook
 from hookline.hooks.cadence import chosen_trigger
 from hookline.monitored.callbacks import checked_hooks
 from hookline.monitored.chief_only import silenced
@@ -20,6 +20,7 @@ from hookline.monitored.recovery import DEFAULT_RECOVERY, RecoveryPolicy
 from hookline.monitored.scaffold import Scaffold
 from hookline.monitored.session_manager import LATEST
 from hookline.session import StoreTarget, resolve_target
+from hookline.sinks import Sink
 
 _logger = logging.getLogger(__name__)
 
@@ -60,10 +61,12 @@ def MonitoredTrainingSession(
     on_preemption: str = preemption.EXIT,
     grace_secs: float = preemption.DEFAULT_GRACE_SECS,
     steps_per_run: int = 1,
+    sinks: Iterable[Sink] = (),
+    hparams: Any = None,
 ) -> MonitoredSession:
     """Returns a monitored session that counts steps, writes summaries, saves checkpoints, restores and recovers.
 
-    A chief has its hooks in this order: `chief_only_hooks`; with a directory for summaries a `StepCounterHook` and a
+    A chief has its hooks in this order: with sinks or hyperparameters a `SinkHook`; `chief_only_hooks`; with a directory for summaries a `StepCounterHook` and a
     `SummarySaverHook`; with a `checkpoint_dir` a `CheckpointSaverHook`; then `hooks`. A worker has only `hooks`, and
     waits until the chief has made the model ready. With a `Cluster`, each has a `StalenessHook` before `hooks`.
 
@@ -104,6 +107,9 @@ def MonitoredTrainingSession(
         steps_per_run: How many steps `run` makes at most, in one compiled loop. It ends where a hook is due, at a stop,
             a save, and with the data. Only runs that advance the global step hold several: a program that takes its
             batches from iterators, and nothing else. What they fetch has a row for each step.
+        sinks: Where the chief's summaries go beside TensorBoard's files, or instead of them where there is no directory for
+            those: `hookline.sinks.Csv()`, ...
+        hparams: Hyperparameters, for sinks and for TensorBoard, as of `SinkHook`.
 
     Example:
         >>> import hookline as hl
@@ -118,7 +124,7 @@ def MonitoredTrainingSession(
 
     References:
         `tf.train.MonitoredTrainingSession`. Differences: both cadences of a kind may be given; `recovery`,
-        `restore`, `strict_events`, `on_preemption` and `steps_per_run`; one process at a time saves in a directory.
+        `restore`, `strict_events`, `on_preemption`, `steps_per_run`, `sinks` and `hparams`; one process at a time saves in a directory.
     """
     for name, folder in (("checkpoint_dir", checkpoint_dir), ("summary_dir", summary_dir)):
         arguments.path("MonitoredTrainingSession", name, folder, optional=True)
@@ -157,7 +163,15 @@ def MonitoredTrainingSession(
         )
     hooks = [*(target.hooks(summary_dir) if target else ()), *checked_hooks(hooks)]
     all_hooks: list[Any] = []
+    feeds = SinkHook(sinks, summary_dir, hparams)
+    if hparams and not (summary_dir or feeds.sinks):
+        raise ValueError(
+            "MonitoredTrainingSession has nowhere to write hparams: give it summary_dir or checkpoint_dir, for "
+            "TensorBoard, or sinks."
+        )
     if is_chief:
+        if feeds.sinks or hparams:
+            all_hooks.append(feeds)
         scaffold = scaffold or Scaffold()
         creator = ChiefSessionCreator(scaffold, master, config, checkpoint_dir, restore=restore)
         of_chief = checked_hooks(chief_only_hooks, "chief_only_hooks")
@@ -165,7 +179,7 @@ def MonitoredTrainingSession(
     else:
         creator = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
         checkpoint_dir = summary_dir = None  # The chief saves and writes.
-    if summary_dir:
+    if summary_dir or (is_chief and feeds.sinks):
         every_n_steps = _on("log_step_count_steps", log_step_count_steps)
         if every_n_steps:
             all_hooks.append(StepCounterHook(every_n_steps=every_n_steps, output_dir=summary_dir))

@@ -7,7 +7,7 @@ import logging
 import os
 import weakref
 from types import TracebackType
-from typing import Any, Self, SupportsInt
+from typing import Any, Protocol, Self, SupportsInt
 
 from hookline import arguments, clock
 from hookline.coordination import peers
@@ -23,6 +23,16 @@ _SUMMARY = records.key(5, 2)
 _SESSION_LOG = records.key(7, 2)
 _TAGGED_RUN_METADATA = records.key(8, 2)
 _WHOLE_EVENT = b""
+
+
+class Follower(Protocol):
+    """Gets the summaries that a writer is given, too."""
+
+    def take(self, time: float, step: int | None, summary: bytes) -> None:
+        """Takes a serialized summary and the time of its event, at once."""
+
+    def sync(self) -> None:
+        """Returns when what it has taken is kept, as far as it can be."""
 
 
 class FileWriter:
@@ -101,6 +111,7 @@ class FileWriter:
         self._settings = (os.path.abspath(self._logdir), max_queue, flush_secs, filename_suffix or "")
         self._strict = strict
         self._run_metadata_tags: set[str] = set()
+        self._followers: dict[Any, Follower] = {}
         self._open()
         if graph is not None:
             self.add_graph(graph)
@@ -209,13 +220,31 @@ class FileWriter:
             OpError: An earlier write failed.
         """
         self._queue.add(0.0, None, _WHOLE_EVENT, _serialized(event, "Event"))
+        if self._followers and event.HasField("summary"):
+            self._tell(event.wall_time, event.step, event.summary.SerializeToString())
 
     def _add(self, field: bytes, payload: bytes, global_step: SupportsInt | None) -> None:
         # The step may be an array on the device; it is read here, never on the background thread.
         step = None if global_step is None else _whole(global_step)
         if step is not None and not -(2**63) <= step < 2**63:
             raise ValueError(f"FileWriter requires a step of at most 64 bits, got {step}.")
-        self._queue.add(clock.time(), step, field, payload)
+        now = clock.time()
+        self._queue.add(now, step, field, payload)
+        if self._followers and field == _SUMMARY:
+            self._tell(now, step, payload)
+
+    def _tell(self, time: float, step: int | None, summary: bytes) -> None:
+        for follower in self._followers.values():
+            follower.take(time, step, summary)
+
+    def follow(self, owner: Any, follower: Follower) -> None:
+        """Has a follower of this owner, and no other, get the summaries from now on."""
+        # Another thread may be telling those that are there.
+        self._followers = {**self._followers, owner: follower}
+
+    def unfollow(self, owner: Any) -> None:
+        """Lets go of the follower of this owner, if it has one."""
+        self._followers = {other: follower for other, follower in self._followers.items() if other is not owner}
 
     def flush(self) -> None:
         """Hands everything written so far to the operating system before it returns; does nothing once closed.
@@ -234,6 +263,8 @@ class FileWriter:
             OpError: This or an earlier write failed, and the writer is strict.
         """
         self._queue.sync()
+        for follower in self._followers.values():
+            follower.sync()
 
     def close(self) -> None:
         """Flushes, syncs and closes the file; may be repeated.

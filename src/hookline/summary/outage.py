@@ -12,11 +12,22 @@ _logger = logging.getLogger(__name__)
 
 
 class Outage:
-    """Counts the events that a writer loses while it cannot write; a WARNING marks the beginning, INFO the end."""
+    """Counts what a writer loses while it cannot write; a WARNING marks the beginning, INFO the end.
 
-    def __init__(self) -> None:
+    Args:
+        things: What is lost, for the messages.
+        until: When no more of it is lost.
+
+    Attributes:
+        under_way: Whether the last attempt has failed.
+        lost: How many things this outage has cost so far.
+        total: How many those before it did.
+    """
+
+    def __init__(self, things: str = "Events", until: str = "a new file can be written") -> None:
+        self._things, self._until = things, until
         self.under_way = False
-        self.lost = 0
+        self.lost = self.total = 0
         self._began_at = 0.0
         self._tried_at = 0.0
 
@@ -34,16 +45,18 @@ class Outage:
         self.under_way = True
         self._began_at = self._tried_at
         _logger.warning(
-            "%s The program goes on. Events lost so far: %d, and more until a new file can be written, which is tried "
-            "every %g s or so.",
+            "%s The program goes on. %s lost so far: %d, and more until %s, which is tried every %g s or so.",
             failure,
+            self._things,
             lost,
+            self._until,
             _RETRY_SECS,
         )
 
     def end(self, how: str) -> None:
         """Logs how many events were lost in all, and resets the count."""
         secs = clock.monotonic() - self._began_at
-        _logger.info("%s Events lost: %d, in %.0f s.", how, self.lost, secs)
+        _logger.info("%s %s lost: %d, in %.0f s.", how, self._things, self.lost, secs)
         self.under_way = False
+        self.total += self.lost
         self.lost = 0

@@ -8,13 +8,25 @@ import threading
 import weakref
 from collections.abc import Iterable
 from contextvars import ContextVar
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from hookline import arguments
 from hookline.errors import OpError
-from hookline.summary.file_writer import FileWriter
+from hookline.summary.file_writer import FileWriter, Follower
 
 _logger = logging.getLogger(__name__)
+
+
+class Following(Protocol):
+    """Has what is written in a session followed."""
+
+    def follower(self, directory: str) -> Follower:
+        """Returns the follower of the writer of a directory."""
+        ...
+
+    def named(self, name: str) -> Any:
+        """Returns a writer that writes no files, of something with this name."""
+        ...
 
 
 class WriterScope:
@@ -24,11 +36,16 @@ class WriterScope:
 
     Args:
         strict: Whether failed writes raise in the writers it takes.
+
+    Attributes:
+        released: Whether it takes no more.
+        following: Follows the writers it takes; None where nobody does.
     """
 
     def __init__(self, strict: bool = False) -> None:
         self.strict = strict
         self.released = False
+        self.following: Following | None = None
 
 
 SCOPE: ContextVar[WriterScope | None] = ContextVar("SCOPE", default=None)
@@ -92,8 +109,10 @@ class FileWriterCache:
             shared = cls._shared.get(name)
             if shared is None:
                 shared = cls._shared[name] = _Shared(FileWriter(path, strict=strict), weakref.WeakSet())
-            shared.scopes.add(scope)
             writer = shared.writer
+            if scope.following is not None and scope not in shared.scopes:
+                writer.follow(scope, scope.following.follower(name))
+            shared.scopes.add(scope)
             if strict:
                 writer.be_strict()
             if writer.lost:
@@ -103,6 +122,15 @@ class FileWriterCache:
                     _logger.warning("Going on in a new file: %s", error)
             writer.reopen()
             return writer
+
+    @classmethod
+    def follow(cls, scope: WriterScope, following: Following) -> None:
+        """Has the writers that a scope has taken, and will take, followed."""
+        with cls._lock:
+            scope.following = following
+            for name, shared in cls._shared.items():
+                if scope in shared.scopes:
+                    shared.writer.follow(scope, following.follower(name))
 
     @classmethod
     def sync(cls) -> None:
@@ -131,6 +159,7 @@ class FileWriterCache:
             for name, shared in list(cls._shared.items()):
                 if scope in shared.scopes:
                     shared.scopes.discard(scope)
+                    shared.writer.unfollow(scope)
                     if not shared.scopes:
                         left.append(cls._shared.pop(name).writer)
         _close(left)
@@ -146,6 +175,19 @@ class FileWriterCache:
             writers = [shared.writer for shared in cls._shared.values()]
             cls._shared.clear()
         _close(writers)
+
+
+def writer_of(directory: str | None, name: str = "") -> Any:
+    """Returns the writer of a directory; without one, a writer to the sinks of the session alone, or None.
+
+    Args:
+        directory: The directory.
+        name: What the tags begin with where there is none.
+    """
+    if directory:
+        return FileWriterCache.get(directory)
+    scope = SCOPE.get()
+    return None if scope is None or scope.following is None else scope.following.named(name)
 
 
 def _close(writers: Iterable[FileWriter]) -> None:

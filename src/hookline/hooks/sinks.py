@@ -1,0 +1,152 @@
+"""SinkHook: gives sinks what the hooks of a session write."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hookline import arguments, clock
+from hookline.coordination import peers
+from hookline.hooks.base import SessionRunHook
+from hookline.hooks.lookup import require_global_step
+from hookline.sinks.feeding import Feeding
+from hookline.sinks.sink import Sink
+from hookline.summary import FileWriterCache
+from hookline.summary.writer_cache import SCOPE
+
+if TYPE_CHECKING:
+    from hookline.coordination import Coordinator
+    from hookline.session import Session
+
+_logger = logging.getLogger(__name__)
+
+_PLAIN = bool | int | float | str | None
+
+
+class SinkHook(SessionRunHook):
+    """Gives sinks the summaries that the session's hooks write, and hyperparameters to them and TensorBoard.
+
+    `MonitoredTrainingSession(sinks=...)` and `Loop.run(sinks=...)` add this hook; other sessions take it among their hooks.
+    The sinks get what is written with the writers that hooks, and `session.summary_writer`, take from `FileWriterCache`. The
+    tags from a directory below `output_dir`, such as an evaluation's, begin with its name. Of processes that run in step
+    the chief writes. Runs `begin`, `after_create_session`, which opens the sinks, `on_exception` and `after_close`, which
+    closes them.
+
+    Args:
+        sinks: The sinks. Each serves one session at a time.
+        output_dir: The directory for summaries. With None, no hyperparameters go to TensorBoard, and some sinks require a
+            path of their own.
+        hparams: Hyperparameters: numbers, flags, text, None, and lists of them, in a dict, nested if you like, or a
+            dataclass. The names of nested ones have slashes.
+
+    Attributes:
+        sinks: The sinks.
+
+    Raises:
+        TypeError: A sink is none, or a hyperparameter is something else.
+        RuntimeError: From `begin`: a sink serves another session.
+        Exception: From `after_create_session`: a sink cannot begin. A full disk, and a server that is away, only cost
+            summaries.
+
+    Example:
+        >>> SinkHook([], hparams={"rate": 0.1, "schedule": print})
+        Traceback (most recent call last):
+        ...
+        TypeError: SinkHook requires numbers, flags, text, None or lists of them as hparams, got <built-in function ...
+
+    References:
+        None in `tf.train`.
+    """
+
+    def __init__(
+        self,
+        sinks: Iterable[Sink] = (),
+        output_dir: str | os.PathLike[str] | None = None,
+        hparams: Any = None,
+    ) -> None:
+        self.sinks = arguments.several("SinkHook", "sinks", sinks, optional=True)
+        for sink in self.sinks:
+            if not isinstance(sink, Sink):
+                advice = f" Call it: {sink.__name__}()." if isinstance(sink, type) else ""
+                raise TypeError(f"SinkHook requires objects of a subclass of Sink as sinks, got {sink!r}.{advice}")
+        self._output_dir = arguments.path("SinkHook", "output_dir", output_dir, optional=True)
+        self._hparams = _flat(hparams)
+        self._feeding: Feeding | None = None
+        self._is_told = self._has_failed = False
+
+    def begin(self) -> None:
+        """Follows the writers that this session's hooks take."""
+        require_global_step(self)
+        self._is_told = self._has_failed = False
+        scope = SCOPE.get()
+        if scope is None and self.sinks:
+            _logger.warning("SinkHook gives its sinks nothing: it rides along on no monitored session.")
+        elif peers.speaks() and scope is not None:
+            self._feeding = Feeding(self.sinks, self._output_dir, scope.strict)
+            FileWriterCache.follow(scope, self._feeding)
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Opens the sinks at the step of the session, and writes the hyperparameters."""
+        if self._hparams and self._output_dir and not self._is_told:
+            from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+
+            shown = {
+                name: value if isinstance(value, bool | int | float | str) else str(value)
+                for name, value in self._hparams.items()
+            }
+            writer = FileWriterCache.get(self._output_dir)
+            writer.add_summary(hparams_pb(shown, start_time_secs=clock.time()), session.global_step)
+        if self._feeding is not None:
+            is_new = not self._is_told and not session.origin.startswith("restored")
+            self._feeding.begin(session.global_step, self._hparams, is_new)
+        self._is_told = True
+
+    def on_exception(self, session: Session, exception: BaseException) -> None:
+        """Notes that the training has failed."""
+        self._has_failed = True
+
+    def after_close(self) -> None:
+        """Closes the sinks.
+
+        Raises:
+            UnknownError: A sink has failed, and the session is strict.
+        """
+        feeding, self._feeding = self._feeding, None
+        if feeding is not None:
+            feeding.close(self._has_failed)
+
+
+def _flat(hparams: Any, name: str = "") -> dict[str, Any]:
+    """Returns hyperparameters by name."""
+    if hparams is None and not name:
+        return {}
+    if dataclasses.is_dataclass(hparams) and not isinstance(hparams, type):
+        hparams = {field.name: getattr(hparams, field.name) for field in dataclasses.fields(hparams)}
+    if isinstance(hparams, Mapping):
+        found: dict[str, Any] = {}
+        for key, part in hparams.items():
+            found |= _flat(part, f"{name}/{key}" if name else str(key))
+        return found
+    if not name:
+        raise TypeError(
+            f"SinkHook requires a dict or a dataclass as hparams, got {hparams!r}. vars(arguments) is one of argparse's."
+        )
+    return {name: _plain(name, hparams)}
+
+
+def _plain(name: str, value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, list | tuple):
+        return [_plain(name, item) for item in value]
+    if not isinstance(value, _PLAIN):
+        raise TypeError(
+            f"SinkHook requires numbers, flags, text, None or lists of them as hparams, got {value!r} as {name!r}. Give a "
+            f"name or a number in its place, or leave it out."
+        )
+    return value

@@ -1,0 +1,48 @@
+"""Csv: scalars in a table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Sequence
+
+from hookline.sinks.line_file import LineFile
+from hookline.sinks.sink import Point
+
+
+class Csv(LineFile):
+    """Writes scalars to a CSV file with the columns `step`, `tag`, `value` and `time` (seconds since the epoch).
+
+    NaN and infinities are `nan`, `inf` and `-inf`, as pandas and NumPy read them. It goes on as `JsonLines` does.
+
+    Args:
+        path: The file; `scalars.csv` in the session's directory for summaries by default.
+
+    Raises:
+        InvalidArgumentError: When the session begins: it has no directory for summaries, and there is no path.
+        FailedPreconditionError: When the session begins: the file is not one of these.
+
+    Example:
+        >>> import hookline as hl, numpy as np, os, tempfile
+        >>> def train_step(w, batch):
+        ...     return w + batch.mean(), {"loss": 1 / w}
+        >>> loop = hl.train.Loop(train_step, 2.0, hl.data.arrays(np.ones(3), batch_size=1))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = loop.run(folder, sinks=[Csv()], progress=False)
+        ...     print([line.split(",")[:3] for line in open(os.path.join(folder, "scalars.csv"))])
+        [['step', 'tag', 'value'], ['1', 'loss', '0.5']]
+    """
+
+    name = "scalars.csv"
+    header = b"step,tag,value,time\n"
+    begins_with = re.compile(rb"(?P<step>\d*),")
+
+    def lines(self, points: Sequence[Point]) -> Iterator[str]:
+        """Returns the rows of scalars."""
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        for point in points:
+            step = "" if point.step is None else point.step
+            rows.writerow((step, " ".join(point.tag.splitlines()), point.value, f"{point.time:.6f}"))
+        yield text.getvalue()

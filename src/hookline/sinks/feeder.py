@@ -1,0 +1,232 @@
+"""Feeder: a sink's queue and its thread, and what happens while the sink fails."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from hookline import clock, errors
+from hookline.sinks.points import Written
+from hookline.sinks.sink import Point, Sink, Start
+from hookline.summary.outage import Outage
+
+_GATHER_SECS = 1.0
+_SYNC_SECS = 10.0
+_MOST_WAITING, _MOST_BYTES = 10_000, 64 << 20
+_PASSING = (errors.ResourceExhaustedError, errors.UnavailableError, errors.DeadlineExceededError)
+
+_logger = logging.getLogger(__name__)
+
+
+class Feeder:
+    """Gives a sink what a session writes, from a thread of its own, about once a second.
+
+    Args:
+        sink: The sink.
+        strict: Whether its failures are raised where the session writes.
+    """
+
+    def __init__(self, sink: Sink, strict: bool) -> None:
+        self._sink, self._strict = sink, strict
+        self._who = type(sink).__name__
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._queue: deque[Written | Start] = deque()
+        self._bytes = self._dropped = 0
+        self._syncing: list[threading.Event] = []
+        self._synced = threading.Event()
+        self._synced.set()
+        self._wake, self._hurry = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+        self._start: Start | None = None  # Has still to be opened so.
+        self._is_open = self._is_closing = self._training_failed = False
+        self._left_out: set[str] = set()
+        self._failure: BaseException | None = None
+        self._outage = Outage("Summaries", "it takes them again")
+
+    def begin(self, start: Start) -> None:
+        """Opens the sink; after a recovery, behind what was written before it.
+
+        Raises:
+            Exception: It cannot be opened, and not because a disk is full or a server away.
+        """
+        if start.hparams:
+            self._leave_out({"hparams"})
+        if self._thread is not None:
+            with self._lock:
+                self._queue.append(start)
+            self._wake.set()
+            return
+        self._start = start
+        try:
+            self._open()
+        except OSError as error:
+            if self._strict or not _may_pass(error):
+                raise errors.from_os_error(error, f"{self._who} cannot begin") from error
+            self._outage.begin(self._explained(error), lost=0)
+        self._thread = threading.Thread(target=self._work, name=f"hookline-sink:{self._who}", daemon=True)
+        self._thread.start()
+        atexit.register(self.close, failed=True)
+
+    def put(self, written: Written) -> None:
+        """Queues a summary; never waits.
+
+        Raises:
+            UnknownError: The session is strict, and the sink has failed.
+        """
+        if self._failure is not None and self._strict:
+            raise self._explained(self._failure) from self._failure
+        if os.getpid() != self._process:
+            return  # In a fork, the parent writes.
+        with self._lock:
+            if len(self._queue) < _MOST_WAITING and self._bytes + len(written.payload) <= _MOST_BYTES:
+                self._queue.append(written)
+                self._bytes += len(written.payload)
+                is_first = False
+            else:
+                self._dropped += 1
+                is_first = self._dropped == 1 and not self._outage.under_way
+        if is_first:
+            _logger.warning(
+                "%s takes summaries more slowly than they come, and %d wait for it. What comes while so many do is lost, "
+                "and counted at the end of the session.",
+                self._who,
+                len(self._queue),
+            )
+        self._wake.set()
+
+    def sync(self) -> None:
+        """Returns when the sink has what was put so far, and has flushed it; without, if it fails or takes too long."""
+        if self._thread is None or os.getpid() != self._process:
+            return
+        with self._lock:
+            if self._is_closing or not self._synced.is_set():  # Who has waited in vain does not wait again.
+                return
+            self._synced = done = threading.Event()
+            self._syncing.append(done)
+        self._hurry.set()
+        self._wake.set()
+        if not clock.Clock().wait(done, _SYNC_SECS):
+            _logger.warning(
+                "%s has not written in %g s what came before a checkpoint. The program goes on.", self._who, _SYNC_SECS
+            )
+
+    def close(self, failed: bool) -> None:
+        """Gives the sink the rest and closes it; may be repeated.
+
+        Raises:
+            UnknownError: The session is strict, and the sink has failed.
+        """
+        thread, self._thread = self._thread, None
+        if thread is None or os.getpid() != self._process:
+            return
+        atexit.unregister(self.close)
+        with self._lock:
+            self._training_failed, self._is_closing = failed, True
+        self._hurry.set()
+        self._wake.set()
+        thread.join(self._sink.close_secs)
+        if thread.is_alive():
+            _logger.warning(
+                "%s was not done in %g s. Summaries that still wait for it, and are lost if the process ends now: %d.",
+                self._who,
+                self._sink.close_secs,
+                len(self._queue),
+            )
+        if self._strict and self._failure is not None:
+            raise self._explained(self._failure) from self._failure
+
+    def _work(self) -> None:
+        # Real time, even under a fake clock: a sink must not advance the time of a test.
+        real_time = clock.Clock()
+        while not self._is_closing:
+            self._wake.wait()
+            real_time.wait(self._hurry, _GATHER_SECS)
+            self._wake.clear()
+            self._hurry.clear()
+            with self._lock:
+                syncing, self._syncing = self._syncing, []
+            if not self._outage.under_way or self._outage.is_time_to_try:
+                self._give()
+                if syncing and not self._outage.under_way:
+                    self._attempt(self._sink.flush)
+            for done in syncing:
+                done.set()
+        self._give()
+        self._end()
+
+    def _end(self) -> None:
+        if self._is_open:
+            self._attempt(lambda: self._sink.close(self._training_failed))
+        with self._lock:
+            lost = self._outage.total + self._outage.lost + self._dropped + len(self._queue)
+            for done in self._syncing:
+                done.set()
+        if lost:
+            _logger.warning("%s: summaries lost in this session: %d.", self._who, lost)
+
+    def _give(self) -> None:
+        """Gives the sink what waits, until nothing does or it fails."""
+        while True:
+            if self._start is not None and not self._attempt(self._open):
+                return
+            entries = self._taken()
+            if not entries and self._start is None:
+                return
+            points = self._taken_apart(entries)
+            if points and not self._attempt(lambda points=points: self._sink.write(points), len(entries)):
+                return
+
+    def _open(self) -> None:
+        assert self._start is not None, "There is something to open."
+        self._sink.open(self._start)
+        self._start, self._is_open = None, True
+
+    def _taken(self) -> list[Written]:
+        """Takes from the queue what comes before the next start, and that start."""
+        taken: list[Written] = []
+        with self._lock:
+            while self._queue and self._start is None:
+                entry = self._queue.popleft()
+                if isinstance(entry, Start):
+                    self._start = entry
+                else:
+                    taken.append(entry)
+                    self._bytes -= len(entry.payload)
+        return taken
+
+    def _taken_apart(self, entries: Iterable[Written]) -> list[Point]:
+        points = [point for entry in entries for point in entry.points()]
+        self._leave_out({point.kind for point in points})
+        return [point for point in points if point.kind in self._sink.takes]
+
+    def _leave_out(self, kinds: set[str]) -> None:
+        if new := kinds - self._sink.takes - self._left_out:
+            self._left_out |= new
+            _logger.info("%s takes no %s: left out there.", self._who, " and no ".join(sorted(new)))
+
+    def _attempt(self, call: Callable[[], None], count: int = 0) -> bool:
+        """Calls a function of the sink; returns whether it did not raise, and counts what is lost if it did."""
+        try:
+            call()
+        except BaseException as error:
+            self._failure = error
+            self._outage.begin(self._explained(error), count)
+            _logger.debug("%s has raised this:", self._who, exc_info=error)
+            return False
+        if self._outage.under_way:
+            self._outage.end(f"{self._who} goes on.")
+        return True
+
+    def _explained(self, error: BaseException) -> errors.OpError:
+        reason = f"{type(error).__name__}: {error}".rstrip(".: ")
+        return errors.UnknownError(None, None, f"{self._who} has failed with {reason}.")
+
+
+def _may_pass(error: OSError) -> bool:
+    """Returns whether it may go better the next time: a full disk, a server that is away."""
+    return isinstance(error, ConnectionError | TimeoutError) or isinstance(errors.from_os_error(error, ""), _PASSING)
