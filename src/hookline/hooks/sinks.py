@@ -74,6 +74,8 @@ class SinkHook(SessionRunHook):
             if not isinstance(sink, Sink):
                 advice = f" Call it: {sink.__name__}()." if isinstance(sink, type) else ""
                 raise TypeError(f"SinkHook requires objects of a subclass of Sink as sinks, got {sink!r}.{advice}")
+            if type(sink).write is Sink.write:
+                raise TypeError(f"SinkHook requires sinks with a method write(points), and {type(sink).__name__} has none.")
         self._output_dir = arguments.path("SinkHook", "output_dir", output_dir, optional=True)
         self._hparams = _flat(hparams)
         self._feeding: Feeding | None = None

@@ -14,7 +14,7 @@ from hookline.sinks.sink import Point
 class Csv(LineFile):
     """Writes scalars to a CSV file with the columns `step`, `tag`, `value` and `time` (seconds since the epoch).
 
-    NaN and infinities are `nan`, `inf` and `-inf`, as pandas and NumPy read them. It goes on as `JsonLines` does.
+    NaN and infinities are `nan`, `inf` and `-inf`, as Python and NumPy read them. It goes on as `JsonLines` does.
 
     Args:
         path: The file; `scalars.csv` in the session's directory for summaries by default.

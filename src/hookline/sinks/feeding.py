@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import weakref
@@ -13,8 +12,6 @@ from hookline import clock
 from hookline.sinks.feeder import Feeder
 from hookline.sinks.points import Written
 from hookline.sinks.sink import Sink, Start
-
-_logger = logging.getLogger(__name__)
 
 _serving: weakref.WeakSet[Sink] = weakref.WeakSet()
 _lock = threading.Lock()
@@ -36,11 +33,10 @@ class Feeding:
         self._folder = None if folder is None else os.path.realpath(folder)
         self._sinks = tuple(sinks)
         with _lock:
-            for sink in self._sinks:
-                if sink in _serving:
+            for place, sink in enumerate(self._sinks):
+                if sink in _serving or any(sink is other for other in self._sinks[:place]):
                     raise RuntimeError(
-                        f"The {type(sink).__name__} serves another session, or is given twice: each takes a sink of its "
-                        f"own."
+                        f"The {type(sink).__name__} serves another session, or is given twice. Give each a sink of its own."
                     )
             _serving.update(self._sinks)
         self._feeders = [Feeder(sink, strict) for sink in self._sinks]

@@ -99,7 +99,7 @@ class Sink:
         Raises:
             Exception: They are lost.
         """
-        raise NotImplementedError(f"{type(self).__name__} requires a method write(points).")
+        raise NotImplementedError
 
     def flush(self) -> None:
         """Returns when what was written will survive; called before a checkpoint is committed."""

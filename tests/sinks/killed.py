@@ -1,0 +1,24 @@
+"""Trains to step 11 with both files and is killed there, after the checkpoint of step 6; the folder is its argument."""
+
+import os
+import signal
+import sys
+import time
+
+from tests.sinks.conftest import read_csv, train
+
+import hookline as hl
+from hookline.sinks import Csv, JsonLines
+
+
+class Kill(hl.train.SessionRunHook):
+    trigger = hl.train.at_steps(11)
+
+    def on_trigger(self, firing):
+        firing.context.settle()  # What was asked for has been written to the sinks.
+        while read_csv(os.path.join(sys.argv[1], "scalars.csv"))[-1][0] < 9:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+train(sys.argv[1], 20, [Csv(), JsonLines()], hooks=[Kill()])
