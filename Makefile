@@ -1,6 +1,6 @@
 # Each target sets up what it needs; a second call starts at once. PYTHON=... chooses the interpreter of a new .venv.
 .DEFAULT_GOAL := test
-.PHONY: demo demo-text demo-in-step demo-workers test test-all test-distributed test-in-step test-in-step-all test-power test-browser leaks crash resume conformance conformance-scripts mutations lint bench bench-quick bench-peers bench-more compare
+.PHONY: demo demo-text demo-in-step demo-workers test test-all test-distributed test-in-step test-in-step-all test-power test-browser test-sinks leaks crash resume conformance conformance-scripts mutations lint bench bench-quick bench-peers bench-more compare
 
 RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do $$p $(RECENT) 2>/dev/null && echo $$p && break; done)
@@ -12,6 +12,7 @@ PEERS_PYTHON ?= .venv-peers/bin/python
 BENCH_READY := .venv/.hookline-bench-ready
 TF_SCRIPTS_PYTHON ?= .venv-tf215/bin/python
 BROWSER_READY := .venv/.hookline-browser-ready
+SINKS_READY := .venv/.hookline-sinks-ready
 
 # What is compiled once is read from the disk the next time.
 demo demo-text demo-in-step demo-workers: export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.venv/jax-cache
@@ -58,6 +59,10 @@ test-in-step-all: $(READY)
 # With PICTURE=docs/tensorboard.png it draws the picture of the docs too.
 test-browser: $(BROWSER_READY)
 	@HOOKLINE_PICTURE="$(PICTURE)" $(PYTEST) tests/browser -m browser
+
+# With the clients of Weights & Biases and of MLflow, offline.
+test-sinks: $(SINKS_READY)
+	@$(PYTEST) tests/sinks src/hookline/sinks
 
 leaks: $(READY)
 	@HOOKLINE_SESSIONS=1000 $(PYTEST) -s tests/monitored/test_leaks.py
@@ -147,4 +152,8 @@ $(BENCH_READY): $(READY)
 
 $(BROWSER_READY): $(READY)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[browser]' -c constraints.txt
+	@touch $@
+
+$(SINKS_READY): $(READY)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[wandb,mlflow]' -c constraints.txt
 	@touch $@

@@ -51,6 +51,7 @@ HOOKS = {
     "NanTensorHook, skip": lambda tmp_path: hooks.NanTensorHook("loss", on_nan="skip"),
     "NanTensorHook, rollback": lambda tmp_path: hooks.NanTensorHook("loss", on_nan="rollback", saver=Saver()),
     "WatchdogHook": lambda tmp_path: hooks.WatchdogHook(timeout_secs=3600, stop=True),
+    "SinkHook": lambda tmp_path: hooks.SinkHook(output_dir=str(tmp_path), hparams={"rate": 0.1}),
     "ProfilerHook": lambda tmp_path: hooks.ProfilerHook(save_steps=4, output_dir=str(tmp_path), show_memory=True),
     "ProfilerHook, secs": lambda tmp_path: hooks.ProfilerHook(save_secs=3600, output_dir=str(tmp_path)),
     "ProgressHook": lambda tmp_path: hooks.ProgressHook({"the loss": "loss"}, last_step=8),

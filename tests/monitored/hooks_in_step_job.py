@@ -75,6 +75,13 @@ def summary_saver(model):
 
 
 @case
+def sinks(model):
+    table = Path(model.folder, "scalars.csv")
+    saver, _ = summary_saver(model)
+    return [train.SinkHook([hl.sinks.Csv()], model.folder), *saver], lambda: len(table.read_text().splitlines()) - 1
+
+
+@case
 def summary_at_end(model):
     return [train.SummaryAtEndHook(model.folder)], lambda: None
 

@@ -9,7 +9,7 @@ from tests import in_step
 
 JOB = Path(__file__).parent / "hooks_in_step_job.py"
 FULL, SKIPPED = [20, 4898.0], [20, 4705.0]
-WRITES = {"step_counter", "summary_saver", "summary_at_end", "profiler", "checkpoint_saver"}
+WRITES = {"step_counter", "summary_saver", "sinks", "summary_at_end", "profiler", "checkpoint_saver"}
 LOGS = {"logging_tensor", "step_counter", "profiler", "checkpoint_saver", "nan_stop", "nan_skip"}
 TELLS = {
     "feed_fn": [6.0, 6.0],
@@ -36,7 +36,7 @@ def said(of):
 
 def test_there_is_a_case_for_each_hook(found):
     assert found[0].keys() == found[1].keys()
-    assert len(found[0]) == 15
+    assert len(found[0]) == 16
 
 
 @pytest.mark.parametrize(

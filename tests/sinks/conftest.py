@@ -34,7 +34,9 @@ def train(folder: Any, last_step: int, sinks: Any, hooks: Any = (), **arguments:
     settings = {"save_summaries_steps": 2, "progress": False, "log_step_count_steps": None, **arguments}
     if folder is not None:
         settings.setdefault("save_checkpoint_steps", 6)
-    return loop.run(None if folder is None else os.fspath(folder), last_step, sinks=sinks, hooks=[evaluate, *hooks], **settings)
+    return loop.run(
+        None if folder is None else os.fspath(folder), last_step, sinks=sinks, hooks=[evaluate, *hooks], **settings
+    )
 
 
 def losses(last_step: int) -> list[tuple[int, str, float]]:

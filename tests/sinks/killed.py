@@ -16,7 +16,8 @@ class Kill(hl.train.SessionRunHook):
 
     def on_trigger(self, firing):
         firing.context.settle()  # What was asked for has been written to the sinks.
-        while read_csv(os.path.join(sys.argv[1], "scalars.csv"))[-1][0] < 9:
+        table, saved = os.path.join(sys.argv[1], "scalars.csv"), os.path.join(sys.argv[1], "model.ckpt-6")
+        while max(read_csv(table), default=(0,))[0] < 9 or hl.train.latest_checkpoint(sys.argv[1]) != saved:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -54,7 +54,9 @@ def test_numbers_that_are_none_are_valid_in_both(tmp_path):
 def test_json_lines_hold_text_and_histograms(tmp_path):
     sink = JsonLines(tmp_path / "own.jsonl")
     sink.open(Start(None, 0, {}, is_new=True))
-    sink.write([Point("text", "note", 3, 1.0, "a\nb"), Point("histogram", "w", 3, 1.0, Histogram(0.5, [1.0, 2.0], [3, 4]))])
+    sink.write(
+        [Point("text", "note", 3, 1.0, "a\nb"), Point("histogram", "w", 3, 1.0, Histogram(0.5, [1.0, 2.0], [3, 4]))]
+    )
     sink.close(failed=False)
     assert read_json(tmp_path / "own.jsonl") == [
         {"step": 3, "tag": "note", "value": "a\nb", "time": 1.0, "kind": "text"},
@@ -108,9 +110,10 @@ def test_going_back_leaves_the_old_file_or_the_new_one(sink, tmp_path, monkeypat
     def killed(old, new):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched:
         patched.setattr(durable, "rename", killed)
-        sink.open(start(tmp_path, 2))
+        with pytest.raises(KeyboardInterrupt):
+            sink.open(start(tmp_path, 2))
     assert steps(sink, tmp_path) == [1, 2, 3, 4]
     sink.open(start(tmp_path, 2))
     assert steps(sink, tmp_path) == [1, 2]

@@ -77,7 +77,9 @@ def test_all_that_hooks_write_goes_to_all_sinks_and_the_evaluation_has_its_name(
 def test_a_killed_run_goes_on_with_the_lines_of_one_that_was_left_alone(tmp_path, environment):
     script = Path(__file__).with_name("killed.py")
     root = os.fspath(script.parents[2])
-    killed = python.run(script, tmp_path, env=environment(writes=False) | {"PYTHONPATH": f"{root}{os.pathsep}{root}/src"})
+    killed = python.run(
+        script, tmp_path, env=environment(writes=False) | {"PYTHONPATH": f"{root}{os.pathsep}{root}/src"}
+    )
     assert killed.returncode == -9, killed.stderr
     assert max(read_csv(tmp_path / "scalars.csv"))[0] >= 9, "later than the checkpoint, which is of step 6"
     for name in ("scalars.csv", "points.jsonl"):

@@ -31,16 +31,16 @@ _PLAIN = bool | int | float | str | None
 class SinkHook(SessionRunHook):
     """Gives sinks the summaries that the session's hooks write, and hyperparameters to them and TensorBoard.
 
-    `MonitoredTrainingSession(sinks=...)` and `Loop.run(sinks=...)` add this hook; other sessions take it among their hooks.
-    The sinks get what is written with the writers that hooks, and `session.summary_writer`, take from `FileWriterCache`. The
-    tags from a directory below `output_dir`, such as an evaluation's, begin with its name. Of processes that run in step
-    the chief writes. Runs `begin`, `after_create_session`, which opens the sinks, `on_exception` and `after_close`, which
-    closes them.
+    `MonitoredTrainingSession(sinks=...)` and `Loop.run(sinks=...)` add this hook; other sessions take it among their
+    hooks. The sinks get what is written with the writers that hooks, and `session.summary_writer`, take from
+    `FileWriterCache`. The tags from a directory below `output_dir`, such as an evaluation's, begin with its name. Of
+    processes that run in step the chief writes. Runs `begin`, `after_create_session`, which opens the sinks,
+    `on_exception` and `after_close`, which closes them.
 
     Args:
         sinks: The sinks. Each serves one session at a time.
-        output_dir: The directory for summaries. With None, no hyperparameters go to TensorBoard, and some sinks require a
-            path of their own.
+        output_dir: The directory for summaries. With None, no hyperparameters go to TensorBoard, and some sinks require
+            a path of their own.
         hparams: Hyperparameters: numbers, flags, text, None, and lists of them, in a dict, nested if you like, or a
             dataclass. The names of nested ones have slashes.
 
@@ -75,7 +75,9 @@ class SinkHook(SessionRunHook):
                 advice = f" Call it: {sink.__name__}()." if isinstance(sink, type) else ""
                 raise TypeError(f"SinkHook requires objects of a subclass of Sink as sinks, got {sink!r}.{advice}")
             if type(sink).write is Sink.write:
-                raise TypeError(f"SinkHook requires sinks with a method write(points), and {type(sink).__name__} has none.")
+                raise TypeError(
+                    f"SinkHook requires sinks with a method write(points), and {type(sink).__name__} has none."
+                )
         self._output_dir = arguments.path("SinkHook", "output_dir", output_dir, optional=True)
         self._hparams = _flat(hparams)
         self._feeding: Feeding | None = None
@@ -136,7 +138,7 @@ def _flat(hparams: Any, name: str = "") -> dict[str, Any]:
         return found
     if not name:
         raise TypeError(
-            f"SinkHook requires a dict or a dataclass as hparams, got {hparams!r}. vars(arguments) is one of argparse's."
+            f"SinkHook requires a dict or a dataclass as hparams, got {hparams!r}. Of argparse, give vars(...)."
         )
     return {name: _plain(name, hparams)}
 
@@ -148,7 +150,7 @@ def _plain(name: str, value: Any) -> Any:
         return [_plain(name, item) for item in value]
     if not isinstance(value, _PLAIN):
         raise TypeError(
-            f"SinkHook requires numbers, flags, text, None or lists of them as hparams, got {value!r} as {name!r}. Give a "
-            f"name or a number in its place, or leave it out."
+            f"SinkHook requires numbers, flags, text, None or lists of them as hparams, got {value!r} as {name!r}. "
+            f"Give a name or a number in its place, or leave it out."
         )
     return value

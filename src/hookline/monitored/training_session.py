@@ -66,9 +66,10 @@ def MonitoredTrainingSession(
 ) -> MonitoredSession:
     """Returns a monitored session that counts steps, writes summaries, saves checkpoints, restores and recovers.
 
-    A chief has its hooks in this order: with sinks or hyperparameters a `SinkHook`; `chief_only_hooks`; with a directory for summaries a `StepCounterHook` and a
-    `SummarySaverHook`; with a `checkpoint_dir` a `CheckpointSaverHook`; then `hooks`. A worker has only `hooks`, and
-    waits until the chief has made the model ready. With a `Cluster`, each has a `StalenessHook` before `hooks`.
+    A chief has its hooks in this order: with sinks or hyperparameters a `SinkHook`; `chief_only_hooks`; with a
+    directory for summaries a `StepCounterHook` and a `SummarySaverHook`; with a `checkpoint_dir` a
+    `CheckpointSaverHook`; then `hooks`. A worker has only `hooks`, and waits until the chief has made the model ready.
+    With a `Cluster`, each has a `StalenessHook` before `hooks`.
 
     In processes that run in step (`hookline launch --in-step`) each has all hooks of the chief, and `is_chief` has no
     effect: process 0 is the chief. What hooks of the library write and log is the chief's. A hook in `chief_only_hooks`
@@ -107,8 +108,8 @@ def MonitoredTrainingSession(
         steps_per_run: How many steps `run` makes at most, in one compiled loop. It ends where a hook is due, at a stop,
             a save, and with the data. Only runs that advance the global step hold several: a program that takes its
             batches from iterators, and nothing else. What they fetch has a row for each step.
-        sinks: Where the chief's summaries go beside TensorBoard's files, or instead of them where there is no directory for
-            those: `hookline.sinks.Csv()`, ...
+        sinks: Where the chief's summaries go beside TensorBoard's files, or instead of them where there is no directory
+            for those: `hookline.sinks.Csv()`, ...
         hparams: Hyperparameters, for sinks and for TensorBoard, as of `SinkHook`.
 
     Example:
@@ -124,7 +125,8 @@ def MonitoredTrainingSession(
 
     References:
         `tf.train.MonitoredTrainingSession`. Differences: both cadences of a kind may be given; `recovery`,
-        `restore`, `strict_events`, `on_preemption`, `steps_per_run`, `sinks` and `hparams`; one process at a time saves in a directory.
+        `restore`, `strict_events`, `on_preemption`, `steps_per_run`, `sinks` and `hparams`; one process at a time saves
+        in a directory.
     """
     for name, folder in (("checkpoint_dir", checkpoint_dir), ("summary_dir", summary_dir)):
         arguments.path("MonitoredTrainingSession", name, folder, optional=True)

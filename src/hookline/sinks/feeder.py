@@ -92,8 +92,8 @@ class Feeder:
                 is_first = self._dropped == 1 and not self._outage.under_way
         if is_first:
             _logger.warning(
-                "%s takes summaries more slowly than they come, and %d wait for it. What comes while so many do is lost, "
-                "and counted at the end of the session.",
+                "%s takes summaries more slowly than they come, and %d wait for it. What comes while so many do is "
+                "lost, and counted at the end of the session.",
                 self._who,
                 len(self._queue),
             )

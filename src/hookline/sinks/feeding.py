@@ -36,7 +36,7 @@ class Feeding:
             for place, sink in enumerate(self._sinks):
                 if sink in _serving or any(sink is other for other in self._sinks[:place]):
                     raise RuntimeError(
-                        f"The {type(sink).__name__} serves another session, or is given twice. Give each a sink of its own."
+                        f"The {type(sink).__name__} serves another session, or is given twice. Give each its own."
                     )
             _serving.update(self._sinks)
         self._feeders = [Feeder(sink, strict) for sink in self._sinks]
@@ -79,7 +79,7 @@ class Feeding:
 
 
 class _Follower:
-    """Stands behind a writer, or in the place of one where there is no directory. Its methods are that `FileWriter`'s."""
+    """Stands behind a writer, or in its place where there is no directory. Its methods are those of `FileWriter`."""
 
     def __init__(self, feeders: Sequence[Feeder], prefix: str) -> None:
         self._feeders, self._prefix = feeders, prefix

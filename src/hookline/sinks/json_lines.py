@@ -16,14 +16,14 @@ from hookline.sinks.sink import Histogram, Point, Start
 class JsonLines(LineFile):
     """Writes scalars, text, histograms and hyperparameters to a file with one JSON object a line.
 
-    A scalar is `{"step": 100, "tag": "loss", "value": 0.5, "time": 1790000000.0}`. Other points have a `"kind"` too, "text" or
-    "histogram", whose value is `{"least": ..., "limits": [...], "counts": [...]}`. Each start writes
-    `{"step": 0, "hparams": {...}, "time": ...}`. JSON has no NaN and no infinity: they are the strings "NaN", "Infinity"
-    and "-Infinity".
+    A scalar is `{"step": 100, "tag": "loss", "value": 0.5, "time": 1790000000.0}`. Other points have a `"kind"` too,
+    "text" or "histogram", whose value is `{"least": ..., "limits": [...], "counts": [...]}`. Each start writes
+    `{"step": 0, "hparams": {...}, "time": ...}`. JSON has no NaN and no infinity: they are the strings "NaN",
+    "Infinity" and "-Infinity".
 
-    Lines survive the end of the process, and a crash of the machine from the next checkpoint on. When a training goes on from
-    an earlier step, the lines of later steps are dropped, and so is a last line that a killed process has left half written.
-    Readers see the old file or the new one.
+    Lines survive the end of the process, and a crash of the machine from the next checkpoint on. When a training goes
+    on from an earlier step, the lines of later steps are dropped, and so is a last line that a killed process has left
+    half written. Readers see the old file or the new one.
 
     Args:
         path: The file; `points.jsonl` in the session's directory for summaries by default.
@@ -48,7 +48,6 @@ class JsonLines(LineFile):
     takes = frozenset({"scalar", "text", "histogram", "hparams"})
     name = "points.jsonl"
     begins_with = re.compile(rb'\{"step": (?P<step>\d+|null), "(?:tag|(?P<again>hparams))":')
-
 
     def open(self, start: Start) -> None:
         """Goes on where `start` says, and writes the hyperparameters."""

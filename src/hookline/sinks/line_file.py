@@ -19,9 +19,9 @@ _logger = logging.getLogger(__name__)
 class LineFile(Sink):
     """A file of lines; a subclass says how a line reads.
 
-    Written lines survive the end of the process, and a crash of the machine from the next checkpoint on. Where the session
-    goes on from an earlier step, the lines of later ones are dropped, and so is a last line that is not whole. Both are
-    done in a new file that takes the place of the old one.
+    Written lines survive the end of the process, and a crash of the machine from the next checkpoint on. Where the
+    session goes on from an earlier step, the lines of later ones are dropped, and so is a last line that is not whole.
+    Both are done in a new file that takes the place of the old one.
 
     Args:
         path: The file. By default it is in the session's directory for summaries.
@@ -133,8 +133,8 @@ class LineFile(Sink):
             raise errors.FailedPreconditionError(
                 None,
                 None,
-                f"{type(self).__name__} did not write '{self._path}', which begins with {first[:60]!r}. Give another path, "
-                f"or move that file.",
+                f"{type(self).__name__} did not write '{self._path}', which begins with {first[:60]!r}. Give another "
+                f"path, or move that file.",
             )
 
     def _stays(self, line: bytes, step: int) -> bool:

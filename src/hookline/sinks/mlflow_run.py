@@ -19,12 +19,12 @@ _PASSING = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED
 
 
 class Mlflow(Service):
-    """Sends scalars, text, images and hyperparameters to MLflow, by its client (extra `[mlflow]`, the package mlflow-skinny).
+    """Sends scalars, text, images and hyperparameters to MLflow, by its client (extra `[mlflow]`).
 
-    Scalars become metrics, hyperparameters become parameters, text and images become artifacts. A session that goes on goes on
-    with the same run and sends no point twice; those of a step that is made again keep their first value. The id of the run
-    is in `.mlflow.json` in the directory for summaries. A parameter of a run cannot change: a warning names those that
-    have.
+    Scalars become metrics, hyperparameters become parameters, text and images become artifacts. A session that goes on
+    goes on with the same run and sends no point twice; those of a step that is made again keep their first value. The
+    id of the run is in `.mlflow.json` in the directory for summaries. A parameter of a run cannot change: a warning
+    names those that have.
 
     Args:
         experiment: The experiment's name; it is made if there is none.

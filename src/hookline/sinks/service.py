@@ -18,9 +18,9 @@ _logger = logging.getLogger(__name__)
 class Service(Sink):
     """A service that only takes more and forgets nothing.
 
-    The id of the run, and to which step each tag was sent, are in a file in the directory for summaries. A session that goes on
-    there goes on with the same run, and leaves out what was sent. A training that begins at its first step begins a new
-    run.
+    The id of the run, and to which step each tag was sent, are in a file in the directory for summaries. A session that
+    goes on there goes on with the same run, and leaves out what was sent. A training that begins at its first step
+    begins a new run.
     """
 
     name = ""
@@ -91,8 +91,8 @@ class Service(Sink):
             durable.write(self._path, json.dumps({"run": self._run, "sent": self._sent}))
         except OSError as error:
             _logger.warning(
-                "%s goes on without '%s', which it could not write: after a restart, points may be sent twice, or to a new "
-                "run. %s",
+                "%s goes on without '%s', which it could not write: after a restart, points may be sent twice, or "
+                "to a new run. %s",
                 type(self).__name__,
                 self._path,
                 error,

@@ -14,8 +14,9 @@ class Point(NamedTuple):
         tag: Its name. That of an evaluation begins with the evaluation's name: `eval/loss`.
         step: The global step; None where it was written without one.
         time: Seconds since the epoch.
-        value: A float for a scalar, text for a text; the bytes of a PNG for an image, of a WAV for audio; a `Histogram`.
-            A scalar is the shortest number that is the same as 32-bit float, which is how summaries hold it.
+        value: A float for a scalar, text for a text; the bytes of a PNG for an image, of a WAV for audio; a
+            `Histogram`. A scalar is the shortest number that is the same as 32-bit float, which is how summaries hold
+            it.
     """
 
     kind: str
@@ -58,15 +59,15 @@ class Start(NamedTuple):
 class Sink:
     """Takes the summaries that the hooks of a session write. A subclass defines `write`, and what else it needs.
 
-    A session calls `open` before its first step, on its own thread: an error there is raised, unless it is a full disk or
-    a server that is away. All other calls come from one thread of the sink's own, one at a time, so no step waits for
-    them. If `write` raises, a WARNING says so, the training goes on, and its points are lost; the next ones are tried after
-    ten seconds. What comes meanwhile waits, up to 10,000 summaries or 64 MB. The end of the session says how many were
-    lost. A session with `strict_events=True` ends with the error.
+    A session calls `open` before its first step, on its own thread: an error there is raised, unless it is a full disk
+    or a server that is away. All other calls come from one thread of the sink's own, one at a time, so no step waits
+    for them. If `write` raises, a WARNING says so, the training goes on, and its points are lost; the next ones are
+    tried after ten seconds. What comes meanwhile waits, up to 10,000 summaries or 64 MB. The end of the session says
+    how many were lost. A session with `strict_events=True` ends with the error.
 
     Attributes:
-        takes: The kinds of points that `write` is given, and "hparams" if `open` does something with them. Of other kinds
-            one line in the log says that they are left out.
+        takes: The kinds of points that `write` is given, and "hparams" if `open` does something with them. Of other
+            kinds one line in the log says that they are left out.
         close_secs: How long the end of a session waits until the last points are written.
 
     Example:

@@ -16,14 +16,14 @@ _STEP = "global_step"
 class Wandb(Service):
     """Sends scalars, text, images, histograms and hyperparameters to Weights & Biases, by its client (extra `[wandb]`).
 
-    Each point has the global step as `global_step`, which is the x axis of all charts, for W&B's own count of steps only
-    goes up and evaluations may come late. A session that goes on goes on with the same run, by its id, and sends no point
-    twice; those of a step that is made again keep their first value. The id is in `.wandb.json` in the directory for
-    summaries.
+    Each point has the global step as `global_step`, which is the x axis of all charts, for W&B's own count of steps
+    only goes up and evaluations may come late. A session that goes on goes on with the same run, by its id, and sends
+    no point twice; those of a step that is made again keep their first value. The id is in `.wandb.json` in the
+    directory for summaries.
 
     Args:
-        **init: Arguments of `wandb.init`: `project`, `entity`, `name`, `mode="offline"`, ... A run that is live already is used,
-            and not ended.
+        **init: Arguments of `wandb.init`: `project`, `entity`, `name`, `mode="offline"`, ... A run that is live already
+            is used, and not ended.
 
     Raises:
         ImportError: The client is not installed.
