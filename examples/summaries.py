@@ -13,12 +13,12 @@ from sklearn.datasets import load_digits
 import hookline as hl
 from hookline import summary, train
 
-RATE = 8000
+FRAMES, RATE = 8000, 0.02
 
 
 def tone(loss):
     """A second of sound, the higher the larger the loss."""
-    return 0.5 * jnp.sin(2 * jnp.pi * 220 * (1 + loss) * jnp.arange(RATE) / RATE)
+    return 0.5 * jnp.sin(2 * jnp.pi * 220 * (1 + loss) * jnp.arange(FRAMES) / FRAMES)
 
 
 def report(loss, accuracy):
@@ -39,9 +39,9 @@ def build():
     summary.scalar("accuracy", accuracy)
     summary.histogram("weights", weights)
     summary.image("digit", hl.op(lambda w: w.T.reshape(10, 8, 8, 1), name="as_images")(weights), max_outputs=10)
-    summary.audio("tone", hl.op(tone)(loss)[None], RATE, max_outputs=1)
+    summary.audio("tone", hl.op(tone)(loss)[None], FRAMES, max_outputs=1)
     summary.text("report", hl.host_op(report)(loss, accuracy))
-    return train.Optimizer(optax.adam(0.02)).minimize(loss, global_step=step)
+    return train.Optimizer(optax.adam(RATE)).minimize(loss, global_step=step)
 
 
 def main():
@@ -51,7 +51,9 @@ def main():
     args = parser.parse_args()
     train_op = build()
     stop = train.StopAtStepHook(last_step=args.steps)
-    with train.MonitoredTrainingSession(summary_dir=args.logdir, save_summaries_steps=10, hooks=[stop]) as sess:
+    with train.MonitoredTrainingSession(
+        summary_dir=args.logdir, save_summaries_steps=10, hooks=[stop], hparams={"optimizer": "adam", "rate": RATE}
+    ) as sess:
         sess.summary_writer.add_graph(sess.graph)
         while not sess.should_stop():
             sess.run(train_op)

@@ -84,7 +84,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     folder, logdir = tmp_path_factory.mktemp("runs"), "runs/summaries"
     script = [sys.executable, str(ROOT / "examples" / "summaries.py"), "--logdir", logdir]
     subprocess.run(script, cwd=folder, check=True, timeout=300)
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", logdir, "--port", "0"]
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", "runs", "--port", "0"]
     with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None

@@ -81,3 +81,10 @@ def test_graph(page):
     assert page.wait(
         lambda: {"weights", "logits", "loss", "gradients", "optimizer"} <= set(page.texts("text.nodelabel"))
     )
+
+
+def test_hyperparameters_beside_the_last_values(page, values):
+    page.open("hparams")
+    wanted = {"optimizer", "adam", "rate", "0.020000", f"{values['accuracy'].simple_value:.5g}"}
+    assert page.wait(lambda: wanted <= set(page.texts(":not(:has(*))")))
+    del page.pictures["hparams"]  # The docs show summaries.

@@ -144,7 +144,7 @@ def test_a_writer_of_the_users_that_hooks_share_is_followed_until_the_session_en
 
 def test_all_kinds_of_summaries_are_taken_apart(tmp_path):
     class Taking(Noting):
-        takes = frozenset({"scalar", "text", "image", "audio", "histogram"})
+        takes = ("scalar", "text", "image", "audio", "histogram")
 
     step = hl.train.get_or_create_global_step()
     hl.summary.scalar("rate", hl.constant(0.1))
@@ -218,9 +218,14 @@ def test_wrong_arguments_say_what_to_do(arguments, error, message):
         train(None, 2, **{"sinks": [], **arguments})
 
 
-def test_a_sink_without_write_is_refused_at_once():
+def test_a_sink_without_write_or_with_another_kind_is_refused_at_once():
     class Empty(Sink):
         pass
 
+    class Odd(Noting):
+        takes = ("scalars",)
+
+    with pytest.raises(ValueError, match=r"Odd\.takes has 'scalars'; there are scalar, text"):
+        train(None, 2, [Odd()])
     with pytest.raises(TypeError, match=r"write\(points\), and Empty has none"):
         train(None, 2, [Empty()])

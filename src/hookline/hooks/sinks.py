@@ -15,7 +15,7 @@ from hookline.coordination import peers
 from hookline.hooks.base import SessionRunHook
 from hookline.hooks.lookup import require_global_step
 from hookline.sinks.feeding import Feeding
-from hookline.sinks.sink import Sink
+from hookline.sinks.sink import KINDS, Sink
 from hookline.summary import FileWriterCache
 from hookline.summary.writer_cache import SCOPE
 
@@ -71,13 +71,7 @@ class SinkHook(SessionRunHook):
     ) -> None:
         self.sinks = arguments.several("SinkHook", "sinks", sinks, optional=True)
         for sink in self.sinks:
-            if not isinstance(sink, Sink):
-                advice = f" Call it: {sink.__name__}()." if isinstance(sink, type) else ""
-                raise TypeError(f"SinkHook requires objects of a subclass of Sink as sinks, got {sink!r}.{advice}")
-            if type(sink).write is Sink.write:
-                raise TypeError(
-                    f"SinkHook requires sinks with a method write(points), and {type(sink).__name__} has none."
-                )
+            _check(sink)
         self._output_dir = arguments.path("SinkHook", "output_dir", output_dir, optional=True)
         self._hparams = _flat(hparams)
         self._feeding: Feeding | None = None
@@ -123,6 +117,18 @@ class SinkHook(SessionRunHook):
         feeding, self._feeding = self._feeding, None
         if feeding is not None:
             feeding.close(self._has_failed)
+
+
+def _check(sink: Any) -> None:
+    if not isinstance(sink, Sink):
+        advice = f" Call it: {sink.__name__}()." if isinstance(sink, type) else ""
+        raise TypeError(f"SinkHook requires objects of a subclass of Sink as sinks, got {sink!r}.{advice}")
+    name = type(sink).__name__
+    if type(sink).write is Sink.write:
+        raise TypeError(f"SinkHook requires sinks with a method write(points), and {name} has none.")
+    for kind in sink.takes:
+        if kind not in KINDS:
+            raise ValueError(f"SinkHook: {name}.takes has {kind!r}; there are {', '.join(KINDS)}.")
 
 
 def _flat(hparams: Any, name: str = "") -> dict[str, Any]:

@@ -33,6 +33,7 @@ class Feeder:
     def __init__(self, sink: Sink, strict: bool) -> None:
         self._sink, self._strict = sink, strict
         self._who = type(sink).__name__
+        self._takes = frozenset(sink.takes)
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._queue: deque[Written | Start] = deque()
@@ -202,10 +203,10 @@ class Feeder:
     def _taken_apart(self, entries: Iterable[Written]) -> list[Point]:
         points = [point for entry in entries for point in entry.points()]
         self._leave_out({point.kind for point in points})
-        return [point for point in points if point.kind in self._sink.takes]
+        return [point for point in points if point.kind in self._takes]
 
     def _leave_out(self, kinds: set[str]) -> None:
-        if new := kinds - self._sink.takes - self._left_out:
+        if new := kinds - self._takes - self._left_out:
             self._left_out |= new
             _logger.info("%s takes no %s: left out there.", self._who, " and no ".join(sorted(new)))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from hookline.sinks.feeder import Feeder
 from hookline.sinks.points import Written
 from hookline.sinks.sink import Sink, Start
 
-_serving: weakref.WeakSet[Sink] = weakref.WeakSet()
+_serving: set[int] = set()  # The ids of sinks: a user's may be equal to another.
 _lock = threading.Lock()
 
 
@@ -33,12 +32,13 @@ class Feeding:
         self._folder = None if folder is None else os.path.realpath(folder)
         self._sinks = tuple(sinks)
         with _lock:
+            ids = [id(sink) for sink in self._sinks]
             for place, sink in enumerate(self._sinks):
-                if sink in _serving or any(sink is other for other in self._sinks[:place]):
+                if id(sink) in _serving or id(sink) in ids[:place]:
                     raise RuntimeError(
                         f"The {type(sink).__name__} serves another session, or is given twice. Give each its own."
                     )
-            _serving.update(self._sinks)
+            _serving.update(ids)
         self._feeders = [Feeder(sink, strict) for sink in self._sinks]
 
     def begin(self, step: int, hparams: dict[str, Any], is_new: bool) -> None:
@@ -70,7 +70,7 @@ class Feeding:
             except Exception as failure:
                 failures.append(failure)
         with _lock:
-            _serving.difference_update(self._sinks)
+            _serving.difference_update(map(id, self._sinks))
         self._sinks = ()
         for other in failures[1:]:
             failures[0].add_note(f"Another sink failed too: {other}")

@@ -33,19 +33,19 @@ class JsonLines(LineFile):
         FailedPreconditionError: When the session begins: the file is not one of these.
 
     Example:
-        >>> import hookline as hl, json, numpy as np, os, tempfile
+        >>> import hookline as hl, json, numpy as np, pathlib, tempfile
         >>> def train_step(w, batch):
         ...     return w + batch.mean(), {"loss": 1 / w}
-        >>> loop = hl.train.Loop(train_step, 0.0, hl.data.arrays(np.ones(3), batch_size=1))
+        >>> loop = hl.train.Loop(train_step, np.float32(0), hl.data.arrays(np.ones(3), batch_size=1))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     _ = loop.run(folder, sinks=[JsonLines()], hparams={"rate": 0.1}, watch=None, progress=False)
-        ...     for line in open(os.path.join(folder, "points.jsonl")):
+        ...     for line in pathlib.Path(folder, "points.jsonl").read_text().splitlines():
         ...         print({name: value for name, value in json.loads(line).items() if name != "time"})
         {'step': 0, 'hparams': {'rate': 0.1}}
         {'step': 1, 'tag': 'loss', 'value': 'Infinity'}
     """
 
-    takes = frozenset({"scalar", "text", "histogram", "hparams"})
+    takes = ("scalar", "text", "histogram", "hparams")
     name = "points.jsonl"
     begins_with = re.compile(rb'\{"step": (?P<step>\d+|null), "(?:tag|(?P<again>hparams))":')
 

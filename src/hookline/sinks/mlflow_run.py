@@ -36,10 +36,10 @@ class Mlflow(Service):
         ImportError: The client is not installed.
 
     Example:
-        >>> sink = Mlflow("digits", tracking_uri="http://localhost:5000")  # doctest: +SKIP
+        `loop.run("runs/a", sinks=[Mlflow("digits", tracking_uri="http://localhost:5000")])`
     """
 
-    takes = frozenset({"scalar", "text", "image", "hparams"})
+    takes = ("scalar", "text", "image", "hparams")
     name = "mlflow"
 
     def __init__(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
+
+KINDS = ("scalar", "text", "image", "audio", "histogram", "hparams")
+"""What a sink may take."""
 
 
 class Point(NamedTuple):
@@ -78,13 +81,13 @@ class Sink:
         ...             print(point.step, point.tag, point.value)
         >>> def train_step(w, batch):
         ...     return w + batch.mean(), {"loss": 1 / (1 + w)}
-        >>> loop = hl.train.Loop(train_step, 0.0, hl.data.arrays(np.ones(4), batch_size=1))
+        >>> loop = hl.train.Loop(train_step, np.float32(0), hl.data.arrays(np.ones(4), batch_size=1))
         >>> _ = loop.run(sinks=[Show()], save_summaries_steps=2, progress=False)
         1 loss 1.0
         3 loss 0.33333334
     """
 
-    takes: Set[str] = frozenset({"scalar"})
+    takes: Collection[str] = ("scalar",)
     close_secs: float = 120.0
 
     def open(self, start: Start) -> None:

@@ -29,10 +29,10 @@ class Wandb(Service):
         ImportError: The client is not installed.
 
     Example:
-        >>> sink = Wandb(project="digits", mode="offline")  # doctest: +SKIP
+        `loop.run("runs/a", sinks=[Wandb(project="digits", mode="offline")])`
     """
 
-    takes = frozenset({"scalar", "text", "image", "histogram", "hparams"})
+    takes = ("scalar", "text", "image", "histogram", "hparams")
     name = "wandb"
 
     def __init__(self, **init: Any) -> None:
