@@ -76,9 +76,9 @@ def summary_saver(model):
 
 @case
 def sinks(model):
-    table = Path(model.folder, "scalars.csv")
-    saver, _ = summary_saver(model)
-    return [train.SinkHook([hl.sinks.Csv()], model.folder), *saver], lambda: len(table.read_text().splitlines()) - 1
+    table, (saver, _) = Path(model.folder, "scalars.csv"), summary_saver(model)
+    lines = lambda: len(table.read_text().splitlines()) if table.exists() else 0  # noqa: E731
+    return [train.SinkHook([hl.sinks.Csv()], model.folder), *saver], lines
 
 
 @case

@@ -56,6 +56,10 @@ def test_progress_is_shown_by_the_chief_alone(found):
     assert [each["progress"]["told"] for each in found] == [True, False]
 
 
+def test_a_sink_gets_what_was_written_from_the_chief_alone(found):
+    assert [each["sinks"]["told"] for each in found] == [5, 0], "a header and four rows"
+
+
 def test_a_nan_ends_both_at_the_same_step(found):
     one, other = (each["nan_raise"]["error"] for each in found)
     assert one == other

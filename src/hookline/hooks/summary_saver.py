@@ -138,7 +138,7 @@ class SummarySaverHook(SessionRunHook):
         """Opens the writer."""
         require_global_step(self)
         if self._given_writer is None:
-            self._writer = writer_of(self._output_dir)
+            self._writer = writer_of(self._output_dir) or self._writer
         if not self._writes:
             _logger.warning("SummarySaverHook writes nothing: it was given neither output_dir nor summary_writer.")
 

@@ -81,7 +81,7 @@ class Feeder:
         """
         if self._failure is not None and self._strict:
             raise self._explained(self._failure) from self._failure
-        if os.getpid() != self._process:
+        if self._is_closing or os.getpid() != self._process:
             return  # In a fork, the parent writes.
         with self._lock:
             if len(self._queue) < _MOST_WAITING and self._bytes + len(written.payload) <= _MOST_BYTES:
