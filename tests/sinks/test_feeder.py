@@ -192,12 +192,18 @@ def test_a_strict_session_ends_with_the_error(fed):
         (PermissionError(13, "Permission denied"), errors.PermissionDeniedError),
     ],
 )
-def test_a_sink_that_can_never_begin_is_an_error_at_once(fed, error, raised):
+def test_a_sink_that_can_never_begin_is_an_error_at_once(error, raised):
     def trouble(what):
         raise error
 
+    before, sink = Noting(), Noting(trouble)
+    feeding = Feeding([before, sink], None, strict=False)
     with pytest.raises(raised):
-        fed(Noting(trouble))
+        feeding.begin(0, {}, is_new=True)
+    feeding.close(failed=True)
+    put(feeding.named(""), 1)
+    assert before.calls == ["open 0", "close, failed"]
+    assert sink.calls == ["open 0"]
 
 
 def test_a_server_that_is_away_at_the_start_is_tried_again(fed, said):

@@ -83,6 +83,14 @@ def test_a_server_that_is_away_costs_the_points_and_not_the_training(tmp_path, s
     assert last == "WARNING: Mlflow: summaries lost in this session: 3."
 
 
+def test_a_run_that_is_no_more_is_an_error_that_names_the_file(tmp_path, store):
+    sink = Mlflow("mine", tracking_uri=store)
+    (tmp_path / ".mlflow.json").write_text('{"run": "00000000000000000000000000000000", "sent": {}}')
+    with pytest.raises(mlflow.MlflowException) as caught:
+        sink.open(Start(str(tmp_path), 4, {}, is_new=False))
+    assert ".mlflow.json has the run to go on with, 00000" in caught.value.__notes__[0]
+
+
 def test_a_store_that_cannot_be_is_an_error_at_the_start(tmp_path):
     with pytest.raises(mlflow.MlflowException):
         train(tmp_path, 4, [Mlflow("mine", tracking_uri="gopher://nowhere")])

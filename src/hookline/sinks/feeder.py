@@ -123,11 +123,11 @@ class Feeder:
             UnknownError: The session is strict, and the sink has failed.
         """
         thread, self._thread = self._thread, None
+        with self._lock:
+            self._training_failed, self._is_closing = failed, True
         if thread is None or os.getpid() != self._process:
             return
         atexit.unregister(self.close)
-        with self._lock:
-            self._training_failed, self._is_closing = failed, True
         self._hurry.set()
         self._wake.set()
         thread.join(self._sink.close_secs)

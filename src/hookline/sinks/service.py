@@ -59,7 +59,14 @@ class Service(Sink):
         if self._run is None:
             self._path = os.path.join(start.folder, f".{self.name}.json") if start.folder else None
             known, self._sent = (None, {}) if start.is_new else self._recalled()
-            self._run = self.connect(known, start)
+            try:
+                self._run = self.connect(known, start)
+            except Exception as error:
+                if known is not None:
+                    error.add_note(
+                        f"{self._path} has the run to go on with, {known}; without that file a new one begins."
+                    )
+                raise
             self._remember()
         self._before = dict(self._sent)
 
