@@ -276,7 +276,7 @@ class Loop:
             watch: The metric to watch for NaN; None for none.
             on_nan: What to do then, as of `NanTensorHook`: "raise", "stop", "skip" or "rollback".
             **keywords: Of `MonitoredTrainingSession`, by name: `save_checkpoint_secs` and `save_checkpoint_steps`,
-                `save_summaries_steps`, `log_step_count_steps`, `recovery`, `on_preemption`, ...
+                `save_summaries_steps`, `sinks`, `hparams`, `recovery`, `on_preemption`, ...
 
         Raises:
             TypeError: An unknown argument, or one of another kind.
@@ -300,8 +300,7 @@ class Loop:
             own.append(_MetricsLog(self.metrics, spaced(log_steps), in_rows=log_steps < steps_per_run))
         if self._counter is not None:
             own.append(self._counter)
-        keywords["sinks"] = arguments.several("Loop", "sinks", keywords.get("sinks"), optional=True)
-        if logdir is None and not keywords.get("summary_dir") and not keywords["sinks"]:
+        if logdir is None and not keywords.get("summary_dir") and not keywords.get("sinks"):
             steps = keywords.get("log_step_count_steps", 100)
             own += [StepCounterHook(every_n_steps=steps)] if steps else []
         else:
