@@ -25,7 +25,7 @@ from hookline.errors import NotFoundError
 T = TypeVar("T")
 
 # So much is read at once, or the largest leaf.
-_AT_ONCE_BYTES = 32 * 2**20
+AT_ONCE_BYTES = 32 * 2**20
 
 _logger = logging.getLogger(__name__)
 
@@ -147,9 +147,9 @@ def _read(
     }
     abstract = {leaf.name: leaves.abstract(leaf, places.get(leaf.name, anywhere)) for leaf in wanted}
     stored: dict[str, Any] = {}
-    at_once = max([_AT_ONCE_BYTES, *map(leaves.nbytes, wanted)])
+    at_once = max([AT_ONCE_BYTES, *map(leaves.nbytes, wanted)])
     once = {leaf.name: leaf for leaf in wanted if abstract[leaf.name] is not None}
-    for part in _in_parts(once.values(), at_once):
+    for part in in_parts(once.values(), at_once):
         read = orbax_io.read(os.path.abspath(directory), {name: abstract[name] for name in part}, at_once)
         placed = {name: leaves.on_device(part[name], array) for name, array in read.items()}
         stored |= jax.block_until_ready(placed)  # Until then they also take the host's memory.
@@ -182,7 +182,7 @@ def _not_what_was_saved(leaf: Leaf, directory: str) -> ValueError:
     )
 
 
-def _in_parts(wanted: Iterable[Leaf], at_once_bytes: int) -> Iterator[dict[str, Leaf]]:
+def in_parts(wanted: Iterable[Leaf], at_once_bytes: int) -> Iterator[dict[str, Leaf]]:
     """Yields the leaves that are read together: on the way they take twice their size in the host's memory."""
     part: dict[str, Leaf] = {}
     left = at_once_bytes
@@ -229,10 +229,10 @@ def verify(ckpt_dir_or_file: str) -> None:
     path = checkpoint_at(ckpt_dir_or_file, "verify")
     # One at a time: the model may be large. If empty, only its files.
     for name in layout.read_manifest(path)[1].leaves or [None]:
-        read(path, lambda manifest, name=name: _alone(leaf for leaf in manifest.leaves.values() if leaf.name == name))
+        read(path, lambda manifest, name=name: alone(leaf for leaf in manifest.leaves.values() if leaf.name == name))
 
 
-def _alone(chosen: Iterable[Leaf]) -> dict[str, Match]:
+def alone(chosen: Iterable[Leaf]) -> dict[str, Match]:
     """Returns what to read for leaves, each without the structure of its variable."""
     return {leaf.name: Match((leaf,), jax.tree.structure(0)) for leaf in chosen}
 
@@ -304,10 +304,10 @@ def _called(name: str, path: str, manifest: Manifest) -> dict[str, Match]:
     """Returns what to read for a name: a whole leaf or variable, or else the leaves below the name."""
     by_name, entry = manifest.leaves, manifest.variables.get(name)
     if name in by_name:
-        return _alone([by_name[name]])
+        return alone([by_name[name]])
     if entry is not None and (structure := leaves.structure_of(entry)) is not None:
         return {name: Match(entry.leaves, structure)}
-    below = _alone(leaf for key, leaf in by_name.items() if key.startswith(f"{name}/"))
+    below = alone(leaf for key, leaf in by_name.items() if key.startswith(f"{name}/"))
     if not below:
         raise NotFoundError(
             None, None, f"Checkpoint '{path}' has no {name!r}. It has: {', '.join(sorted(by_name)) or 'nothing'}."

@@ -139,7 +139,10 @@ def _add_events(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     made.add_argument("runs", metavar="RUN", nargs="+", help="folder with event files in it or below it")
     made.add_argument(
-        "--tag", metavar="PATTERN", action="append", help="only scalars with such a name, as in 'eval/*'; may be repeated"
+        "--tag",
+        metavar="PATTERN",
+        action="append",
+        help="only scalars with such a name, as in 'eval/*'; may be repeated",
     )
     form = made.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="print every point as CSV: run,tag,step,wall_time,value")
@@ -177,8 +180,8 @@ def _add_clean(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=_seconds,
         default=0.0,
         metavar="SECS",
-        help="with --yes: how long to wait for the end of another process that saves there (default: 0). One on another "
-        "host that gives no sign of life for 30 seconds counts as ended",
+        help="with --yes: how long to wait for the end of another process that saves there (default: 0). One on "
+        "another host that gives no sign of life for 30 seconds counts as ended",
     )
 
 
