@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import jax
 
 from hookline.checkpoint import durable, layout, lease, owner, reading, restart
-from hookline.checkpoint.manifest import Leaf, Manifest
+from hookline.checkpoint.manifest import FILE_NAME, Leaf, Manifest
 from hookline.checkpoint.owner import Owner
 from hookline.checkpoint.state import CheckpointState, get_checkpoint_state
 from hookline.errors import FailedPreconditionError, NotFoundError, OpError
 
+_FILE = re.compile(r'local file "[^"]*?/(state/[^"]*|[^/"]*)"')
 _UNFINISHED = {
     "writing": "it is half-written",
     "saving": "it is half-written",
@@ -73,6 +74,7 @@ class Contents:
     Attributes:
         directory: Its path.
         checkpoints: All of them, newest first.
+        newest: The newest complete one; None if there is none.
         state: The complete ones, as a training would find them; None if there is none.
         surprise: What is wrong with the state file, as a clause; empty if nothing is.
         writer: Who saves there, or was ended while it did; None if nobody does.
@@ -80,6 +82,7 @@ class Contents:
 
     directory: str
     checkpoints: tuple[Found, ...]
+    newest: Found | None
     state: CheckpointState | None
     surprise: str
     writer: Writer | None
@@ -108,7 +111,9 @@ def contents(directory: str) -> Contents:
     each = [_complete(path) for path in complete] + [_of_files(path, why, True) for path, why in unfinished.items()]
     known = [checkpoint for checkpoint in each if checkpoint is not None]
     known.sort(key=lambda found: (-1 if found.step is None else found.step, found.timestamp), reverse=True)
-    return Contents(directory, tuple(known), state, surprise, writer)
+    by_path = {found.path: found for found in known if found.manifest is not None}
+    newest = next((by_path[path] for path in named if path in by_path), None)
+    return Contents(directory, tuple(known), newest, state, surprise, writer)
 
 
 def is_one(path: str) -> bool:
@@ -176,20 +181,29 @@ def _replaced(path: str, name: str) -> OpError:
 
 
 def reason(error: OpError) -> str:
-    """Returns why something could not be read, as a clause without the name of its checkpoint."""
-    return str(error.__cause__ or error).strip().splitlines()[0].removesuffix(".")
+    """Returns why something could not be read, as a clause without the name of its checkpoint.
+
+    Of TensorStore's long messages it is the file and what is wrong with it.
+    """
+    text = str(error.__cause__ or error).strip().splitlines()[0].partition(" [tensorstore_spec")[0].removesuffix(".")
+    *_, last = [None, *_FILE.finditer(text)]
+    if last is None:
+        return text
+    what = "is missing" if text.startswith("NOT_FOUND") else f"is broken{text[last.end() :]}"
+    return f"its file {last[1]} {what}"
 
 
 def _complete(path: str) -> Found | None:
+    if why := layout.flaw(path):
+        return _of_files(path, why, False)
     try:
         directory, manifest = layout.read_manifest(path)
-    except NotFoundError:
-        why = layout.flaw(path)
-        return _of_files(path, why, False) if why else None  # None: removed while we looked.
+    except NotFoundError:  # Removed while we looked.
+        return None
     except OpError as error:
-        return _of_files(path, reason(error), False)
-    nbytes = _nbytes(directory)
-    return Found(path, manifest, "", False, nbytes, manifest.timestamp)
+        why = reason(error)
+        return _of_files(path, why if why.startswith("it") else f"its {FILE_NAME} cannot be read: {why}", False)
+    return Found(path, manifest, "", False, _nbytes(directory), manifest.timestamp)
 
 
 def _of_files(path: str, why: str, is_unfinished: bool) -> Found | None:

@@ -19,7 +19,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise NotFoundError(None, None, f"'{directory}' is a checkpoint. Give the folder of its run.")
     with runs.examined():
         contents = examine.contents(directory)
-        if contents.state is None and not runs.is_run(directory):
+        if not contents.checkpoints and not runs.is_run(directory):
             raise runs.no_run(directory, "it has no checkpoint")
         if arguments.yes:
             plan = cleaning.clean(directory, arguments.keep, arguments.wait)

@@ -64,10 +64,10 @@ def _checkpoint(path: str) -> Found:
         found = examine.one(path)
     else:
         contents = examine.contents(runs.folder(path))
-        if contents.state is None:
+        if contents.newest is None:
             why = contents.surprise or "it has no complete checkpoint"
             raise NotFoundError(None, None, f"'{path}': {why}.") if runs.is_run(path) else runs.no_run(path, why)
-        found = examine.one(contents.state.model_checkpoint_path)
+        found = contents.newest
     if found.manifest is None:
         raise NotFoundError(None, None, f"Checkpoint '{found.path}' is broken: {found.flaw}.")
     return found

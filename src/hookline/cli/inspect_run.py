@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,7 @@ class _Report:
 
     def __init__(self, path: str, *, reads: bool, reads_all: bool) -> None:
         self.contents, self.all = _look(path)
-        self.newest = None if self.contents is None else _newest(self.contents)
+        self.newest = None if self.contents is None else self.contents.newest
         self._read: dict[str, list[Variable]] = {}
         self._reads = reads
         for found in [each for each in self._candidates() if reads]:
@@ -73,13 +73,15 @@ class _Report:
     def _candidates(self) -> list[Found]:
         """Returns the complete checkpoints; the one that a training would restore comes first."""
         complete = [found for found in self.all if found.manifest is not None]
-        return sorted(complete, key=lambda found: found.path != self.newest)
+        return sorted(complete, key=lambda found: found is not self.newest)
 
     def flaw(self, found: Found) -> str:
         """Returns what is wrong with a checkpoint, as far as it was looked at."""
-        broken = [variable.flaw for variable in self._read.get(found.path, ()) if variable.flaw]
-        more = f" ({len(broken) - 1} more are broken)" if broken[1:] else ""
-        return found.flaw or (f"{broken[0]}{more}" if broken else "")
+        broken = [variable for variable in self._read.get(found.path, ()) if variable.flaw]
+        if found.flaw or not broken:
+            return found.flaw
+        more = f" and {shown.count(len(broken) - 1, 'other variable')}" if broken[1:] else ""
+        return f"{broken[0].leaf.name}{more} cannot be read: {broken[0].flaw}"
 
     def variables(self, found: Found) -> list[Variable]:
         """Returns the variables of a checkpoint, which may not have been read."""
@@ -87,13 +89,16 @@ class _Report:
         return self._read.get(found.path) or [Variable(leaf) for leaf in found.manifest.leaves.values()]
 
     def show(self) -> None:
-        for line in _about(self.contents, self.all, self.newest):
+        for line in self._about():
             shown.say(line)
         if self.all:
             shown.say("")
             rows = [self._row(found) for found in self.all]
             styles = ["dim" if found.is_unfinished else "red" if self.flaw(found) else "" for found in self.all]
             shown.table(["checkpoint", ">step", ">age", ">size", "saved from", "state"], rows, styles=styles)
+        for found in self.all:
+            if (flaw := self.flaw(found)) and not found.is_unfinished:
+                shown.say(f"\n{found.name} is broken: {flaw}.")
         if self.inspected is not None:
             variables = self.variables(self.inspected)
             nbytes = sum(leaves.nbytes(variable.leaf) for variable in variables)
@@ -103,6 +108,30 @@ class _Report:
             styles = ["red" if variable.flaw else "" for variable in variables]
             shown.table(heads, [_cells(variable, self._reads) for variable in variables], styles=styles)
 
+    def _about(self) -> Iterator[str]:
+        contents, newest, inspected = self.contents, self.newest, self.inspected
+        if contents is None:
+            yield self.all[0].path
+            return
+        complete = shown.count(sum(found.manifest is not None for found in self.all), "complete checkpoint")
+        if newest is None or inspected is None:
+            yield f"{contents.directory}: {complete}."
+        elif not self.flaw(newest):
+            yield f"{contents.directory}: {complete}, the newest is {newest.name}."
+        elif self.flaw(inspected):
+            yield f"{contents.directory}: {complete}, of which none can be read."
+        else:
+            yield (
+                f"{contents.directory}: {complete}. The newest, {newest.name}, is broken; the newest that can be read "
+                f"is {inspected.name}."
+            )
+        if contents.surprise:
+            yield f"Note: {contents.surprise}."
+        if contents.writer is not None:
+            who, runs_now = contents.writer
+            saves = {True: "saves there now", False: "saved there and was ended", None: "saves there, if it still runs"}
+            yield f"Process {who.pid} on {who.host} {saves[runs_now]}."
+
     def _row(self, found: Found) -> list[str]:
         step = "" if found.step is None else str(found.step)
         age = shown.duration(clock.time() - found.timestamp)
@@ -110,9 +139,9 @@ class _Report:
 
     def _state(self, found: Found) -> str:
         if flaw := self.flaw(found):
-            return flaw if found.is_unfinished else f"broken: {flaw}"
+            return flaw if found.is_unfinished else "broken"
         state = None if self.contents is None else self.contents.state
-        marks = ["newest"] if found.path == self.newest else []
+        marks = ["newest"] if found is self.newest else ["newest that can be read"] if found is self.inspected else []
         if state is not None:
             marks += ["best"] * (found.path == state.best) + ["last good"] * (found.path == state.last_good)
         if found.manifest is not None and found.manifest.extra:
@@ -125,7 +154,7 @@ class _Report:
         writer = None if contents is None else contents.writer
         return {
             "directory": os.path.dirname(self.all[0].path) if contents is None else contents.directory,
-            "newest": None if self.newest is None else os.path.basename(self.newest),
+            "newest": self.newest and self.newest.name,
             "best": state and state.best and os.path.basename(state.best),
             "last_good": state and state.last_good and os.path.basename(state.last_good),
             "max_to_keep": state and state.max_to_keep,
@@ -176,25 +205,6 @@ def _look(path: str) -> tuple[Contents | None, list[Found]]:
     if not contents.checkpoints and not runs.is_run(path):
         raise runs.no_run(path, "it has no checkpoint and no event file")
     return contents, list(contents.checkpoints)
-
-
-def _newest(contents: Contents) -> str | None:
-    return None if contents.state is None else contents.state.model_checkpoint_path
-
-
-def _about(contents: Contents | None, found: Sequence[Found], newest: str | None) -> Iterator[str]:
-    if contents is None:
-        yield f"{found[0].path}"
-        return
-    complete = sum(each.manifest is not None for each in found)
-    said = f"{contents.directory}: {shown.count(complete, 'complete checkpoint')}"
-    yield f"{said}." if newest is None else f"{said}, the newest is {os.path.basename(newest)}."
-    if contents.surprise:
-        yield f"Note: {contents.surprise}."
-    if contents.writer is not None:
-        who, is_running = contents.writer
-        saves = {True: "saves there now", False: "saved there and was ended", None: "saves there, if it still runs"}
-        yield f"Process {who.pid} on {who.host} {saves[is_running]}."
 
 
 def _devices(found: Found) -> str:
