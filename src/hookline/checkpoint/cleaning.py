@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 
-import jax
-
-from hookline.checkpoint import layout, lease, reading
+from hookline.checkpoint import examine, layout, lease, reading
 from hookline.checkpoint.layout import base_of
 from hookline.checkpoint.retention import Kept, Retention
 from hookline.checkpoint.state import CheckpointState, get_checkpoint_state, leaving, write_state
@@ -84,10 +82,10 @@ def clean(directory: str, keep: int | None = None, wait_secs: float = 0.0) -> Pl
         newest = found.state.model_checkpoint_path
         if found.going:
             try:
-                with jax.enable_x64(True):
-                    reading.verify(newest)
+                reading.verify(newest)
             except OpError as error:
-                raise type(error)(None, None, f"Nothing was removed: {error}") from error
+                why = f"the newest checkpoint, '{newest}', is broken: {examine.reason(error)}"
+                raise type(error)(None, None, f"Nothing was removed, for {why}. Move it away first.") from error
             with held.changing():
                 write_state(directory, found.state, leaving=found.going)
             for path in found.going:

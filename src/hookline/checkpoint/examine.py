@@ -8,9 +8,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-import jax
-
 from hookline.checkpoint import durable, layout, lease, owner, reading, restart
+from hookline.checkpoint.fitting import Match
 from hookline.checkpoint.manifest import FILE_NAME, Leaf, Manifest
 from hookline.checkpoint.owner import Owner
 from hookline.checkpoint.state import CheckpointState, get_checkpoint_state
@@ -145,8 +144,8 @@ def who_writes(directory: str) -> Writer | None:
 def values(path: str, wanted: Iterable[Leaf]) -> Iterator[Any]:
     """Yields the value of each leaf of a checkpoint in turn, as it was saved, or the error with which it is read.
 
-    So much is in memory at once as a restore reads at once: 32 MiB, or one leaf. Each has been compared with its
-    checksum. Devices other than the first, and whether this process has 64 bits, do not matter.
+    So much is in memory at once as a restore reads at once: 32 MiB, or one leaf. Arrays are NumPy's, and no device is
+    needed. Each has been compared with its checksum.
 
     Raises:
         NotFoundError: The checkpoint was removed meanwhile.
@@ -172,8 +171,10 @@ def _read_or_error(path: str, name: str) -> Any:
 
 
 def _read(path: str, part: Iterable[str]) -> dict[str, Any]:
-    with jax.enable_x64(True):
-        return reading.read(path, lambda now: reading.alone(now.leaves[name] for name in part if name in now.leaves))
+    def choose(now: Manifest) -> dict[str, Match]:
+        return reading.alone(now.leaves[name] for name in part if name in now.leaves)
+
+    return reading.read(path, choose, on_host=True)
 
 
 def _replaced(path: str, name: str) -> OpError:

@@ -36,6 +36,7 @@ def read(
     verify: bool = True,
     shardings: Mapping[str, Sequence[Any]] | None = None,
     others: Together | None = None,
+    on_host: bool = False,
 ) -> dict[str, Any]:
     """Reads values of a checkpoint.
 
@@ -46,6 +47,7 @@ def read(
         shardings: Where to put the arrays of a match, by its name. `None` in place of one leaves that to JAX, as does
             a sharding that the shape of the array does not allow.
         others: The processes that read the same; by default those that it is put in, if it is put in several.
+        on_host: Whether arrays stay in the host's memory, as NumPy's: those of 64 bits, too, that JAX might not hold.
 
     Raises:
         OpError: As in `layout.read_manifest`; also `DataLossError`: the files are broken or differ from what was saved.
@@ -59,7 +61,7 @@ def read(
         values, failure = {}, None
         matches = choose(manifest)
         try:
-            values = _read_together(path, directory, matches, verify, shardings or {}, others)
+            values = _read_together(path, directory, matches, verify, shardings or {}, others, on_host)
         except Exception as error:
             failure = error
         found = _manifest(path, others)
@@ -95,6 +97,7 @@ def _read_together(
     verify: bool,
     shardings: Mapping[str, Sequence[Any]],
     others: Together,
+    on_host: bool,
 ) -> dict[str, Any]:
     """Returns what this process has read; raises in all processes what one of them has found."""
     values: dict[str, Any] = {}
@@ -102,7 +105,7 @@ def _read_together(
     def part() -> dict[str, Shares]:
         nonlocal values
         with _blaming(path):
-            values, shares = _read(directory, matches, verify, shardings)
+            values, shares = _read(directory, matches, verify, shardings, on_host)
             return shares
 
     shares = others.for_chief(part)
@@ -130,7 +133,7 @@ def _blaming(path: str) -> Iterator[None]:
 
 
 def _read(
-    directory: str, matches: dict[str, Match], verify: bool, shardings: Mapping[str, Sequence[Any]]
+    directory: str, matches: dict[str, Match], verify: bool, shardings: Mapping[str, Sequence[Any]], on_host: bool
 ) -> tuple[dict[str, Any], dict[str, Shares]]:
     """Returns the values, and this process's shares in the checksums of leaves that it has in part."""
     from hookline.checkpoint import orbax_io
@@ -138,7 +141,7 @@ def _read(
     wanted = [leaf for match in matches.values() for leaf in match.leaves]
     # Orbax pins an array to its sharding, and a program takes no arrays that are pinned to different devices. So what
     # may lie anywhere comes over the host, where there are several.
-    anywhere = jnp.zeros(()).sharding if jax.device_count() == 1 else None
+    anywhere = None if on_host or jax.device_count() > 1 else jnp.zeros(()).sharding
     places = {
         leaf.name: place
         for key, match in matches.items()
@@ -151,7 +154,7 @@ def _read(
     once = {leaf.name: leaf for leaf in wanted if abstract[leaf.name] is not None}
     for part in in_parts(once.values(), at_once):
         read = orbax_io.read(os.path.abspath(directory), {name: abstract[name] for name in part}, at_once)
-        placed = {name: leaves.on_device(part[name], array) for name, array in read.items()}
+        placed = read if on_host else {name: leaves.on_device(part[name], array) for name, array in read.items()}
         stored |= jax.block_until_ready(placed)  # Until then they also take the host's memory.
         del read, placed
     shares: dict[str, Shares] = {}
@@ -229,7 +232,9 @@ def verify(ckpt_dir_or_file: str) -> None:
     path = checkpoint_at(ckpt_dir_or_file, "verify")
     # One at a time: the model may be large. If empty, only its files.
     for name in layout.read_manifest(path)[1].leaves or [None]:
-        read(path, lambda manifest, name=name: alone(leaf for leaf in manifest.leaves.values() if leaf.name == name))
+        read(
+            path, lambda now, name=name: alone(leaf for leaf in now.leaves.values() if leaf.name == name), on_host=True
+        )
 
 
 def alone(chosen: Iterable[Leaf]) -> dict[str, Match]:

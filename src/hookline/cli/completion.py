@@ -20,7 +20,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the script, and returns the exit status."""
     whole = parser()
     commands = next(action for action in whole._actions if isinstance(action, argparse._SubParsersAction))
-    for command in commands.choices.values():
+    for about in commands._choices_actions:
+        command = commands.choices[about.dest]
+        command.description = about.help
         for action in command._actions:
             kind = "FILE" if action.dest == "script" else action.metavar
             if isinstance(kind, str) and kind in _PATHS:

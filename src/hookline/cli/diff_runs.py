@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -48,13 +48,17 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         shown.require_rich()
     with runs.examined():
-        a, b = _checkpoint(arguments.a), _checkpoint(arguments.b)
-        changes = sorted(_changes(a, b), key=lambda change: _ORDER.index(change.kind))
+        a, b, changes = runs.looked_again(lambda: _compared(arguments.a, arguments.b))
     if arguments.json:
         shown.as_json({"a": a.path, "b": b.path, "variables": list(map(_as_json, changes))})
     else:
         _show(a, b, changes)
     return 0
+
+
+def _compared(one: str, other: str) -> tuple[Found, Found, list[Change]]:
+    a, b = _checkpoint(one), _checkpoint(other)
+    return a, b, sorted(_changes(a, b), key=lambda change: _ORDER.index(change.kind))
 
 
 def _checkpoint(path: str) -> Found:
@@ -76,7 +80,7 @@ def _checkpoint(path: str) -> Found:
 def _changes(a: Found, b: Found) -> Iterator[Change]:
     assert a.manifest is not None
     assert b.manifest is not None
-    ours, theirs = a.manifest.leaves, b.manifest.leaves
+    ours, theirs, alike = a.manifest.leaves, b.manifest.leaves, []
     for name in [*ours, *(name for name in theirs if name not in ours)]:
         if name not in theirs:
             yield Change(name, "gone", a=_form(ours[name]))
@@ -84,17 +88,8 @@ def _changes(a: Found, b: Found) -> Iterator[Change]:
             yield Change(name, "added", b=_form(theirs[name]))
         elif ours[name].shape != theirs[name].shape or _is_array(ours[name]) != _is_array(theirs[name]):
             yield Change(name, "reshaped", _form(ours[name]), _form(theirs[name]))
-    yield from _compared(a, b, [name for name in ours if name in theirs], ours, theirs)
-
-
-def _compared(
-    a: Found, b: Found, names: list[str], ours: Mapping[str, Leaf], theirs: Mapping[str, Leaf]
-) -> Iterator[Change]:
-    alike = [
-        name
-        for name in names
-        if ours[name].shape == theirs[name].shape and _is_array(ours[name]) == _is_array(theirs[name])
-    ]
+        else:
+            alike.append(name)
     of_a = examine.values(a.path, [ours[name] for name in alike])
     of_b = examine.values(b.path, [theirs[name] for name in alike])
     for name, one, other in zip(alike, of_a, of_b, strict=True):
@@ -130,6 +125,9 @@ def _show(a: Found, b: Found, changes: list[Change]) -> None:
         heads = ["change", "variable", "A", "B", ">largest difference", ">relative", ">elements"]
         colours = {"added": "green", "gone": "red", "unread": "red", "reshaped": "yellow"}
         shown.table(heads, map(_cells, told), styles=[colours.get(change.kind, "") for change in told])
+        for change in told:
+            if change.why:
+                shown.say(f"{change.name} cannot be read: {change.why}.")
     shown.say(f"\n{shown.count(same, 'variable')} {'is' if same == 1 else 'are'} the same in both.")
 
 
@@ -138,8 +136,6 @@ def _cells(change: Change) -> list[str]:
     if change.by is not None:
         found = change.by
         by = [shown.number(found.largest), shown.number(found.relative), f"{found.elements:,} of {found.total:,}"]
-    if change.why:
-        by[0] = change.why
     b = "the same" if change.kind == "changed" and change.a == change.b else change.b
     return [change.kind, change.name, _short(change.a), _short(b), *by]
 

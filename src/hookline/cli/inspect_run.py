@@ -43,7 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         shown.require_rich()
     with runs.examined():
-        report = _Report(arguments.run, reads=not arguments.no_values, reads_all=arguments.verify)
+        report = runs.looked_again(
+            lambda: _Report(arguments.run, reads=not arguments.no_values, reads_all=arguments.verify)
+        )
         if arguments.json:
             shown.as_json(report.as_json())
         else:
@@ -64,6 +66,8 @@ class _Report:
                 self._read[found.path] = list(read(found))
             except NotFoundError:  # The run has removed it meanwhile.
                 self.all.remove(found)
+                if not self._candidates():
+                    raise
                 continue
             if not reads_all and not self.flaw(found):
                 break

@@ -5,29 +5,51 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TypeVar
 
 from hookline.errors import NotFoundError
 
+T = TypeVar("T")
+
+_LOOKS = 5
 _OF_A_RUN = ("checkpoint", "graph.txt")
 
 
 @contextlib.contextmanager
 def examined() -> Iterator[None]:
-    """Has JAX use the CPU alone, because a run may have the other devices, and says nothing of warnings.
+    """Has JAX use the CPU alone, for a run may have the other devices, and lets the command alone say what is broken.
 
-    What hookline logs about a broken run is in what the command prints.
+    Hookline logs it as well. TensorStore has Python print a stack trace for each read that ends after another one has
+    failed, when nobody waits for it any more.
     """
     import jax
 
     jax.config.update("jax_platforms", "cpu")
     logger = logging.getLogger("hookline")
-    before = logger.level
+    level, print_error = logger.level, sys.excepthook
+
+    def print_others(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if str(error) != "Event loop is closed":
+            print_error(kind, error, trace)
+
     logger.setLevel(logging.CRITICAL)
+    sys.excepthook = print_others
     try:
         yield
     finally:
-        logger.setLevel(before)
+        logger.setLevel(level)
+        sys.excepthook = print_error
+
+
+def looked_again(look: Callable[[], T]) -> T:
+    """Returns what `look` returns, and has it look again if a run has removed the checkpoint that it was looking at."""
+    for _ in range(_LOOKS - 1):
+        with contextlib.suppress(NotFoundError):
+            return look()
+    return look()
 
 
 def folder(path: str) -> str:
