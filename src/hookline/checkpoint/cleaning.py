@@ -102,9 +102,7 @@ def _recorded(state: CheckpointState, directory: str) -> int:
     found = state.max_to_keep
     if isinstance(found, int) and found > 0:
         return found
-    why = (
-        "its training keeps all of them (max_to_keep=0)" if found == 0 else "its state file does not say how many stay"
-    )
+    why = "its training keeps all (max_to_keep=0)" if found == 0 else "its state file does not say how many stay"
     raise ValueError(f"'{directory}': {why}. Say it with --keep N.")
 
 

@@ -153,7 +153,7 @@ def _rich() -> tuple[Any, Any, Any]:
         from rich.table import Table
         from rich.text import Text
     except ModuleNotFoundError as error:
-        if error.name != "rich":
+        if (error.name or "").partition(".")[0] != "rich":
             raise
         raise ModuleNotFoundError(
             "tables require Rich: pip install 'hookline[cli]'. --json works without it.", name="rich"
