@@ -277,7 +277,7 @@ def clean(path: str) -> None:
     for left in leftovers(os.path.dirname(path)):
         if base_of(left.of) != base_of(path) or left.path.removesuffix(_ORBAX_SUFFIX) in _being_written:
             continue
-        if left.kind == "saving":
+        if left.path.endswith(SAVING_SUFFIX):
             _finish_or_discard(left.of)
         elif left.kind != "broken":
             _discard(left.path)

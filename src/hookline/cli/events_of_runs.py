@@ -11,7 +11,7 @@ import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from tensorboard.backend.event_processing.event_file_loader import EventFileLoader, RawEventFileLoader
+from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader, RawEventFileLoader
 from tensorboard.util import tensor_util
 
 from hookline.cli import runs, shown
@@ -44,7 +44,7 @@ class _Counting(RawEventFileLoader):
             yield record
 
 
-class _Loader(EventFileLoader, _Counting):
+class _Loader(LegacyEventFileLoader, _Counting):
     """TensorBoard's loader, which stops in silence where a file is torn, and here says how far it came."""
 
 
@@ -86,7 +86,7 @@ def _of_run(given: str) -> Iterator[tuple[str, Scalars]]:
 def _scalars(paths: Iterable[str]) -> Scalars:
     """Reads the event files of one folder, in order. Where a training started again, later steps of before are void."""
     scalars: Scalars = {}
-    named: set[str] = set()  # TensorBoard writes with a scalar's first value what it is.
+    named: set[str] = set()  # Of TensorFlow 2: it says with a scalar's first value what it is.
     for path in paths:
         for event in _events(path):
             if event.HasField("session_log") and event.session_log.status == event.session_log.START:
@@ -95,9 +95,13 @@ def _scalars(paths: Iterable[str]) -> Scalars:
             for value in event.summary.value:
                 if value.metadata.plugin_data.plugin_name == "scalars":
                     named.add(value.tag)
-                if value.tag in named:
+                if value.HasField("simple_value"):
+                    number = value.simple_value
+                elif value.tag in named:
                     number = float(tensor_util.make_ndarray(value.tensor).item())
-                    scalars.setdefault(value.tag, []).append(Point(event.step, event.wall_time, number))
+                else:
+                    continue
+                scalars.setdefault(value.tag, []).append(Point(event.step, event.wall_time, number))
     return {tag: points for tag, points in scalars.items() if points}
 
 

@@ -162,7 +162,7 @@ class _Report:
             "best": state and state.best and os.path.basename(state.best),
             "last_good": state and state.last_good and os.path.basename(state.last_good),
             "max_to_keep": state and state.max_to_keep,
-            "surprise": "" if contents is None else contents.surprise,
+            "note": "" if contents is None else contents.surprise,
             "writer": writer and {"process": writer.owner.pid, "host": writer.owner.host, "runs": writer.runs},
             "checkpoints": [self._checkpoint(found) for found in self.all],
             "inspected": inspected and inspected.name,

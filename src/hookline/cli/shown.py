@@ -52,8 +52,11 @@ def require_rich() -> None:
 
 
 def as_json(value: Any) -> None:
-    """Prints a value as JSON, in which NaN and infinities are strings."""
-    print(json.dumps(_finite(value), indent=1, allow_nan=False))
+    """Prints a value as JSON, in which NaN and infinities are strings. Of a list, each item is a line."""
+    if isinstance(value, list):
+        print("[" + ",\n ".join(json.dumps(_finite(item), allow_nan=False) for item in value) + "]")
+    else:
+        print(json.dumps(_finite(value), indent=1, allow_nan=False))
 
 
 def _finite(value: Any) -> Any:
