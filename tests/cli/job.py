@@ -36,8 +36,8 @@ def wide(folder: str) -> None:
 
 
 def large(folder: str) -> None:
-    """Saves eight variables of 32 MiB."""
-    save(folder, **{f"w{number}": np.full((8, 2**20), number, np.float32) for number in range(8)})
+    """Saves sixteen variables of 8 MiB."""
+    save(folder, **{f"w{number}": np.full((2, 2**20), number, np.float32) for number in range(16)})
 
 
 def going(folder: str) -> None:

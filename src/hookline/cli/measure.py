@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-_BLOCK = 2**20
+_BLOCK = 2**17
 
 
 @dataclasses.dataclass(frozen=True)
