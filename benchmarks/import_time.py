@@ -1,4 +1,4 @@
-"""How long `import hookline` takes, against `import jax, optax`: new processes in turns."""
+"""How long importing hookline takes, against `import jax, optax`: new processes in turns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 
 import interleaved
 
-JAX, HOOKLINE = "import jax, optax", "import hookline"
+JAX, HOOKLINE = "import jax, optax", "from hookline import Session, Variable, summary"
 
 
 def _process(code: str) -> interleaved.Run:

@@ -44,8 +44,8 @@ def ended(statement, during):
 @pytest.mark.parametrize(
     ("statement", "during"),
     [
-        pytest.param("import hookline", "jax", marks=pytest.mark.campaign),
-        ("import hookline", "hookline.session"),
+        pytest.param("from hookline import Session", "jax", marks=pytest.mark.campaign),
+        ("from hookline import Session", "hookline.session"),
         pytest.param("from hookline import train", "hookline.hooks", marks=pytest.mark.campaign),
         ("import hookline.compat.v1", "hookline.compat.v1.arrays"),
     ],
@@ -84,6 +84,6 @@ def test_other_threads_import_as_ever(default_handler):
 
 
 def test_a_script_that_ignores_ctrl_c_goes_on_ignoring_it():
-    ignored = "signal.signal(signal.SIGINT, signal.SIG_IGN)\nimport hookline"
+    ignored = "signal.signal(signal.SIGINT, signal.SIG_IGN)\nfrom hookline import Session"
     done = ended(ignored, "jax")
     assert (done.returncode, done.stdout) == (0, "it goes on, presses left: 0\n"), done.stderr

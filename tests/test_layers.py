@@ -151,7 +151,8 @@ def test_only_one_module_imports_orbax():
 
 def test_importing_hookline_loads_no_heavy_library_and_starts_no_thread():
     code = (
-        "import sys, threading, hookline; print(threading.active_count(), *{n.partition('.')[0] for n in sys.modules})"
+        "import sys, threading; from hookline import Session, Variable, summary; "
+        "print(threading.active_count(), *{n.partition('.')[0] for n in sys.modules})"
     )
     threads, *loaded = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True
@@ -161,9 +162,12 @@ def test_importing_hookline_loads_no_heavy_library_and_starts_no_thread():
     assert threads == "1"
 
 
-def test_train_and_data_are_loaded_when_somebody_first_asks_for_them():
+def test_the_parts_are_loaded_when_somebody_first_asks_for_them():
     code = """
 import sys, hookline
+assert "jax" not in sys.modules
+hookline.Session
+assert "jax" in sys.modules
 assert not {"hookline.train", "hookline.data", "hookline.monitored", "hookline.checkpoint"} & set(sys.modules)
 assert {"train", "data"} <= set(dir(hookline))
 print(hookline.train.StopAtStepHook.__name__, hookline.data.iterator.__name__)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from hookline.interrupts import held_back
 from hookline.version import __version__
 
-with held_back():
-    from hookline import errors, sharding, summary
+if TYPE_CHECKING:
+    from hookline import data, distributed, errors, sharding, sinks, summary, train
     from hookline.graph import (
         Graph,
         GraphKeys,
@@ -41,9 +41,6 @@ with held_back():
         variables_initializer,
     )
     from hookline.session import RunMetadata, RunOptions, Session, SessionConfig
-
-if TYPE_CHECKING:
-    from hookline import data, distributed, sinks, train
 
 __all__ = [
     "Graph",
@@ -91,12 +88,21 @@ __all__ = [
 ]
 
 
+_MODULES = frozenset({"data", "distributed", "errors", "sharding", "sinks", "summary", "train"})
+_OF_SESSION = frozenset({"RunMetadata", "RunOptions", "Session", "SessionConfig"})
+
+
 def __getattr__(name: str) -> Any:
-    # Most of the library is behind these: they are loaded when somebody first asks for them.
-    if name in ("data", "distributed", "sinks", "train"):
-        with held_back():
+    # Everything is behind these, and JAX with it, which `hookline --help` does not need: it is loaded when somebody
+    # first asks for it.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with held_back():
+        if name in _MODULES:
             return importlib.import_module(f"hookline.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        home = importlib.import_module("hookline.session" if name in _OF_SESSION else "hookline.graph")
+    found = globals()[name] = getattr(home, name)
+    return found
 
 
 def __dir__() -> list[str]:

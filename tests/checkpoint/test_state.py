@@ -44,6 +44,8 @@ def test_the_state_names_all_in_order(directory):
         tuple(str(directory / f"model.ckpt-{step}") for step in (1, 2, 3)),
         (1001.0, 1002.0, 1003.0),
         last_preserved_timestamp=1001.0,
+        max_to_keep=5,
+        keep_checkpoint_every_n_hours=10000.0,
     )
 
 

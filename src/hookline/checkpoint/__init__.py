@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from hookline.checkpoint.listener import CheckpointSaverListener
 from hookline.checkpoint.pending import PendingSave
-from hookline.checkpoint.reading import (
-    checkpoints_iterator,
-    list_variables,
-    load_variable,
-    verify,
-    wait_for_new_checkpoint,
-)
+from hookline.checkpoint.reading import list_variables, load_variable, verify
 from hookline.checkpoint.retry import RetryPolicy
 from hookline.checkpoint.saver import Saver
 from hookline.checkpoint.state import CheckpointState, checkpoint_exists, get_checkpoint_state, latest_checkpoint
+from hookline.checkpoint.waiting import checkpoints_iterator, wait_for_new_checkpoint
 from hookline.checkpoint.warm_start import (
     assign_from_checkpoint,
     assign_from_checkpoint_fn,

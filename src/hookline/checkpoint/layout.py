@@ -18,6 +18,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Callable
+from typing import NamedTuple
 
 from hookline import arguments, errors
 from hookline.checkpoint import durable, failures
@@ -32,8 +33,20 @@ BROKEN_SUFFIX = ".hookline-broken"
 _ORBAX_SUFFIX = ".orbax-checkpoint-tmp"
 # What a checkpoint holds beside its manifest.
 _OF_ORBAX = frozenset({"_CHECKPOINT_METADATA", "state"})
-_LEFTOVER = re.compile(r"(-\d+)?\.hookline-(saving|replaced|removed|writing-\w+)(\.orbax-checkpoint-tmp)?")
+_LEFTOVER = re.compile(r"(.+)\.hookline-(saving|replaced|removed|writing|broken)(-\w+)?(\.orbax-checkpoint-tmp)?")
 _NO_CHECKPOINT = re.compile(r".*\.hookline-(replaced|removed|writing-\w+|broken(-\d+)?)|.*\.orbax-checkpoint-tmp")
+
+
+class Leftover(NamedTuple):
+    """A file or directory of a checkpoint under another name: while it is saved or removed, or since that was cut off.
+
+    Its kind is "writing", "saving", "replaced", "removed", or "broken" if the checkpoint was moved aside.
+    """
+
+    path: str
+    of: str
+    kind: str
+
 
 _logger = logging.getLogger(__name__)
 _being_written: set[str] = set()
@@ -250,22 +263,24 @@ def remove(path: str) -> None:
     _discard(removed)
 
 
+def leftovers(directory: str) -> list[Leftover]:
+    """Returns those in a directory, sorted by their paths."""
+    found = [(entry, match) for entry in sorted(_entries(directory)) if (match := _LEFTOVER.fullmatch(entry))]
+    return [Leftover(os.path.join(directory, entry), os.path.join(directory, m[1]), m[2]) for entry, m in found]
+
+
 def clean(path: str) -> None:
     """Removes what killed processes left of checkpoints named like `path`, with any step number.
 
     A complete checkpoint that still awaits its rename is moved into place.
     """
-    directory, base = os.path.split(path)
-    for entry in os.listdir(directory):
-        if not entry.startswith(base) or not _LEFTOVER.fullmatch(entry[len(base) :]):
+    for left in leftovers(os.path.dirname(path)):
+        if base_of(left.of) != base_of(path) or left.path.removesuffix(_ORBAX_SUFFIX) in _being_written:
             continue
-        leftover = os.path.join(directory, entry)
-        if leftover.removesuffix(_ORBAX_SUFFIX) in _being_written:
-            continue
-        if entry.endswith(SAVING_SUFFIX):
-            _finish_or_discard(leftover.removesuffix(SAVING_SUFFIX))
-        else:
-            _discard(leftover)
+        if left.path.endswith(SAVING_SUFFIX):
+            _finish_or_discard(left.of)
+        elif left.kind != "broken":
+            _discard(left.path)
 
 
 def _finish_or_discard(path: str) -> None:

@@ -122,7 +122,7 @@ class Manifest:
                 fields.get("extra", False),
                 tuple(fields.get("devices", ())),
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise ValueError(f"its {FILE_NAME} is not a manifest ({error!r})") from error
 
 

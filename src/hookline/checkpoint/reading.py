@@ -1,4 +1,4 @@
-"""Reading checkpoints: listing one, reading values from one, and waiting for new ones."""
+"""Reading checkpoints: listing one, and reading values from one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from hookline import arguments, clock, preemption
+from hookline import arguments
 from hookline.checkpoint import checksums, failures, layout, leaves, together
 from hookline.checkpoint.checksums import Shares
 from hookline.checkpoint.fitting import Match
@@ -22,10 +22,8 @@ from hookline.checkpoint.together import Together
 from hookline.coordination import peers
 from hookline.errors import NotFoundError
 
-T = TypeVar("T")
-
 # So much is read at once, or the largest leaf.
-_AT_ONCE_BYTES = 32 * 2**20
+AT_ONCE_BYTES = 32 * 2**20
 
 _logger = logging.getLogger(__name__)
 
@@ -36,6 +34,7 @@ def read(
     verify: bool = True,
     shardings: Mapping[str, Sequence[Any]] | None = None,
     others: Together | None = None,
+    on_host: bool = False,
 ) -> dict[str, Any]:
     """Reads values of a checkpoint.
 
@@ -46,6 +45,7 @@ def read(
         shardings: Where to put the arrays of a match, by its name. `None` in place of one leaves that to JAX, as does
             a sharding that the shape of the array does not allow.
         others: The processes that read the same; by default those that it is put in, if it is put in several.
+        on_host: Whether arrays stay in the host's memory, as NumPy's: those of 64 bits, too, that JAX might not hold.
 
     Raises:
         OpError: As in `layout.read_manifest`; also `DataLossError`: the files are broken or differ from what was saved.
@@ -59,7 +59,7 @@ def read(
         values, failure = {}, None
         matches = choose(manifest)
         try:
-            values = _read_together(path, directory, matches, verify, shardings or {}, others)
+            values = _read_together(path, directory, matches, verify, shardings or {}, others, on_host)
         except Exception as error:
             failure = error
         found = _manifest(path, others)
@@ -95,6 +95,7 @@ def _read_together(
     verify: bool,
     shardings: Mapping[str, Sequence[Any]],
     others: Together,
+    on_host: bool,
 ) -> dict[str, Any]:
     """Returns what this process has read; raises in all processes what one of them has found."""
     values: dict[str, Any] = {}
@@ -102,7 +103,7 @@ def _read_together(
     def part() -> dict[str, Shares]:
         nonlocal values
         with _blaming(path):
-            values, shares = _read(directory, matches, verify, shardings)
+            values, shares = _read(directory, matches, verify, shardings, on_host)
             return shares
 
     shares = others.for_chief(part)
@@ -130,7 +131,7 @@ def _blaming(path: str) -> Iterator[None]:
 
 
 def _read(
-    directory: str, matches: dict[str, Match], verify: bool, shardings: Mapping[str, Sequence[Any]]
+    directory: str, matches: dict[str, Match], verify: bool, shardings: Mapping[str, Sequence[Any]], on_host: bool
 ) -> tuple[dict[str, Any], dict[str, Shares]]:
     """Returns the values, and this process's shares in the checksums of leaves that it has in part."""
     from hookline.checkpoint import orbax_io
@@ -138,7 +139,7 @@ def _read(
     wanted = [leaf for match in matches.values() for leaf in match.leaves]
     # Orbax pins an array to its sharding, and a program takes no arrays that are pinned to different devices. So what
     # may lie anywhere comes over the host, where there are several.
-    anywhere = jnp.zeros(()).sharding if jax.device_count() == 1 else None
+    anywhere = None if on_host or jax.device_count() > 1 else jnp.zeros(()).sharding
     places = {
         leaf.name: place
         for key, match in matches.items()
@@ -147,11 +148,11 @@ def _read(
     }
     abstract = {leaf.name: leaves.abstract(leaf, places.get(leaf.name, anywhere)) for leaf in wanted}
     stored: dict[str, Any] = {}
-    at_once = max([_AT_ONCE_BYTES, *map(leaves.nbytes, wanted)])
+    at_once = max([AT_ONCE_BYTES, *map(leaves.nbytes, wanted)])
     once = {leaf.name: leaf for leaf in wanted if abstract[leaf.name] is not None}
-    for part in _in_parts(once.values(), at_once):
+    for part in in_parts(once.values(), at_once):
         read = orbax_io.read(os.path.abspath(directory), {name: abstract[name] for name in part}, at_once)
-        placed = {name: leaves.on_device(part[name], array) for name, array in read.items()}
+        placed = read if on_host else {name: leaves.on_device(part[name], array) for name, array in read.items()}
         stored |= jax.block_until_ready(placed)  # Until then they also take the host's memory.
         del read, placed
     shares: dict[str, Shares] = {}
@@ -182,7 +183,7 @@ def _not_what_was_saved(leaf: Leaf, directory: str) -> ValueError:
     )
 
 
-def _in_parts(wanted: Iterable[Leaf], at_once_bytes: int) -> Iterator[dict[str, Leaf]]:
+def in_parts(wanted: Iterable[Leaf], at_once_bytes: int) -> Iterator[dict[str, Leaf]]:
     """Yields the leaves that are read together: on the way they take twice their size in the host's memory."""
     part: dict[str, Leaf] = {}
     left = at_once_bytes
@@ -229,10 +230,12 @@ def verify(ckpt_dir_or_file: str) -> None:
     path = checkpoint_at(ckpt_dir_or_file, "verify")
     # One at a time: the model may be large. If empty, only its files.
     for name in layout.read_manifest(path)[1].leaves or [None]:
-        read(path, lambda manifest, name=name: _alone(leaf for leaf in manifest.leaves.values() if leaf.name == name))
+        read(
+            path, lambda now, name=name: alone(leaf for leaf in now.leaves.values() if leaf.name == name), on_host=True
+        )
 
 
-def _alone(chosen: Iterable[Leaf]) -> dict[str, Match]:
+def alone(chosen: Iterable[Leaf]) -> dict[str, Match]:
     """Returns what to read for leaves, each without the structure of its variable."""
     return {leaf.name: Match((leaf,), jax.tree.structure(0)) for leaf in chosen}
 
@@ -304,10 +307,10 @@ def _called(name: str, path: str, manifest: Manifest) -> dict[str, Match]:
     """Returns what to read for a name: a whole leaf or variable, or else the leaves below the name."""
     by_name, entry = manifest.leaves, manifest.variables.get(name)
     if name in by_name:
-        return _alone([by_name[name]])
+        return alone([by_name[name]])
     if entry is not None and (structure := leaves.structure_of(entry)) is not None:
         return {name: Match(entry.leaves, structure)}
-    below = _alone(leaf for key, leaf in by_name.items() if key.startswith(f"{name}/"))
+    below = alone(leaf for key, leaf in by_name.items() if key.startswith(f"{name}/"))
     if not below:
         raise NotFoundError(
             None, None, f"Checkpoint '{path}' has no {name!r}. It has: {', '.join(sorted(by_name)) or 'nothing'}."
@@ -349,111 +352,3 @@ def checkpoint_at(path: str, who: str, name: str = "ckpt_dir_or_file") -> str:
             layout.require_whole(state.model_checkpoint_path)
         return newest or path
     return path
-
-
-def checkpoints_iterator(
-    checkpoint_dir: str,
-    min_interval_secs: float = 0,
-    timeout: float | None = None,
-    timeout_fn: Callable[[], bool] | None = None,
-    *,
-    poll_secs: float = 1.0,
-) -> Iterator[str]:
-    """Yields each new checkpoint of a directory when it is complete; of several new ones, only the newest.
-
-    Args:
-        checkpoint_dir: The directory; it need not exist yet.
-        min_interval_secs: The least number of seconds between two checkpoints.
-        timeout: After this many seconds without a new one, stop or ask `timeout_fn`; None waits for ever.
-        timeout_fn: Called without arguments when the time is over; True stops, False waits once more.
-        poll_secs: The interval between two looks, in seconds.
-
-    Yields:
-        Paths; the same path again if its checkpoint was rewritten.
-
-    Example:
-        >>> list(checkpoints_iterator("/nowhere", timeout=0))
-        []
-
-    References:
-        `tf.train.checkpoints_iterator`. `poll_secs` is new.
-    """
-    who = "checkpoints_iterator"
-    arguments.path(who, "checkpoint_dir", checkpoint_dir)
-    arguments.number(who, "min_interval_secs", min_interval_secs)
-    arguments.function(who, "timeout_fn", timeout_fn, optional=True)
-    _check_waits(who, timeout, poll_secs=poll_secs)
-    return _each_new(checkpoint_dir, min_interval_secs, timeout, timeout_fn, poll_secs)
-
-
-def _each_new(
-    checkpoint_dir: str,
-    min_interval_secs: float,
-    timeout: float | None,
-    timeout_fn: Callable[[], bool] | None,
-    poll_secs: float,
-) -> Iterator[str]:
-    seen: tuple[str, float] | None = None
-
-    def another() -> tuple[str, float] | None:
-        while (path := latest_checkpoint(checkpoint_dir)) is not None:
-            with contextlib.suppress(NotFoundError):  # Removed while we looked.
-                found = (path, layout.read_manifest(path)[1].timestamp)
-                return None if found == seen else found
-        return None
-
-    while True:
-        found = _wait(another, timeout, poll_secs)
-        if found is None:
-            if timeout_fn is None or timeout_fn():
-                return
-            continue
-        yielded_at, seen = clock.monotonic(), found
-        yield found[0]
-        preemption.sleep(yielded_at + min_interval_secs - clock.monotonic())
-
-
-def wait_for_new_checkpoint(
-    checkpoint_dir: str, last_checkpoint: str | None = None, seconds_to_sleep: float = 1, timeout: float | None = None
-) -> str | None:
-    """Blocks until the newest checkpoint of a directory differs from the last one, and returns its path.
-
-    Args:
-        checkpoint_dir: The directory; it need not exist yet.
-        last_checkpoint: The path of the last one; None for any.
-        seconds_to_sleep: The interval between two looks, in seconds.
-        timeout: How many seconds to wait; None waits for ever.
-
-    Returns:
-        The path; None when the time is over.
-
-    Example:
-        >>> wait_for_new_checkpoint("/nowhere", timeout=0) is None
-        True
-
-    References:
-        `tf.contrib.training.wait_for_new_checkpoint`.
-    """
-    _check_waits("wait_for_new_checkpoint", timeout, seconds_to_sleep=seconds_to_sleep)
-
-    def another() -> str | None:
-        path = latest_checkpoint(checkpoint_dir)
-        return None if path == last_checkpoint else path
-
-    return _wait(another, timeout, seconds_to_sleep)
-
-
-def _check_waits(who: str, timeout: float | None, **poll: float) -> None:
-    for name, secs in {"timeout": 0 if timeout is None else timeout, **poll}.items():
-        arguments.number(who, name, secs)
-
-
-def _wait(look: Callable[[], T | None], timeout: float | None, poll_secs: float) -> T | None:
-    """Returns the first result of `look` that is not None; None when the time is over."""
-    started = clock.monotonic()
-    while (found := look()) is None:
-        left = float("inf") if timeout is None else started + timeout - clock.monotonic()
-        if left <= 0:
-            break
-        preemption.sleep(min(poll_secs, left))
-    return found

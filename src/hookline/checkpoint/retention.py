@@ -42,6 +42,7 @@ class Retention:
         if keep_every_n_hours is not None and arguments.number("Saver", name, keep_every_n_hours) <= 0:
             raise ValueError(f"Saver requires keep_checkpoint_every_n_hours > 0 (or None), got {keep_every_n_hours}.")
         self._max_to_keep = max_to_keep or None
+        self._hours = keep_every_n_hours
         self._period_secs = None if keep_every_n_hours is None else keep_every_n_hours * _SECS_PER_HOUR
         self._kept: list[Kept] = []
         self.preserved: float | None = None
@@ -57,7 +58,8 @@ class Retention:
     def state(self, newest: str) -> CheckpointState:
         """Returns what a state file is to say."""
         timestamps = tuple(kept.timestamp for kept in self._kept)
-        return CheckpointState(newest, tuple(self.paths), timestamps, self.good, self.preserved, self.best)
+        rule = self._max_to_keep or 0, self._hours
+        return CheckpointState(newest, tuple(self.paths), timestamps, self.good, self.preserved, self.best, *rule)
 
     def recover(
         self, checkpoints: list[Kept], good: str | None = None, preserved: float | None = None, best: str | None = None
@@ -78,9 +80,16 @@ class Retention:
             The checkpoints to remove now, oldest first; never `path`, the newest that has proved good, nor the best.
         """
         new = Kept(path, timestamp, extra, step)
-        stays = (path, self.good, self.best)
-        removed = [old.path for old in self._kept if extra and old.extra and old.path not in stays]
-        self._kept = [old for old in self._kept if old.path not in (path, *removed)] + [new]
+        self._kept = [old for old in self._kept if old.path != path] + [new]
+        self._unproven = [old for old in self._unproven if old.path != path] + [new]
+        return self.trim()
+
+    def trim(self) -> list[str]:
+        """Lets those go that are too many, and returns them as `add` does."""
+        stays = (self._kept[-1].path, self.good, self.best) if self._kept else ()
+        extra = [kept.path for kept in self._kept if kept.extra]
+        removed = [path for path in extra[:-1] if path not in stays]
+        self._kept = [kept for kept in self._kept if kept.path not in removed]
         counted = [kept for kept in self._kept if not kept.extra]
         if self.preserved is None and self._period_secs is not None and counted:
             self.preserved = counted[0].timestamp
@@ -90,7 +99,7 @@ class Retention:
             self._kept.remove(old)
             if not self._is_for_good(old):
                 removed.append(old.path)
-        self._unproven = [old for old in self._unproven if old.path not in (path, *removed)] + [new]
+        self._unproven = [kept for kept in self._unproven if kept.path not in removed]
         return removed
 
     def _is_for_good(self, old: Kept) -> bool:

@@ -32,6 +32,8 @@ class CheckpointState:
         last_preserved_timestamp: The time up to which `keep_checkpoint_every_n_hours` has been applied, in seconds
             since the epoch.
         best: The one that was said to be the best; see `train.Evaluate`.
+        max_to_keep: How many of the newest the saver keeps; 0 for all, None if the state file does not say.
+        keep_checkpoint_every_n_hours: The period of which it keeps one for good; None for none.
 
     References:
         `tf.train.CheckpointState`. Every path in it exists and is complete.
@@ -43,6 +45,8 @@ class CheckpointState:
     last_good: str | None = None
     last_preserved_timestamp: float | None = None
     best: str | None = None
+    max_to_keep: int | None = None
+    keep_checkpoint_every_n_hours: float | None = None
 
 
 def write_state(
@@ -60,6 +64,8 @@ def write_state(
         "last_good": state.last_good and os.path.relpath(state.last_good, directory),
         "last_preserved_timestamp": state.last_preserved_timestamp,
         "best": state.best and os.path.relpath(state.best, directory),
+        "max_to_keep": state.max_to_keep,
+        "keep_checkpoint_every_n_hours": state.keep_checkpoint_every_n_hours,
     }
     durable.write(os.path.join(directory, file), json.dumps(fields, indent=1) + "\n")
 
@@ -94,6 +100,8 @@ def recorded(directory: str, file: str = STATE_FILE_NAME) -> CheckpointState | N
             os.path.join(directory, fields["last_good"]) if fields.get("last_good") else None,
             fields.get("last_preserved_timestamp"),
             os.path.join(directory, fields["best"]) if fields.get("best") else None,
+            fields.get("max_to_keep"),
+            fields.get("keep_checkpoint_every_n_hours"),
         )
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
@@ -164,7 +172,14 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
         newest = listed[-1][0]
     paths, timestamps = tuple(path for path, _ in listed), tuple(timestamp for _, timestamp in listed)
     good, best = (path if path in paths else None for path in (before.last_good, before.best))
-    return CheckpointState(newest, paths, timestamps, good, before.last_preserved_timestamp, best)
+    return dataclasses.replace(
+        before,
+        model_checkpoint_path=newest,
+        all_model_checkpoint_paths=paths,
+        timestamps=timestamps,
+        last_good=good,
+        best=best,
+    )
 
 
 def _later(checkpoint_dir: str, known: Sequence[str], since: float) -> list[tuple[str, float]]:

@@ -1,0 +1,148 @@
+"""`hookline diff`: the variables of two checkpoints, compared."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from hookline.checkpoint import examine
+from hookline.checkpoint.examine import Found
+from hookline.checkpoint.manifest import Leaf
+from hookline.cli import runs, shown
+from hookline.cli.measure import Difference, difference
+from hookline.errors import NotFoundError, OpError
+
+_ARRAYS = ("array", "numpy", "scalar")
+_ORDER = ("added", "gone", "reshaped", "unread", "changed", "same")
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """What has become of a variable.
+
+    Attributes:
+        name: Its name.
+        kind: "added", "gone", "reshaped", "changed", "same", or "unread" if one of the two is broken.
+        a: Its shape and dtype in A, in words, or its value if that is no array; empty if A lacks it.
+        b: The same in B.
+        by: How much arrays of one shape differ.
+        why: Why it was not read.
+    """
+
+    name: str
+    kind: str
+    a: str = ""
+    b: str = ""
+    by: Difference | None = None
+    why: str = ""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the differences, and returns the exit status."""
+    if not arguments.json:
+        shown.require_rich()
+    with runs.examined():
+        a, b, changes = runs.looked_again(lambda: _compared(arguments.a, arguments.b))
+    if arguments.json:
+        shown.as_json({"a": a.path, "b": b.path, "variables": list(map(_as_json, changes))})
+    else:
+        _show(a, b, changes)
+    return 0
+
+
+def _compared(one: str, other: str) -> tuple[Found, Found, list[Change]]:
+    a, b = _checkpoint(one), _checkpoint(other)
+    return a, b, sorted(_changes(a, b), key=lambda change: _ORDER.index(change.kind))
+
+
+def _checkpoint(path: str) -> Found:
+    """Returns a checkpoint, or the newest complete one of a run."""
+    path = os.path.normpath(path)
+    if examine.is_one(path):
+        found = examine.one(path)
+    else:
+        contents = examine.contents(runs.folder(path))
+        if contents.newest is None:
+            why = contents.surprise or "it has no complete checkpoint"
+            raise NotFoundError(None, None, f"'{path}': {why}.") if runs.is_run(path) else runs.no_run(path, why)
+        found = contents.newest
+    if found.manifest is None:
+        raise NotFoundError(None, None, f"Checkpoint '{found.path}' is broken: {found.flaw}.")
+    return found
+
+
+def _changes(a: Found, b: Found) -> Iterator[Change]:
+    assert a.manifest is not None
+    assert b.manifest is not None
+    ours, theirs, alike = a.manifest.leaves, b.manifest.leaves, []
+    for name in [*ours, *(name for name in theirs if name not in ours)]:
+        if name not in theirs:
+            yield Change(name, "gone", a=_form(ours[name]))
+        elif name not in ours:
+            yield Change(name, "added", b=_form(theirs[name]))
+        elif ours[name].shape != theirs[name].shape or _is_array(ours[name]) != _is_array(theirs[name]):
+            yield Change(name, "reshaped", _form(ours[name]), _form(theirs[name]))
+        else:
+            alike.append(name)
+    of_a = examine.values(a.path, [ours[name] for name in alike])
+    of_b = examine.values(b.path, [theirs[name] for name in alike])
+    for name, one, other in zip(alike, of_a, of_b, strict=True):
+        form = _form(ours[name]), _form(theirs[name])
+        if broken := next((value for value in (one, other) if isinstance(value, OpError)), None):
+            yield Change(name, "unread", *form, why=examine.reason(broken))
+        elif _is_array(ours[name]):
+            by = difference(np.asarray(one), np.asarray(other))
+            same = not by.elements and ours[name].dtype == theirs[name].dtype
+            yield Change(name, "same" if same else "changed", *form, by=by)
+        elif ours[name].kind == theirs[name].kind == "key":
+            same = np.array_equal(jax.random.key_data(one), jax.random.key_data(other))
+            yield Change(name, "same" if same else "changed", *form)
+        else:
+            same = type(one) is type(other) and one == other
+            yield Change(name, "same" if same else "changed", repr(one), repr(other))
+
+
+def _is_array(leaf: Leaf) -> bool:
+    return leaf.kind in _ARRAYS
+
+
+def _form(leaf: Leaf) -> str:
+    return f"{leaf.dtype} {shown.shape(leaf.shape)}" if leaf.shape else leaf.dtype
+
+
+def _show(a: Found, b: Found, changes: list[Change]) -> None:
+    same = sum(change.kind == "same" for change in changes)
+    shown.say(f"A: {a.path}, step {a.step}\nB: {b.path}, step {b.step}")
+    told = [change for change in changes if change.kind != "same"]
+    if told:
+        shown.say("")
+        heads = ["change", "variable", "A", "B", ">largest difference", ">relative", ">elements"]
+        colours = {"added": "green", "gone": "red", "unread": "red", "reshaped": "yellow"}
+        shown.table(heads, map(_cells, told), styles=[colours.get(change.kind, "") for change in told])
+        for change in told:
+            if change.why:
+                shown.say(f"{change.name} cannot be read: {change.why}.")
+    shown.say(f"\n{shown.count(same, 'variable')} {'is' if same == 1 else 'are'} the same in both.")
+
+
+def _cells(change: Change) -> list[str]:
+    by = ["", "", ""]
+    if change.by is not None:
+        found = change.by
+        by = [shown.number(found.largest), shown.number(found.relative), f"{found.elements:,} of {found.total:,}"]
+    b = "the same" if change.kind == "changed" and change.a == change.b else change.b
+    return [change.kind, change.name, _short(change.a), _short(b), *by]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:40]} ..."
+
+
+def _as_json(change: Change) -> dict[str, Any]:
+    return dataclasses.asdict(change)

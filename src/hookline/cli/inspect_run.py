@@ -1,0 +1,258 @@
+"""`hookline inspect`: the checkpoints of a run, and the variables of one."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from hookline import clock
+from hookline.checkpoint import devices, examine, leaves
+from hookline.checkpoint.examine import Contents, Found
+from hookline.checkpoint.manifest import Leaf
+from hookline.cli import runs, shown
+from hookline.cli.measure import Size, size_of
+from hookline.errors import NotFoundError, OpError
+
+_LONGEST_VALUE = 40
+
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """A leaf of a checkpoint as it was read.
+
+    Attributes:
+        leaf: Its description.
+        size: Its norm, if it is an array of numbers that was read.
+        value: Its value, if it is a single number or text that was read.
+        flaw: Why it could not be read; empty if it was, or was not tried.
+    """
+
+    leaf: Leaf
+    size: Size | None = None
+    value: Any = None
+    flaw: str = ""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints what there is, and returns the exit status."""
+    if not arguments.json:
+        shown.require_rich()
+    with runs.examined():
+        report = runs.looked_again(
+            lambda: _Report(arguments.run, reads=not arguments.no_values, reads_all=arguments.verify)
+        )
+        if arguments.json:
+            shown.as_json(report.as_json())
+        else:
+            report.show()
+    return int(arguments.verify and any(report.flaw(found) and not found.is_unfinished for found in report.all))
+
+
+class _Report:
+    """What is said about a run, or about one checkpoint."""
+
+    def __init__(self, path: str, *, reads: bool, reads_all: bool) -> None:
+        self.contents, self.all = _look(path)
+        self.newest = None if self.contents is None else self.contents.newest
+        self._read: dict[str, list[Variable]] = {}
+        self._reads = reads
+        for found in [each for each in self._candidates() if reads]:
+            try:
+                self._read[found.path] = list(read(found))
+            except NotFoundError:  # The run has removed it meanwhile.
+                self.all.remove(found)
+                if not self._candidates():
+                    raise
+                continue
+            if not reads_all and not self.flaw(found):
+                break
+        whole = [found for found in self._candidates() if not self.flaw(found)]
+        self.inspected = next(iter([*whole, *self._candidates()]), None)
+
+    def _candidates(self) -> list[Found]:
+        """Returns the complete checkpoints; the one that a training would restore comes first."""
+        complete = [found for found in self.all if found.manifest is not None]
+        return sorted(complete, key=lambda found: found is not self.newest)
+
+    def flaw(self, found: Found) -> str:
+        """Returns what is wrong with a checkpoint, as far as it was looked at."""
+        broken = [variable for variable in self._read.get(found.path, ()) if variable.flaw]
+        if found.flaw or not broken:
+            return found.flaw
+        more = f" and {shown.count(len(broken) - 1, 'other variable')}" if broken[1:] else ""
+        return f"{broken[0].leaf.name}{more} cannot be read: {broken[0].flaw}"
+
+    def variables(self, found: Found) -> list[Variable]:
+        """Returns the variables of a checkpoint, which may not have been read."""
+        assert found.manifest is not None
+        return self._read.get(found.path) or [Variable(leaf) for leaf in found.manifest.leaves.values()]
+
+    def show(self) -> None:
+        for line in self._about():
+            shown.say(line)
+        if self.all:
+            shown.say("")
+            rows = [self._row(found) for found in self.all]
+            styles = ["dim" if found.is_unfinished else "red" if self.flaw(found) else "" for found in self.all]
+            shown.table(["checkpoint", ">step", ">age", ">size", "saved from", "state"], rows, styles=styles)
+        for found in self.all:
+            if (flaw := self.flaw(found)) and not found.is_unfinished:
+                shown.say(f"\n{found.name} is broken: {flaw}.")
+        if self.inspected is not None:
+            variables = self.variables(self.inspected)
+            nbytes = sum(leaves.nbytes(variable.leaf) for variable in variables)
+            what = shown.count(len(variables), "variable")
+            shown.say(f"\n{self.inspected.name} holds {what}, {shown.size(nbytes)}:\n")
+            heads = ["variable", "shape", "dtype", ">size", "pieces", "norm, or = value"]
+            styles = ["red" if variable.flaw else "" for variable in variables]
+            shown.table(heads, [_cells(variable, self._reads) for variable in variables], styles=styles)
+
+    def _about(self) -> Iterator[str]:
+        contents, newest, inspected = self.contents, self.newest, self.inspected
+        if contents is None:
+            yield self.all[0].path
+            return
+        complete = shown.count(sum(found.manifest is not None for found in self.all), "complete checkpoint")
+        if newest is None or inspected is None:
+            yield f"{contents.directory}: {complete}."
+        elif not self.flaw(newest):
+            yield f"{contents.directory}: {complete}, the newest is {newest.name}."
+        elif self.flaw(inspected):
+            yield f"{contents.directory}: {complete}, of which none can be read."
+        else:
+            yield (
+                f"{contents.directory}: {complete}. The newest, {newest.name}, is broken; the newest that can be read "
+                f"is {inspected.name}."
+            )
+        if contents.surprise:
+            yield f"Note: {contents.surprise}."
+        if contents.writer is not None:
+            who, runs_now = contents.writer
+            saves = {True: "saves there now", False: "saved there and was ended", None: "saves there, if it still runs"}
+            yield f"Process {who.pid} on {who.host} {saves[runs_now]}."
+
+    def _row(self, found: Found) -> list[str]:
+        step = "" if found.step is None else str(found.step)
+        age = shown.duration(clock.time() - found.timestamp)
+        return [found.name, step, age, shown.size(found.nbytes), _devices(found), self._state(found)]
+
+    def _state(self, found: Found) -> str:
+        if flaw := self.flaw(found):
+            return flaw if found.is_unfinished else "broken"
+        state = None if self.contents is None else self.contents.state
+        marks = ["newest"] if found is self.newest else ["newest that can be read"] if found is self.inspected else []
+        if state is not None:
+            marks += ["best"] * (found.path == state.best) + ["last good"] * (found.path == state.last_good)
+        if found.manifest is not None and found.manifest.extra:
+            marks.append("of a failed training")
+        return ", ".join(marks) or "complete"
+
+    def as_json(self) -> dict[str, Any]:
+        contents, inspected = self.contents, self.inspected
+        state = None if contents is None else contents.state
+        writer = None if contents is None else contents.writer
+        return {
+            "directory": os.path.dirname(self.all[0].path) if contents is None else contents.directory,
+            "newest": self.newest and self.newest.name,
+            "best": state and state.best and os.path.basename(state.best),
+            "last_good": state and state.last_good and os.path.basename(state.last_good),
+            "max_to_keep": state and state.max_to_keep,
+            "note": "" if contents is None else contents.surprise,
+            "writer": writer and {"process": writer.owner.pid, "host": writer.owner.host, "runs": writer.runs},
+            "checkpoints": [self._checkpoint(found) for found in self.all],
+            "inspected": inspected and inspected.name,
+            "variables": [] if inspected is None else list(map(_variable, self.variables(inspected))),
+        }
+
+    def _checkpoint(self, found: Found) -> dict[str, Any]:
+        flaw = self.flaw(found)
+        return {
+            "name": found.name,
+            "state": "unfinished" if found.is_unfinished else "broken" if flaw else "complete",
+            "why": flaw,
+            "read": found.path in self._read,
+            "step": found.step,
+            "time": found.timestamp,
+            "age_secs": clock.time() - found.timestamp,
+            "bytes": found.nbytes,
+            "devices": list(found.manifest.devices) if found.manifest else [],
+            "variables": len(found.manifest.leaves) if found.manifest else None,
+        }
+
+
+def read(found: Found) -> Iterator[Variable]:
+    """Yields the variables of a complete checkpoint, of which few are in memory at once."""
+    assert found.manifest is not None
+    each = found.manifest.leaves.values()
+    for leaf, value in zip(each, examine.values(found.path, each), strict=True):
+        if isinstance(value, OpError):
+            yield Variable(leaf, flaw=examine.reason(value))
+        elif leaf.kind == "key" or leaf.kind == "bytes":
+            yield Variable(leaf)
+        elif leaf.kind in ("array", "numpy", "scalar"):
+            array = np.asarray(value)
+            yield Variable(leaf, size_of(array), array.item() if array.ndim == 0 else None)
+        else:
+            yield Variable(leaf, value=value)
+
+
+def _look(path: str) -> tuple[Contents | None, list[Found]]:
+    path = os.path.normpath(path)
+    if examine.is_one(path):
+        return None, [examine.one(path)]
+    contents = examine.contents(runs.folder(path))
+    if not contents.checkpoints and not runs.is_run(path):
+        raise runs.no_run(path, "it has no checkpoint and no event file")
+    return contents, list(contents.checkpoints)
+
+
+def _devices(found: Found) -> str:
+    if found.manifest is None:
+        return ""
+    return devices.shown(found.manifest.devices) if found.manifest.devices else "1 device"
+
+
+def _cells(variable: Variable, was_read: bool) -> list[str]:
+    leaf = variable.leaf
+    last = f"broken: {variable.flaw}" if variable.flaw else _measured(variable) if was_read else ""
+    return [leaf.name, shown.shape(leaf.shape), leaf.dtype, shown.size(leaves.nbytes(leaf)), _pieces(leaf), last]
+
+
+def _pieces(leaf: Leaf) -> str:
+    if len(leaf.pieces) < 2:
+        return "whole" if leaf.pieces else ""
+    shapes = {tuple(stop - start for start, stop in zip(piece.start, piece.stop, strict=True)) for piece in leaf.pieces}
+    return f"{len(leaf.pieces)} of {' or '.join(map(shown.shape, sorted(shapes)))}"
+
+
+def _measured(variable: Variable) -> str:
+    if variable.value is not None:
+        text = shown.number(variable.value) if isinstance(variable.value, float) else repr(variable.value)
+        return f"= {text if len(text) <= _LONGEST_VALUE else f'{text[:_LONGEST_VALUE]} ...'}"
+    if variable.size is None:
+        return ""
+    size = variable.size
+    bad = ", ".join(f"{count:,} {name}" for count, name in ((size.nans, "NaN"), (size.infs, "infinite")) if count)
+    return f"{shown.number(size.norm)} ({bad})" if bad else shown.number(size.norm)
+
+
+def _variable(variable: Variable) -> dict[str, Any]:
+    leaf, size, value = variable.leaf, variable.size, variable.value
+    return {
+        "name": leaf.name,
+        "kind": leaf.kind,
+        "shape": leaf.shape,
+        "dtype": leaf.dtype,
+        "bytes": leaves.nbytes(leaf),
+        "pieces": [{"start": piece.start, "stop": piece.stop} for piece in leaf.pieces],
+        "norm": None if size is None else size.norm,
+        "nans": None if size is None else size.nans,
+        "infs": None if size is None else size.infs,
+        "value": str(value) if isinstance(value, complex) else value,
+        "broken": variable.flaw,
+    }

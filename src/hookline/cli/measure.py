@@ -1,0 +1,88 @@
+"""Measures of arrays on the host, a block at a time: a large variable is not copied as a whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+_BLOCK = 2**17
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """The L2 norm of an array, with NaNs and infinities in it, and how many there are of these."""
+
+    norm: float
+    nans: int
+    infs: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """How much two arrays of one shape differ.
+
+    Attributes:
+        largest: The largest absolute difference of two elements; NaN if one of them alone is NaN.
+        relative: The norm of the difference over the norm of the first; infinite if only that is 0.
+        elements: How many elements differ.
+        total: How many there are.
+    """
+
+    largest: float
+    relative: float
+    elements: int
+    total: int
+
+
+def size_of(array: np.ndarray) -> Size:
+    """Returns the size of an array of numbers.
+
+    Example:
+        >>> size_of(np.array([3.0, 4.0]))
+        Size(norm=5.0, nans=0, infs=0)
+    """
+    norm, nans, infs = 0.0, 0, 0
+    for block in _blocks(array):
+        wide = _wide(block)
+        nans += int(np.isnan(wide).sum())
+        infs += int(np.isinf(wide).sum())
+        norm = _hypot(norm, float(np.linalg.norm(wide)))
+    return Size(norm, nans, infs)
+
+
+def difference(a: np.ndarray, b: np.ndarray) -> Difference:
+    """Returns how much two arrays of one shape differ. A NaN equals a NaN.
+
+    Example:
+        >>> difference(np.array([3.0, 4.0, 0.0]), np.array([3.0, 4.5, 0.0]))
+        Difference(largest=0.5, relative=0.1, elements=1, total=3)
+    """
+    largest, norm, before, elements = 0.0, 0.0, 0.0, 0
+    with np.errstate(invalid="ignore", over="ignore"):
+        for one, other in zip(_blocks(a), _blocks(b), strict=True):
+            wide, far = _wide(one), _wide(other)
+            alike = (one == other) if one.dtype == other.dtype else (wide == far)
+            same = np.asarray(alike, bool) | (np.isnan(wide) & np.isnan(far))
+            apart = np.abs(np.where(same, 0, far - wide))
+            elements += int(same.size - same.sum())
+            largest = float(np.maximum(largest, apart.max()))
+            norm, before = _hypot(norm, float(np.linalg.norm(apart))), _hypot(before, float(np.linalg.norm(wide)))
+    relative = 0.0 if not elements else norm / before if before else math.inf
+    return Difference(largest, relative, elements, a.size)
+
+
+def _blocks(array: np.ndarray) -> Iterator[np.ndarray]:
+    flat = array.reshape(-1)
+    for start in range(0, flat.size, _BLOCK):
+        yield flat[start : start + _BLOCK]
+
+
+def _wide(block: np.ndarray) -> np.ndarray:
+    return block.astype(np.complex128 if block.dtype.kind == "c" else np.float64)
+
+
+def _hypot(one: float, other: float) -> float:
+    return math.nan if math.isnan(one) or math.isnan(other) else math.hypot(one, other)

@@ -1,0 +1,278 @@
+"""The words of the `hookline` command, and its help. It imports nothing that takes time."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from pathlib import Path
+
+from hookline.version import __version__
+
+MAX_RESTARTS = 10
+
+_RUN = "folder with the checkpoints of a run, or one checkpoint in it, such as runs/a/model.ckpt-40"
+_EVERY = """
+The exit status is 0, or 1 if this could not be done or there is no run, or 2 if these words are wrong.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command. What it finds has the attribute `module`, in which `run` does the work."""
+    made = argparse.ArgumentParser(
+        prog="hookline",
+        description="Looks into runs of hookline, and starts training scripts in several processes.",
+        epilog="hookline COMMAND --help says what a command does, with examples.",
+    )
+    made.add_argument("--version", action="version", version=f"hookline {__version__}")
+    commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_inspect(commands)
+    _add_diff(commands)
+    _add_events(commands)
+    _add_clean(commands)
+    _add_launch(commands)
+    _add_stop(commands)
+    _add_completion(commands)
+    return made
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    module: str,
+    name: str,
+    summary: str,
+    text: str,
+    examples: str = "",
+) -> argparse.ArgumentParser:
+    paragraphs = (" ".join(part.split()) for part in text.strip().split("\n\n"))
+    made = commands.add_parser(
+        name,
+        help=summary,
+        description="\n\n".join(textwrap.fill(part, 78) for part in paragraphs),
+        epilog=f"examples:\n{textwrap.indent(textwrap.dedent(examples).strip(), '  ')}" if examples else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.set_defaults(module=module)
+    return made
+
+
+def _add_inspect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    made = _command(
+        commands,
+        "inspect_run",
+        "inspect",
+        "show the checkpoints of a run, and the variables of one",
+        f"""
+        Lists the checkpoints of a run, newest first, with step, age, size and the devices that they were saved from;
+        says which is the newest complete one, which are broken or half-written, and why, and who saves there now. Then
+        it reads the variables of the newest one, or of the checkpoint that is given, compares them with their
+        checksums, and shows their shapes, dtypes and norms.
+
+        It needs one CPU, whatever the devices were, and holds one variable in memory at a time. It writes nothing, so
+        the run may be going on.
+
+        {_EVERY} With --verify it is 1 as well if a checkpoint is broken.
+        """,
+        """
+        hookline inspect runs/a
+        hookline inspect runs/a/model.ckpt-40
+        hookline inspect runs/a --no-values          # from the descriptions alone, for large models
+        hookline inspect runs/a --verify             # read every checkpoint
+        hookline inspect runs/a --json | jq .newest
+        """,
+    )
+    made.add_argument("run", metavar="RUN", help=_RUN)
+    values = made.add_mutually_exclusive_group()
+    values.add_argument("--no-values", action="store_true", help="read no variable: show shapes and dtypes, no norms")
+    values.add_argument("--verify", action="store_true", help="read all checkpoints, not only one, and compare them")
+    made.add_argument("--json", action="store_true", help="print JSON: sizes in bytes, times in seconds")
+
+
+def _add_diff(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    made = _command(
+        commands,
+        "diff_runs",
+        "diff",
+        "compare the variables of two checkpoints",
+        f"""
+        Says which variables B has and A has not, which are gone, which have another shape or dtype, and by how much the
+        others differ: the largest difference of an element, the norm of the difference over the norm of A, and how many
+        elements differ. A NaN equals a NaN. Two variables are in memory at a time.
+
+        A run stands for its newest complete checkpoint.
+
+        {_EVERY}
+        """,
+        """
+        hookline diff runs/a runs/b
+        hookline diff runs/a/model.ckpt-40 runs/a/model.ckpt-80
+        hookline diff runs/a runs/b --json
+        """,
+    )
+    made.add_argument("a", metavar="A", help="folder of a run, or one checkpoint")
+    made.add_argument("b", metavar="B", help="the same, to compare with it")
+    made.add_argument("--json", action="store_true", help="print JSON, the variables that are the same included")
+
+
+def _add_events(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    made = _command(
+        commands,
+        "events_of_runs",
+        "events",
+        "show the scalars of runs as a table, as CSV or as JSON",
+        f"""
+        Reads event files with TensorBoard's reader: those of each folder and of the folders below it, such as the
+        "eval" of an evaluation. The table has a line for each scalar and folder: the number of points, the first and
+        the last step, the last, least and greatest value, and the curve. Steps that a training repeated after a restart
+        count once, as in TensorBoard.
+
+        If an event file ends in the middle of a record, or a record is damaged, a line says how much of it was read:
+        TensorBoard reads no further either. The end of a run that is going may be on its way.
+
+        {_EVERY}
+        """,
+        """
+        hookline events runs/a
+        hookline events runs/a runs/b --tag 'loss*'
+        hookline events runs/a --csv > scalars.csv
+        hookline events runs/a --json | jq '.[].value'
+        """,
+    )
+    made.add_argument("runs", metavar="RUN", nargs="+", help="folder with event files in it or below it")
+    made.add_argument(
+        "--tag",
+        metavar="PATTERN",
+        action="append",
+        help="only scalars with such a name, as in 'eval/*'; may be repeated",
+    )
+    form = made.add_mutually_exclusive_group()
+    form.add_argument("--csv", action="store_true", help="print every point as CSV: run,tag,step,wall_time,value")
+    form.add_argument("--json", action="store_true", help="print every point as JSON, with the same fields")
+
+
+def _add_clean(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    made = _command(
+        commands,
+        "clean_run",
+        "clean",
+        "remove old checkpoints, and what killed processes left of some",
+        f"""
+        Lists what would go, and removes it only with --yes. The newest N complete checkpoints stay. So do, beyond that
+        number, the best, the last that has proved good, the last one of a failed training, those that
+        keep_checkpoint_every_n_hours keeps for good, and broken ones, which may be worth a look. Half-written
+        checkpoints of killed processes go.
+
+        Without --keep, N is the max_to_keep of the training, which the run's state file records. With --yes, the
+        newest checkpoint is read first: if it is broken, nothing is removed. While another process saves there,
+        nothing is removed either.
+
+        {_EVERY}
+        """,
+        """
+        hookline clean runs/a                        # what would go
+        hookline clean runs/a --keep 1 --yes
+        """,
+    )
+    made.add_argument("run", metavar="RUN", help="folder with the checkpoints of a run")
+    made.add_argument("--keep", type=_positive, metavar="N", help="how many of the newest stay")
+    made.add_argument("--yes", action="store_true", help="remove them, rather than list them")
+    made.add_argument(
+        "--wait",
+        type=_seconds,
+        default=0.0,
+        metavar="SECS",
+        help="with --yes: how long to wait for the end of another process that saves there (default: 0). One on "
+        "another host that gives no sign of life for 30 seconds counts as ended",
+    )
+
+
+def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    made = _command(
+        commands,
+        "launching",
+        "launch",
+        "run a script in several processes: as a chief and workers with parameter servers, or in step",
+        """
+        Runs a script several times at once, as a chief and workers that find each other with
+        Cluster.from_environment(). Without --address it starts a private Ray cluster on the loopback interface. Ctrl-C
+        and SIGTERM ask every task to save and end, and stop all that was started. The exit status is that of the chief.
+
+        With --in-step the processes run in step on this machine, as jax.distributed has it, without Ray; the exit
+        status is that of the first one that fails.
+        """,
+        """
+        hookline launch --workers 4 --servers 2 train.py --steps 1000
+        hookline launch --in-step --processes 4 train.py
+        """,
+    )
+    add = made.add_argument
+    add("--in-step", action="store_true", help="run in step: every process does the same on its part of the data")
+    add("--processes", type=_positive, default=None, metavar="N", help="how many processes run in step")
+    add("--check-every-launch", action="store_true", help="have them compare each program before they launch it")
+    add("--workers", type=_positive, default=None, help="how many processes train, the chief included (default: 1)")
+    add("--servers", type=_positive, default=None, help="how many parameter servers hold the variables (default: 1)")
+    add("--address", default=None, metavar="HOST:PORT", help="join the Ray cluster with this head")
+    add("--token-path", default=None, metavar="FILE", help="the token of the Ray cluster that is joined")
+    add("--job", default=None, help="name of the job among those of the Ray cluster (default: a new one)")
+    add("--grace", type=_seconds, default=30.0, metavar="SECS", help="how long a stop may take (default: 30)")
+    add(
+        "--restart",
+        choices=["none", "on-failure"],
+        default="none",
+        help="whether a task that failed is started again; with --in-step all are (default: none)",
+    )
+    add(
+        "--max-restarts",
+        type=_positive,
+        default=None,
+        metavar="N",
+        help=f"how often each task, or all, with waits that grow from 1 to 60 seconds (default: {MAX_RESTARTS})",
+    )
+    add("script", type=Path, help="the Python script")
+    add("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
+
+
+def _add_stop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "Ends the parameter servers of a job, and what they hold. Their checkpoints stay."
+    made = _command(commands, "stop", "stop", "end the parameter servers of a job on a Ray cluster", text)
+    made.add_argument("--address", required=True, metavar="HOST:PORT", help="head of the Ray cluster")
+    made.add_argument("--job", required=True, help="name of the job")
+    made.add_argument("--token-path", default=None, metavar="FILE", help="the token of the Ray cluster")
+
+
+def _add_completion(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    made = _command(
+        commands,
+        "completion",
+        "completion",
+        "print a script that completes this command in a shell",
+        """
+        Prints a script for a shell, which then completes commands, options and folders at a press of Tab. It starts no
+        Python for that.
+        """,
+        """
+        eval "$(hookline completion bash)"           # in ~/.bashrc
+        hookline completion zsh > ~/.zfunc/_hookline # a folder of $fpath, before compinit
+        hookline completion fish > ~/.config/fish/completions/hookline.fish
+        """,
+    )
+    made.add_argument("shell", choices=["bash", "zsh", "fish"], help="the shell")
+
+
+def _positive(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"requires a whole number of at least 1, got {text!r}")
+    return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        secs = float(text)
+    except ValueError:
+        secs = -1.0
+    if not 0 <= secs < float("inf"):
+        raise argparse.ArgumentTypeError(f"requires a number of seconds, got {text!r}")
+    return secs

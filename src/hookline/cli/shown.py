@@ -1,0 +1,167 @@
+"""Words, numbers and tables, as commands show them to a person, and JSON for programs."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+_BARS = "▁▂▃▄▅▆▇█"
+_CURVE_WIDTH = 24
+# As wide as a table can be: in a pipe a row is one line.
+_WIDE = 100_000
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, styles: Iterable[str] = ()) -> None:
+    """Prints a table: on a terminal with colours and as wide as that, elsewhere one plain line for each row.
+
+    Args:
+        columns: The heads; a ">" before one aligns its column on the right.
+        rows: The cells.
+        styles: A style for each row; none for those after the last.
+
+    Raises:
+        ModuleNotFoundError: Rich is not installed.
+    """
+    console, table_of, text = _rich()
+    made = table_of(box=None, pad_edge=False, header_style="bold")
+    for head in columns:
+        made.add_column(
+            text(head.removeprefix(">")), justify="right" if head.startswith(">") else "left", overflow="fold"
+        )
+    left = iter(styles)
+    for row in rows:
+        made.add_row(*map(text, row), style=next(left, ""))
+    with console.capture() as captured:
+        console.print(made)
+    say("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def say(line: str) -> None:
+    """Prints a line; characters that the output cannot hold become question marks."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(line.encode(encoding, "replace").decode(encoding))
+
+
+def require_rich() -> None:
+    """Raises `ModuleNotFoundError` if tables cannot be shown."""
+    _rich()
+
+
+def as_json(value: Any) -> None:
+    """Prints a value as JSON, in which NaN and infinities are strings. Of a list, each item is a line."""
+    if isinstance(value, list):
+        print("[" + ",\n ".join(json.dumps(_finite(item), allow_nan=False) for item in value) + "]")
+    else:
+        print(json.dumps(_finite(value), indent=1, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def size(nbytes: float) -> str:
+    """Returns a size in words.
+
+    Example:
+        >>> size(999), size(12_345), size(2.5e9)
+        ('999 B', '12.3 kB', '2.5 GB')
+    """
+    units = ["B", "kB", "MB", "GB", "TB"]
+    while nbytes >= 999.95 and len(units) > 1:
+        nbytes /= 1000
+        del units[0]
+    return f"{nbytes:.4g} {units[0]}" if units[0] == "B" else f"{nbytes:.1f} {units[0]}"
+
+
+def duration(secs: float) -> str:
+    """Returns a time in words.
+
+    Example:
+        >>> duration(12.3), duration(150), duration(200_000)
+        ('12 s', '2 min', '2 d')
+    """
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if secs >= length:
+            return f"{secs / length:.0f} {unit}"
+    return f"{max(secs, 0):.0f} s"
+
+
+def count(number: int, noun: str) -> str:
+    """Returns a number of things.
+
+    Example:
+        >>> count(1, "checkpoint"), count(2, "checkpoint")
+        ('1 checkpoint', '2 checkpoints')
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def number(value: float) -> str:
+    """Returns a number with the digits that a person compares."""
+    return f"{value:.6g}"
+
+
+def shape(sizes: Sequence[int]) -> str:
+    """Returns a shape as NumPy writes it.
+
+    Example:
+        >>> shape([2, 3])
+        '(2, 3)'
+    """
+    return str(tuple(sizes))
+
+
+def curve(points: Sequence[tuple[float, float]]) -> str:
+    """Returns the curve of points (x, y): the mean in each part of the x axis, and "x" for NaN and infinities.
+
+    Example:
+        >>> curve([(0, 1.0), (1, 2.0), (2, 3.0), (3, float("nan"))])
+        '▁▅█x'
+    """
+    if not points:
+        return ""
+    first, last = points[0][0], max(x for x, _ in points)
+    width = min(_CURVE_WIDTH, len(points))
+    parts: list[list[float]] = [[] for _ in range(width)]
+    for x, y in points:
+        place = (x - first) / (last - first) if last > first else 0.0
+        parts[min(max(int(place * width), 0), width - 1)].append(y)
+    means = [math.fsum(part) / len(part) if all(map(math.isfinite, part)) else math.nan for part in parts if part]
+    finite = [mean for mean in means if math.isfinite(mean)]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
+    return "".join(_bar(mean, low, high) for mean in means)
+
+
+def _bar(mean: float, low: float, high: float) -> str:
+    if not math.isfinite(mean):
+        return "x"
+    if high == low:
+        return _BARS[0]
+    return _BARS[min(int((mean - low) / (high - low) * len(_BARS)), len(_BARS) - 1)]
+
+
+def _rich() -> tuple[Any, Any, Any]:
+    try:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "rich":
+            raise
+        raise ModuleNotFoundError(
+            "tables require Rich: pip install 'hookline[cli]'. --json works without it.", name="rich"
+        ) from error
+    console = Console(file=None if sys.stdout.isatty() else io.StringIO())
+    if not console.is_terminal:
+        console = Console(file=io.StringIO(), width=_WIDE)
+    return console, Table, Text

@@ -1,0 +1,58 @@
+"""Processes whose checkpoints tests look into: `job.py FOLDER KIND`."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import hookline as hl
+from hookline import train
+
+
+def save(folder: str, **values) -> None:
+    """Saves variables as step 1."""
+    with hl.Graph().as_default(), hl.Session() as session:
+        for name, value in values.items():
+            hl.Variable(value, name=name)
+        session.run(hl.global_variables_initializer())
+        train.Saver().save(session, f"{folder}/model.ckpt", 1)
+
+
+def on_devices(folder: str) -> None:
+    """Saves from as many devices as there are, in all processes."""
+    mesh = jax.make_mesh((jax.device_count(),), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.jit(lambda: jnp.arange(512.0).reshape(16, 32), out_shardings=jax.NamedSharding(mesh, jax.P("x")))()
+    save(folder, rows=rows)
+
+
+def wide(folder: str) -> None:
+    """Saves numbers of 64 bits, which 32 cannot hold."""
+    jax.config.update("jax_enable_x64", True)
+    save(folder, whole=jnp.array([2**40 + 1, 0]), real=jnp.array(1 + 2**-40), odd=jnp.array([1.0, np.nan, np.inf]))
+
+
+def large(folder: str) -> None:
+    """Saves sixteen variables of 8 MiB."""
+    save(folder, **{f"w{number}": np.full((2, 2**20), number, np.float32) for number in range(16)})
+
+
+def going(folder: str) -> None:
+    """Trains until it is asked to end."""
+    step = train.get_or_create_global_step()
+    train_op = step.assign_add(1)
+    hl.summary.scalar("step", step)
+    scaffold = train.Scaffold(saver=train.Saver(max_to_keep=3))
+    with train.MonitoredTrainingSession(
+        checkpoint_dir=folder, scaffold=scaffold, save_checkpoint_steps=5, save_summaries_steps=1
+    ) as session:
+        while not session.should_stop():
+            print(session.run(train_op), flush=True)
+            time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[2]](sys.argv[1])

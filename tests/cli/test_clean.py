@@ -1,0 +1,136 @@
+"""`hookline clean`: what goes, what stays, and when nothing may go."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import hookline as hl
+from hookline import train
+from hookline.checkpoint import get_checkpoint_state
+from hookline.cli import main
+from hookline.testing import FakeClock
+
+
+def checkpoints(folder):
+    return sorted((path.name for path in folder.glob("model*")), key=lambda name: int(name.partition("-")[2]))
+
+
+def saved(folder, *steps, hours=0.0, best=None, **options):
+    """Saves these steps, some hours apart, and keeps all."""
+    with hl.Graph().as_default(), FakeClock() as clock, hl.Session() as session:
+        hl.Variable(1.0, name="w")
+        session.run(hl.global_variables_initializer())
+        saver = train.Saver(max_to_keep=0, **options)
+        for step in steps:
+            saver.save(session, str(folder / "model.ckpt"), step)
+            clock.advance(hours * 3600 + 1)
+            if step == best:
+                saver.keep_best(step)
+    return folder
+
+
+def test_it_lists_and_removes_only_when_told(shared_run, own_run, capsys):
+    assert main(["clean", str(shared_run), "--keep", "1"]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines()[1:3]] == ["model.ckpt-2", "model.ckpt-4"]
+    assert "Nothing was removed; --yes would free " in out
+    assert main(["clean", str(own_run), "--keep", "1", "--yes"]) == 0
+    out = capsys.readouterr().out
+    assert "are free again. What stays: model.ckpt-6." in out
+    assert checkpoints(own_run) == ["model.ckpt-6"]
+    state = get_checkpoint_state(str(own_run))
+    assert state is not None
+    assert state.all_model_checkpoint_paths == (str(own_run / "model.ckpt-6"),)
+    assert state.max_to_keep == 3, "that of the training"
+    assert not list(own_run.glob(".hookline*"))
+
+
+def test_without_a_number_the_state_file_says_how_many(own_run, capsys):
+    state = json.loads((own_run / "checkpoint").read_text())
+    (own_run / "checkpoint").write_text(json.dumps({**state, "max_to_keep": 2}))
+    assert main(["clean", str(own_run), "--yes"]) == 0
+    assert checkpoints(own_run) == ["model.ckpt-4", "model.ckpt-6"]
+    assert main(["clean", str(own_run), "--yes"]) == 0
+    assert "the newest 2 stay, and there are no more." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("recorded", "why"), [(0, "keeps all (max_to_keep=0)"), (None, "does not say how many stay")])
+def test_where_it_does_not_say_the_number_is_asked_for(own_run, capsys, recorded, why):
+    state = json.loads((own_run / "checkpoint").read_text())
+    (own_run / "checkpoint").write_text(json.dumps({**state, "max_to_keep": recorded}))
+    assert main(["clean", str(own_run)]) == 2
+    assert why in (err := capsys.readouterr().err)
+    assert err.endswith("Say it with --keep N.\n")
+
+
+def test_the_best_stays(tmp_path):
+    saved(tmp_path, 1, 2, 3, 4, best=2)
+    assert main(["clean", str(tmp_path), "--keep", "1", "--yes"]) == 0
+    assert checkpoints(tmp_path) == ["model.ckpt-2", "model.ckpt-4"]
+
+
+def test_one_of_each_period_stays(tmp_path):
+    saved(tmp_path, *range(1, 8), hours=1, keep_checkpoint_every_n_hours=2)
+    assert main(["clean", str(tmp_path), "--keep", "1", "--yes"]) == 0
+    assert checkpoints(tmp_path) == ["model.ckpt-3", "model.ckpt-5", "model.ckpt-7"]
+    assert main(["clean", str(tmp_path), "--keep", "1", "--yes"]) == 0
+    assert checkpoints(tmp_path) == ["model.ckpt-3", "model.ckpt-5", "model.ckpt-7"], "for good"
+
+
+def test_what_killed_processes_left_goes_too(own_run, capsys):
+    (own_run / "model.ckpt-8.hookline-writing-ab12").mkdir()
+    (own_run / "model.ckpt-4.hookline-broken").mkdir()
+    (own_run / "other.ckpt-4.hookline-removed").mkdir()
+    assert main(["clean", str(own_run), "--keep", "3", "--yes"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:2]] == [
+        "model.ckpt-8.hookline-writing-ab12"
+    ]
+    assert not (own_run / "model.ckpt-8.hookline-writing-ab12").exists()
+    assert (own_run / "model.ckpt-4.hookline-broken").exists()
+    assert (own_run / "other.ckpt-4.hookline-removed").exists()
+
+
+def test_broken_ones_neither_count_nor_go(own_run):
+    (own_run / "model.ckpt-6" / "hookline.json").unlink()
+    assert main(["clean", str(own_run), "--keep", "1", "--yes"]) == 0
+    assert checkpoints(own_run) == ["model.ckpt-4", "model.ckpt-6"]
+
+
+@pytest.mark.usefixtures("failed_reads")
+def test_nothing_goes_while_the_newest_cannot_be_read(own_run, capsys):
+    for file in (own_run / "model.ckpt-6").rglob("d/*"):
+        file.unlink()
+    assert main(["clean", str(own_run), "--keep", "1", "--yes"]) == 1
+    err = capsys.readouterr().err
+    assert "Nothing was removed, for the newest checkpoint" in err
+    assert "is missing. Move it away first.\n" in err
+    assert checkpoints(own_run) == ["model.ckpt-2", "model.ckpt-4", "model.ckpt-6"]
+
+
+def test_without_its_state_file_a_run_is_cleaned_and_told_about(own_run, capsys):
+    (own_run / "checkpoint").write_text("{")
+    assert main(["clean", str(own_run)]) == 2
+    assert main(["clean", str(own_run), "--keep", "2", "--yes"]) == 0
+    assert "it is not known which checkpoints were to be kept for good." in capsys.readouterr().out
+    assert checkpoints(own_run) == ["model.ckpt-4", "model.ckpt-6"]
+    state = get_checkpoint_state(str(own_run))
+    assert state is not None
+    assert state.max_to_keep is None
+
+
+def test_without_a_run_it_says_so(shared_run, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "tensorflow").mkdir()
+    (tmp_path / "tensorflow" / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-100"\n')
+    for path, why in [
+        (tmp_path / "none", "does not exist."),
+        (tmp_path / "empty", "is empty."),
+        (tmp_path / "tensorflow", "is TensorFlow's"),
+        (shared_run / "model.ckpt-6", "is a checkpoint. Give the folder of its run."),
+    ]:
+        assert main(["clean", str(path), "--keep", "1", "--yes"]) == 1
+        out, err = capsys.readouterr()
+        assert (out, why in err) == ("", True), err
+    assert [path.name for path in (tmp_path / "tensorflow").iterdir()] == ["checkpoint"]

@@ -1,0 +1,107 @@
+"""`hookline diff`."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from tests.cli.conftest import trained_in
+
+import hookline as hl
+from hookline import train
+from hookline.cli import main
+
+
+def saved(folder, **values):
+    with hl.Graph().as_default(), hl.Session() as session:
+        for name, value in values.items():
+            hl.Variable(value, name=name)
+        session.run(hl.global_variables_initializer())
+        return train.Saver().save(session, str(folder / "model.ckpt"), 1)
+
+
+def changes(capsys, *words):
+    assert main(["diff", "--json", *map(str, words)]) == 0
+    return {change["name"]: change for change in json.loads(capsys.readouterr().out)["variables"]}
+
+
+@pytest.fixture
+def two(tmp_path):
+    row, more = np.array([3, 4, 0], np.float32), np.zeros((2, 2), np.float32)
+    nan = np.array([np.nan, np.inf, 1], np.float32)
+    a = saved(tmp_path / "a", row=row, gone=more, shape=more, cast=row, nan=nan, zero=more, equal=more, lost=row)
+    b = saved(
+        tmp_path / "b",
+        row=row + np.array([0, 0.5, 0], np.float32),
+        added=more,
+        shape=np.zeros(4, np.float32),
+        cast=row.astype(np.float16),
+        nan=nan,
+        zero=more + 1,
+        equal=more,
+        lost=row * np.float32(np.nan),
+    )
+    return a, b
+
+
+def test_it_says_what_has_become_of_each_variable(two, capsys):
+    found = changes(capsys, *two)
+    kinds = {name: change["kind"] for name, change in found.items()}
+    assert kinds == {
+        "row": "changed", "gone": "gone", "added": "added", "shape": "reshaped", "cast": "changed", "nan": "same",
+        "zero": "changed", "equal": "same", "lost": "changed",
+    }  # fmt: skip
+    assert found["row"]["by"] == {"largest": 0.5, "relative": pytest.approx(0.1), "elements": 1, "total": 3}
+    assert found["zero"]["by"] == {"largest": 1.0, "relative": "Infinity", "elements": 4, "total": 4}
+    assert found["lost"]["by"] == {"largest": "NaN", "relative": "NaN", "elements": 3, "total": 3}
+    assert (found["cast"]["a"], found["cast"]["b"]) == ("float32 (3,)", "float16 (3,)")
+    assert (found["shape"]["a"], found["shape"]["b"]) == ("float32 (2, 2)", "float32 (4,)")
+
+
+def test_the_table_has_what_differs(two, capsys):
+    assert main(["diff", *two]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [f"A: {two[0]}, step 1", f"B: {two[1]}, step 1"]
+    assert [line.split()[:2] for line in lines[4:7]] == [["added", "added"], ["gone", "gone"], ["reshaped", "shape"]]
+    row = next(line for line in lines if line.startswith("changed   row"))
+    assert row.split()[-5:] == ["0.5", "0.1", "1", "of", "3"]
+    assert lines[-1] == "2 variables are the same in both."
+
+
+def test_a_run_stands_for_its_newest_checkpoint(shared_run, capsys):
+    found = changes(capsys, shared_run / "model.ckpt-4", shared_run)
+    assert found["global_step"]["by"]["largest"] == found["table"]["by"]["largest"] == 2.0
+    assert found["params/kernel"]["kind"] == "same"
+    looked = found["hooks/hookline.hooks.checkpoint_saver.CheckpointSaverHook/0/trigger/base"]
+    assert (looked["kind"], looked["a"], looked["b"]) == ("changed", "4", "6")
+
+
+def test_runs_of_other_shapes_are_compared(shared_run, tmp_path, capsys):
+    trained_in(tmp_path / "b", 2, width=3)
+    found = changes(capsys, shared_run, tmp_path / "b")
+    assert (found["table"]["kind"], found["table"]["b"]) == ("reshaped", "float32 (64, 3)")
+
+
+@pytest.mark.usefixtures("failed_reads")
+def test_of_a_broken_one_the_rest_is_compared(own_run, shared_run, capsys):
+    for file in (own_run / "model.ckpt-6").rglob("d/*"):
+        file.unlink()
+    assert main(["diff", str(own_run), str(shared_run)]) == 0
+    out, err = capsys.readouterr()
+    assert "\ntable cannot be read: its file state/d/" in out
+    assert err == ""
+
+
+def test_without_a_checkpoint_it_says_so(shared_run, own_run, tmp_path, capsys):
+    (own_run / "model.ckpt-6" / "hookline.json").write_text("{")
+    (tmp_path / "empty").mkdir()
+    for path, why in [
+        (tmp_path / "empty", "is empty."),
+        (tmp_path / "none", "does not exist."),
+        (shared_run / "model.ckpt-5", "does not exist."),
+        (own_run / "model.ckpt-6", "is broken: its hookline.json is not a manifest"),
+    ]:
+        assert main(["diff", str(shared_run), str(path)]) == 1
+        out, err = capsys.readouterr()
+        assert (out, why in err) == ("", True), err

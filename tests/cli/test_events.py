@@ -1,0 +1,112 @@
+"""`hookline events`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+
+import pytest
+
+from hookline.cli import main
+from hookline.cli.shown import curve
+from hookline.summary import FileWriter, SessionLog, encode
+
+
+def points(capsys, *words):
+    assert main(["events", "--json", *map(str, words)]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def written(folder, tag="loss", values=(), steps=None):
+    with FileWriter(str(folder)) as writer:
+        for step, value in zip(steps or range(len(values)), values, strict=True):
+            writer.add_summary(encode.scalar(tag, value), step)
+    return folder
+
+
+def test_the_table_has_a_line_for_each_scalar_and_run(shared_run, own_run, capsys):
+    assert main(["events", str(shared_run), str(own_run)]) == 0
+    out, err = capsys.readouterr()
+    head, *lines = [line.split() for line in out.splitlines()]
+    assert head == ["scalar", "run", "points", "first", "step", "last", "step", "last", "least", "greatest", "curve"]
+    rest = ["3", "1", "5", "0.2", "0.2", "1", "█▂▁"]
+    assert lines == [["loss", str(shared_run), *rest], ["loss", str(own_run), *rest]]
+    assert err == ""
+
+
+def test_csv_and_json_have_every_point(shared_run, capsys):
+    found = points(capsys, shared_run)
+    assert [(point["step"], point["value"]) for point in found] == [
+        (1, 1.0),
+        (3, pytest.approx(1 / 3)),
+        (5, pytest.approx(0.2)),
+    ]
+    assert main(["events", str(shared_run), "--csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert rows == [{name: str(value) for name, value in point.items()} for point in found]
+
+
+def test_folders_below_are_runs_and_patterns_choose(tmp_path, capsys):
+    written(tmp_path, "loss", [1, 2])
+    written(tmp_path / "eval", "eval/loss", [3])
+    assert {(point["run"], point["tag"]) for point in points(capsys, tmp_path)} == {
+        (str(tmp_path), "loss"), (str(tmp_path / "eval"), "eval/loss"),
+    }  # fmt: skip
+    assert {point["tag"] for point in points(capsys, tmp_path, "--tag", "eval/*")} == {"eval/loss"}
+    assert len(points(capsys, tmp_path, "--tag", "eval/*", "--tag", "loss")) == 3
+    assert main(["events", str(tmp_path), "--tag", "accuracy"]) == 1
+    assert capsys.readouterr().err == "hookline events: no scalar is called accuracy. Found: eval/loss, loss.\n"
+
+
+def test_steps_that_were_repeated_count_once(tmp_path, capsys):
+    with FileWriter(str(tmp_path)) as writer:
+        for step in range(5):
+            writer.add_summary(encode.scalar("loss", step), step)
+    with FileWriter(str(tmp_path), filename_suffix=".z") as writer:
+        writer.add_session_log(SessionLog(status=SessionLog.START), 3)
+        writer.add_summary(encode.scalar("loss", 30), 3)
+    assert [(point["step"], point["value"]) for point in points(capsys, tmp_path)] == [(0, 0), (1, 1), (2, 2), (3, 30)]
+
+
+def test_nan_and_infinities_are_shown(tmp_path, capsys):
+    written(tmp_path, values=[1, math.nan, -math.inf, 2])
+    assert [point["value"] for point in points(capsys, tmp_path)] == [1.0, "NaN", "-Infinity", 2.0]
+    assert main(["events", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[-4:] == ["2", "1", "2", "▁xx█"]
+
+
+@pytest.mark.parametrize("harm", ["torn", "damaged"])
+def test_of_a_broken_file_it_shows_what_comes_before(own_run, capsys, harm):
+    file = next(own_run.glob("events*"))
+    data = file.read_bytes()
+    if harm == "torn":
+        file.write_bytes(data[:-5])
+    else:
+        place = data.rindex(b"loss")  # Of the last point.
+        file.write_bytes(data[:place] + b"lost" + data[place + 4 :])
+    assert main(["events", str(own_run), "--csv"]) == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 1 + {"torn": 3, "damaged": 2}[harm]
+    assert err.startswith(f"hookline events: {file}: read ")
+    assert "torn or damaged, or still being written.\n" in err
+
+
+def test_without_scalars_it_says_so(tmp_path, capsys):
+    written(tmp_path / "new")
+    assert main(["events", str(tmp_path / "new")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'new'}: no scalars yet.\n"
+    (tmp_path / "empty").mkdir()
+    assert main(["events", str(tmp_path / "new"), str(tmp_path / "empty")]) == 1
+    assert capsys.readouterr().err == f"hookline events: '{tmp_path / 'empty'}' is empty.\n"
+
+
+def test_a_curve_has_the_means_of_its_parts():
+    rising = [(step, float(step)) for step in range(1000)]
+    assert len(curve(rising)) == 24
+    assert sorted(curve(rising)) == list(curve(rising))
+    assert (curve(rising)[0], curve(rising)[-1]) == ("▁", "█")
+    assert curve([(5, 1.0), (6, 1.0)]) == "▁▁"
+    assert curve([(5, 1.0), (5, 3.0)]) == "▁"
+    assert curve([]) == ""

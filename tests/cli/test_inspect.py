@@ -1,0 +1,310 @@
+"""`hookline inspect`, on runs that are whole, going, broken or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests import in_step, python
+from tests.cli.conftest import trained_in
+
+from hookline.checkpoint import verify
+from hookline.cli import main
+
+JOB = Path(__file__).with_name("job.py")
+
+
+def inspected(capsys, *words):
+    assert main(["inspect", "--json", *map(str, words)]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def flip_the_table(checkpoint):
+    """Changes a number of the variable "table", whose other bytes stay."""
+    number = np.arange(64 * 40, dtype=np.float32)[100:104] + int(checkpoint.name.partition("-")[2])
+    flipped = 0
+    for file in (file for file in checkpoint.rglob("*") if file.is_file()):
+        data = file.read_bytes()
+        flipped += data.count(number.tobytes())
+        file.write_bytes(data.replace(number.tobytes(), (number + 1).tobytes()))
+    assert flipped == 1
+
+
+def test_it_shows_the_checkpoints_and_the_variables_of_the_newest(shared_run, capsys):
+    assert main(["inspect", str(shared_run)]) == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert err == ""
+    assert lines[0] == f"{shared_run}: 3 complete checkpoints, the newest is model.ckpt-6."
+    assert [line.split()[:2] for line in lines[3:6]] == [[f"model.ckpt-{step}", str(step)] for step in (6, 4, 2)]
+    assert [line.split()[-1] for line in lines[3:6]] == ["newest", "complete", "complete"]
+    table = next(line.split() for line in lines if line.startswith("table"))
+    norm = np.linalg.norm(np.arange(64 * 40, dtype=np.float64) + 6)
+    assert table == ["table", "(64,", "40)", "float32", "10.2", "kB", "whole", f"{norm:.6g}"]
+    assert next(line for line in lines if line.startswith("global_step")).endswith("= 6")
+    assert next(line for line in lines if line.startswith("params/kernel")).split()[3] == "float16"
+
+
+def test_json_has_all_of_it(shared_run, capsys):
+    found = inspected(capsys, shared_run)
+    assert (found["newest"], found["inspected"], found["max_to_keep"], found["writer"]) == ("model.ckpt-6",) * 2 + (
+        3,
+        None,
+    )
+    first = found["checkpoints"][0]
+    files = [file for file in (shared_run / "model.ckpt-6").rglob("*") if file.is_file()]
+    assert first["bytes"] == sum(file.stat().st_size for file in files)
+    assert (first["state"], first["step"], first["why"], first["read"]) == ("complete", 6, "", True)
+    assert 0 < first["age_secs"] < 3600
+    variables = {variable["name"]: variable for variable in found["variables"]}
+    assert variables["table"]["shape"] == [64, 40]
+    assert variables["params/bias"]["value"] == 0.5
+
+
+def test_one_checkpoint_may_be_named(shared_run, capsys):
+    found = inspected(capsys, shared_run / "model.ckpt-4")
+    assert [each["name"] for each in found["checkpoints"]] == ["model.ckpt-4"]
+    assert {variable["name"]: variable["value"] for variable in found["variables"]}["global_step"] == 4
+
+
+def test_without_values_nothing_is_read(own_run, capsys):
+    for file in own_run.rglob("d/*"):
+        file.unlink()
+    found = inspected(capsys, own_run, "--no-values")
+    assert {each["state"] for each in found["checkpoints"]} == {"complete"}
+    assert {variable["norm"] for variable in found["variables"]} == {None}
+
+
+@pytest.mark.usefixtures("failed_reads")
+def test_flipped_bits_are_found_and_the_newest_that_can_be_read_is_shown(own_run, capsys):
+    flip_the_table(own_run / "model.ckpt-6")
+    assert main(["inspect", str(own_run)]) == 0
+    out, err = capsys.readouterr()
+    assert "model.ckpt-6, is broken; the newest that can be read is model.ckpt-4." in out.splitlines()[0]
+    assert "\nmodel.ckpt-6 is broken: table cannot be read: " in out
+    assert "\nmodel.ckpt-4 holds " in out
+    assert err == ""
+
+
+@pytest.mark.usefixtures("failed_reads")
+def test_every_checkpoint_is_read_if_asked_for(own_run, capsys):
+    flip_the_table(own_run / "model.ckpt-2")
+    assert main(["inspect", str(own_run)]) == 0
+    assert "broken" not in capsys.readouterr().out
+    assert main(["inspect", str(own_run), "--verify"]) == 1
+    assert "\nmodel.ckpt-2 is broken: table cannot be read: " in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("failed_reads")
+def test_a_variable_that_is_broken_is_named_beside_those_that_are_not(own_run, capsys):
+    flip_the_table(own_run / "model.ckpt-6")
+    found = inspected(capsys, own_run / "model.ckpt-6")
+    broken = {variable["name"]: variable["broken"] for variable in found["variables"] if variable["broken"]}
+    assert broken.keys() == {"table"}
+    assert "checksum" in broken["table"].lower()
+    assert found["checkpoints"][0]["state"] == "broken"
+
+
+def without_data(checkpoint):
+    for file in checkpoint.rglob("d/*"):
+        file.unlink()
+
+
+def half_a_manifest(checkpoint):
+    manifest = checkpoint / "hookline.json"
+    manifest.write_text(manifest.read_text()[:300])
+
+
+def another_manifest(checkpoint):
+    manifest = checkpoint / "hookline.json"
+    manifest.write_text(manifest.read_text().replace("float32", "float64"))
+
+
+def of_the_future(checkpoint):
+    manifest = checkpoint / "hookline.json"
+    manifest.write_text(manifest.read_text().replace('"format": 2', '"format": 9'))
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (without_data, r"its file state/d/\w+ is missing"),
+        (lambda checkpoint: (checkpoint / "hookline.json").unlink(), "it has no hookline.json"),
+        (half_a_manifest, "its hookline.json is not a manifest"),
+        (another_manifest, "its hookline.json is not what was written"),
+        (of_the_future, "it has format 9"),
+        (lambda checkpoint: [shutil.rmtree(checkpoint), checkpoint.mkdir()], "it is empty"),
+        (lambda checkpoint: [shutil.rmtree(checkpoint), checkpoint.write_text("")], "it is a file"),
+    ],
+    ids=["data", "no-manifest", "half-manifest", "another-manifest", "future", "empty", "file"],
+)
+@pytest.mark.usefixtures("failed_reads")
+def test_what_is_broken_is_said_in_a_sentence(own_run, capsys, harm, why):
+    harm(own_run / "model.ckpt-6")
+    assert main(["inspect", str(own_run)]) == 0
+    out, err = capsys.readouterr()
+    assert re.search(rf"^model\.ckpt-6 is broken: .*{why}", out, re.MULTILINE), out
+    assert "model.ckpt-4 holds " in out
+    assert err == ""
+
+
+def test_what_is_on_its_way_is_no_checkpoint(own_run, capsys):
+    for suffix in ("writing-ab12", "writing-cd34.orbax-checkpoint-tmp", "removed", "broken"):
+        (own_run / f"model.ckpt-8.hookline-{suffix}").mkdir()
+    os.rename(own_run / "model.ckpt-4", own_run / "model.ckpt-4.hookline-saving")  # Complete, but for its name.
+    found = inspected(capsys, own_run)
+    by_state = {}
+    for each in found["checkpoints"]:
+        by_state.setdefault(each["state"], []).append(each["name"])
+    assert by_state["complete"] == ["model.ckpt-6", "model.ckpt-4", "model.ckpt-2"]
+    assert len(by_state["unfinished"]) == 4
+    assert found["newest"] == "model.ckpt-6"
+
+
+@pytest.mark.parametrize("text", ["{", "", "[]", "\x00"])
+def test_a_state_file_that_cannot_be_read_does_not_matter(own_run, capsys, text):
+    (own_run / "checkpoint").write_text(text)
+    assert main(["inspect", str(own_run), "--no-values"]) == 0
+    out = capsys.readouterr().out
+    assert "the newest is model.ckpt-6." in out
+    assert "Note: its state file" in out
+
+
+def test_a_run_of_which_nothing_is_whole_is_shown(own_run, capsys):
+    (own_run / "checkpoint").write_text("{")
+    for manifest in own_run.rglob("hookline.json"):
+        manifest.unlink()
+    found = inspected(capsys, own_run)
+    assert (found["newest"], found["inspected"]) == (None, None)
+    assert [each["why"] for each in found["checkpoints"]] == ["it has no hookline.json"] * 3
+
+
+def test_without_a_run_it_says_so(shared_run, tmp_path, capsys):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("")
+    (tmp_path / "empty-1").mkdir()
+    for path, why in [
+        (tmp_path / "nowhere", "does not exist."),
+        (tmp_path / "empty-1", "is empty."),
+        (tmp_path / "other", "is not a run: it has no checkpoint and no event file."),
+        (tmp_path / "other" / "notes.txt", "is a file, not a folder."),
+        (shared_run.parent, f"Did you mean {shared_run}?"),
+    ]:
+        assert main(["inspect", str(path)]) == 1
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith(f"hookline inspect: '{path}' ")
+        assert err.endswith(f"{why}\n")
+
+
+def test_a_checkpoint_of_eight_devices_needs_one(tmp_path, capsys, environment):
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    python.run(JOB, tmp_path, "on_devices", env=environment() | flags, check=True)
+    found = inspected(capsys, tmp_path)
+    assert len(found["checkpoints"][0]["devices"]) == 8
+    rows = found["variables"][0]
+    assert rows["norm"] == pytest.approx(np.linalg.norm(np.arange(512)))
+    assert len(rows["pieces"]) == 8
+    assert main(["inspect", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "8 devices (" in out
+    assert "8 of (2, 32)" in out
+
+
+def test_a_checkpoint_of_two_processes_needs_one(tmp_path, capsys):
+    ended = in_step.run(str(JOB), str(tmp_path), "on_devices")
+    assert [each.status for each in ended] == [0, 0], ended
+    found = inspected(capsys, tmp_path)
+    assert [len(found["variables"][0]["pieces"]), len(found["checkpoints"][0]["devices"])] == [2, 2]
+    assert found["variables"][0]["norm"] == pytest.approx(np.linalg.norm(np.arange(512)))
+
+
+def test_numbers_of_64_bits_are_those_that_were_saved(tmp_path, capsys, environment):
+    python.run(JOB, tmp_path, "wide", env=environment(), check=True)
+    variables = {variable["name"]: variable for variable in inspected(capsys, tmp_path)["variables"]}
+    assert variables["whole"]["norm"] == 2.0**40 + 1
+    assert variables["real"]["value"] == 1 + 2**-40
+    assert (variables["odd"]["norm"], variables["odd"]["nans"], variables["odd"]["infs"]) == ("NaN", 1, 1)
+    assert main(["inspect", str(tmp_path)]) == 0
+    assert "nan (1 NaN, 1 infinite)" in capsys.readouterr().out
+
+
+MEASURED = """
+import json, pathlib, sys
+from hookline.checkpoint import reading
+from hookline.cli import main
+reading.AT_ONCE_BYTES = 2**20
+def most(): return int(pathlib.Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
+assert main(["inspect", sys.argv[1]]) == 0
+before = most()
+assert main(sys.argv[2:]) == 0
+print(most() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says how much memory was used")
+def test_few_variables_are_in_memory_at_once(shared_run, tmp_path, environment):
+    python.run(JOB, tmp_path, "large", env=environment(), check=True)
+    for words, most in ((["inspect", tmp_path], 80), (["diff", tmp_path, tmp_path], 120)):
+        done = python.run("-c", MEASURED, shared_run, *words, env=environment(), check=True)
+        assert float(done.stdout.split()[-1]) < most, "each checkpoint has 128 MiB"
+
+
+def test_a_run_that_is_going_is_left_alone(tmp_path, capsys, environment):
+    """It is looked at in every way, while it saves and removes, and goes on to its end."""
+    folder = tmp_path / "going"
+    with python.Python("-u", JOB, folder, "going", env=environment()) as process:
+        assert process.stdout is not None
+        while int(process.stdout.readline()) < 20:
+            pass
+        for _ in range(5):
+            found = inspected(capsys, folder)
+            assert found["writer"] == {"process": process.pid, "host": os.uname().nodename, "runs": True}
+            assert found["inspected"] is not None
+            assert "broken" not in {each["state"] for each in found["checkpoints"]}
+            assert main(["inspect", str(folder)]) == 0
+            assert f"Process {process.pid} on " in capsys.readouterr().out
+            assert main(["diff", str(folder), str(folder)]) == 0
+            assert main(["events", str(folder)]) == 0
+            assert main(["clean", str(folder), "--keep", "1"]) == 0
+            out, err = capsys.readouterr()
+            assert "--yes is refused until it ends." in out
+            assert main(["clean", str(folder), "--keep", "1", "--yes"]) == 1
+            out, err = capsys.readouterr()
+            assert f"process {process.pid} on " in err
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT, err
+    assert "lease" not in err
+    last = int(out.split()[-1])
+    verify(str(folder))
+    assert inspected(capsys, folder)["checkpoints"][0]["step"] == last
+    assert main(["clean", str(folder), "--keep", "1", "--yes"]) == 0
+    assert sorted(path.name for path in folder.glob("model*")) == [f"model.ckpt-{last}"]
+
+
+def test_one_that_was_killed_is_told_from_one_that_is_going(tmp_path, capsys, environment):
+    with python.Python("-u", JOB, tmp_path, "going", env=environment()) as process:
+        assert process.stdout is not None
+        while int(process.stdout.readline()) < 6:
+            pass
+        process.kill()
+        process.wait()
+    assert inspected(capsys, tmp_path)["writer"]["runs"] is False
+    assert main(["clean", str(tmp_path), "--keep", "1", "--yes"]) == 0
+    capsys.readouterr()
+    assert inspected(capsys, tmp_path)["writer"] is None
+
+
+def test_a_run_goes_on_from_what_is_left(own_run, capsys):
+    assert main(["clean", str(own_run), "--keep", "1", "--yes"]) == 0
+    trained_in(own_run, 8)
+    capsys.readouterr()
+    assert [each["step"] for each in inspected(capsys, own_run)["checkpoints"]] == [8, 6]
