@@ -1,6 +1,6 @@
 # Each target sets up what it needs; a second call starts at once. PYTHON=... chooses the interpreter of a new .venv.
 .DEFAULT_GOAL := test
-.PHONY: demo demo-text demo-in-step demo-workers test test-all test-distributed test-in-step test-in-step-all test-power test-browser leaks crash resume conformance conformance-scripts mutations lint bench bench-quick bench-peers bench-more compare
+.PHONY: demo demo-text demo-in-step demo-workers test test-all test-distributed test-in-step test-in-step-all test-power test-browser test-notebook leaks crash resume conformance conformance-scripts mutations lint bench bench-quick bench-peers bench-more compare
 
 RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do $$p $(RECENT) 2>/dev/null && echo $$p && break; done)
@@ -58,6 +58,10 @@ test-in-step-all: $(READY)
 # With PICTURE=docs/tensorboard.png it draws the picture of the docs too.
 test-browser: $(BROWSER_READY)
 	@HOOKLINE_PICTURE="$(PICTURE)" $(PYTEST) tests/browser -m browser
+
+# In a real Jupyter kernel: interrupts at any moment, cells run twenty times, the example.
+test-notebook: $(READY)
+	@$(PYTEST) tests/notebook -m "campaign or not campaign"
 
 leaks: $(READY)
 	@HOOKLINE_SESSIONS=1000 $(PYTEST) -s tests/monitored/test_leaks.py

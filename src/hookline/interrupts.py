@@ -1,25 +1,12 @@
-"""Ctrl-C while modules are imported, and in notebooks."""
+"""Ctrl-C at moments at which nobody may be interrupted."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any
-
-
-def shell() -> Any | None:
-    """Returns the shell of IPython that this process runs in, be it a notebook's or a terminal's; else None.
-
-    Example:
-        >>> shell() is None
-        True
-    """
-    get = getattr(sys.modules.get("IPython"), "get_ipython", None)
-    return None if get is None else get()
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from contextvars import ContextVar
 from types import FrameType
 from typing import Any
 
-from hookline import arguments, clock, interrupts
+from hookline import arguments, clock, notebooks
 from hookline.errors import Interrupted, Preempted
 
 _logger = logging.getLogger(__name__)
@@ -160,7 +160,7 @@ def check() -> None:
 
 
 def _error(number: int) -> Preempted | Interrupted:
-    is_of_cell = number == signal.SIGINT and interrupts.shell() is not None
+    is_of_cell = number == signal.SIGINT and notebooks.shell() is not None
     return Interrupted() if is_of_cell else Preempted(number)
 
 
@@ -261,7 +261,7 @@ class _Signals:
             handler = signal.getsignal(number)
             # Ignored signals stay ignored: this is how `nohup` and shells protect a background process.
             # Python's own interactive shell a SystemExit would end.
-            is_plain_shell = hasattr(sys, "ps1") and interrupts.shell() is None
+            is_plain_shell = hasattr(sys, "ps1") and notebooks.shell() is None
             if handler in (signal.SIG_IGN, None) or (number == signal.SIGINT and is_plain_shell):
                 continue
             if handler == self.catch:

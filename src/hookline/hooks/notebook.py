@@ -5,13 +5,13 @@ from __future__ import annotations
 import html
 from typing import Any
 
-from hookline import interrupts
+from hookline import notebooks
 from hookline.hooks.progress_text import Progress
 
 
 def is_cell(file: Any) -> bool:
     """Returns whether it is the output of a notebook's cell: a stream of a Jupyter kernel, in that kernel."""
-    shell = interrupts.shell()
+    shell = notebooks.shell()
     return hasattr(shell, "kernel") and type(file).__module__.partition(".")[0] == "ipykernel"
 
 
@@ -29,9 +29,9 @@ class CellLine:
 
     def show(self, progress: Progress) -> None:
         """Shows it in place of what was shown before."""
-        from IPython.display import display
+        from IPython.display import display  # pyright: ignore[reportMissingImports]
 
-        shell = interrupts.shell()
+        shell = notebooks.shell()
         bundle = {"text/plain": str(progress), "text/html": _as_html(progress)}
         cell = None if shell is None else shell.execution_count
         if self._handle is None or cell != self._cell:

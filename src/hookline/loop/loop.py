@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import logging
+import math
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -159,6 +160,12 @@ class Loop:
             self.mesh: jax.sharding.Mesh | None = getattr(self.graph.home, "mesh", None)
             self._build(self._batch, seed, sharding)
             self.graph.add_to_collection(_LOOPS, self)
+
+    def __repr__(self) -> str:
+        sizes = [math.prod(leaf.shape) for leaf in jax.tree.leaves(self.form.values)]
+        left = "not run yet" if self._memory is None else f"left at step {self._memory.step}"
+        where = "" if self.logdir is None else f", last in {self.logdir!r}"
+        return f"<Loop of {self._step.name}: {self.form!r} of {sum(sizes):,} values; {left}{where}>"
 
     def _shardings(self, sharding: Any) -> list[Any]:
         """Returns where the arrays of the state live, one by one; None for those that nobody has put anywhere."""

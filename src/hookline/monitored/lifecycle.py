@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from hookline import arguments, interrupts, preemption
+from hookline import arguments, interrupts, notebooks, preemption
 from hookline.coordination import Coordinator, service
 from hookline.coordination.agreement import FAILURE, Decision
 from hookline.errors import END_OF_INPUT, LEFT_IN_ORDER
@@ -90,7 +90,7 @@ class MonitoredLifecycle(InDialect):
         self._graph = get_default_graph()
         self._closed = False
         # In a notebook, until its `with` block is entered: an interrupt ends a cell, and the session goes on in others.
-        self._is_of_cells = interrupts.shell() is not None and on_preemption == preemption.EXIT
+        self._is_of_cells = notebooks.shell() is not None and on_preemption == preemption.EXIT
         self._writers = WriterScope(strict_events)
         self._turn, self._quiet = Turn(self._writers), Quiet(self._writers)
         # While a step function is called, outside of its runs: the session that it runs with hooks.
@@ -438,7 +438,7 @@ class MonitoredLifecycle(InDialect):
         """Catches signals if leaving in order is worthwhile."""
         # A worker saves nothing; it leaves in order for those that continue. In step all leave together.
         is_worth_it = self._hooks.savers or isinstance(self._creator, WorkerSessionCreator) or self._in_step is not None
-        if is_worth_it or interrupts.shell() is not None:  # In a notebook the objects go on after the cell.
+        if is_worth_it or notebooks.shell() is not None:  # In a notebook the objects go on after the cell.
             self._preemption.open()
 
     def _leave_cells(self) -> None:
