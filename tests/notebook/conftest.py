@@ -23,14 +23,14 @@ from hookline import train
 
 logging.basicConfig(force=True)
 x = np.random.default_rng(0).normal(size=(256, 4)).astype("float32")
-batches = hl.data.arrays(x, 32, shuffle_seed=1, epochs=None)
+rows = hl.data.arrays(x, 32, shuffle_seed=1, epochs=None)
 
-def train_step(state, batch, key):
+def noisy_step(state, batch, key):
     moved = state["w"] + batch.mean(axis=0) + 0.1 * jax.random.normal(key, (4,))
     return {"w": moved}, {"loss": jnp.sum(moved**2)}
 
 def make():
-    return train.Loop(train_step, {"w": jnp.zeros(4)}, batches, seed=5)
+    return train.Loop(noisy_step, {"w": jnp.zeros(4)}, rows, seed=5)
 
 class Slow(train.SessionRunHook):
     def after_run(self, run_context, run_values):

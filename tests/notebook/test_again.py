@@ -31,7 +31,7 @@ def step(state, batch):
     loss, slope = jax.value_and_grad(lambda w: ((batch @ w - batch.sum(1)) ** 2).mean())(state["w"])
     return {"w": state["w"] - 0.01 * slope}, {"loss": loss}
 
-loop = train.Loop(step, {"w": jnp.zeros(4)}, batches)
+loop = train.Loop(step, {"w": jnp.zeros(4)}, rows)
 """
 OPENS = """
 with hl.Graph().as_default():
@@ -78,7 +78,7 @@ def test_after_a_failure_the_folder_is_free_although_the_traceback_keeps_the_ses
     notebook.does("""
 import subprocess
 assert sys.last_traceback is not None
-code = "import sys; from hookline.checkpoint import lease; lease.hold(sys.argv[1], 0)()"
+code = "import sys, fcntl; fcntl.lockf(open(sys.argv[1] + '/.hookline-lock', 'a'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
 subprocess.run([sys.executable, "-c", code, folder], check=True)
 assert_nothing_is_left()
 """)
@@ -90,7 +90,7 @@ def test_a_step_that_is_defined_anew_is_the_one_that_is_trained(notebook):
         notebook.does(f"""
 def step(state, batch):
     return {{"n": state["n"] + {by}}}, {{}}
-assert train.Loop(step, {{"n": 0}}, batches).run(last_step=3, watch=None)["n"] == {3 * by}
+assert train.Loop(step, {{"n": 0}}, rows).run(last_step=3, watch=None)["n"] == {3 * by}
 """)
 
 
@@ -103,9 +103,9 @@ def test_errors_name_the_cell_and_the_line(notebook):
 
 
 def test_a_loop_says_in_a_line_what_it_is(notebook):
-    assert notebook.does("make()").result == "<Loop of train_step: a dict of 4 values; not run yet>"
+    assert notebook.does("make()").result == "<Loop of noisy_step: a dict of 4 values; not run yet>"
     notebook.does("loop = make(); loop.run(last_step=3);")
-    assert notebook.does("loop").result == "<Loop of train_step: a dict of 4 values; left at step 3>"
+    assert notebook.does("loop").result == "<Loop of noisy_step: a dict of 4 values; left at step 3>"
 
 
 def test_a_graph_that_a_cell_builds_twice_is_an_error_with_a_way_out(notebook, tmp_path):

@@ -84,7 +84,7 @@ MOMENTS = {
             for i in range(1500):
                 w = jnp.sin(w) + jnp.cos(w * i)
             return {"w": w}, {"loss": w.sum()}
-        loop = train.Loop(slow_step, {"w": jnp.zeros(4)}, batches)
+        loop = train.Loop(slow_step, {"w": jnp.zeros(4)}, rows)
         print("go", flush=True)
         loop.run(folder, last_step=10**9)
     """,
@@ -106,7 +106,7 @@ MOMENTS = {
                     print("go", flush=True)
                     time.sleep(1)
         loop = None
-        loop = train.Loop(train_step, {"w": jnp.zeros(4)}, slow)
+        loop = train.Loop(noisy_step, {"w": jnp.zeros(4)}, slow)
         loop.run(folder)
     """,
     "while it restores": """
