@@ -72,6 +72,7 @@ def test_the_same_cell_twenty_times_leaks_nothing(notebook, kind, tmp_path):
     notebook.does("assert_nothing_is_left()")
 
 
+@pytest.mark.campaign
 def test_after_a_failure_the_folder_is_free_although_the_traceback_keeps_the_session(notebook, tmp_path):
     notebook.does(f"folder = {str(tmp_path)!r}")
     assert notebook.run(CELLS["failing in a hook"][0]).error.startswith("ZeroDivisionError")
@@ -108,6 +109,7 @@ def test_a_loop_says_in_a_line_what_it_is(notebook):
     assert notebook.does("loop").result == "<Loop of noisy_step: a dict of 4 values; left at step 3>"
 
 
+@pytest.mark.campaign
 def test_a_graph_that_a_cell_builds_twice_is_an_error_with_a_way_out(notebook, tmp_path):
     source = f"""
 train_op = train.get_or_create_global_step().assign_add(1)

@@ -32,6 +32,7 @@ def test_in_memory_the_next_cell_looks_at_what_was_trained_and_goes_on(notebook,
     assert_nothing_is_left(notebook)
 
 
+@pytest.mark.campaign
 def test_with_a_folder_the_same_cell_goes_on(notebook, whole, tmp_path):
     source = f"loop = make()\nfinal = loop.run({str(tmp_path)!r}, {TRAINS})"
     assert notebook.run(source, interrupts=("step 1/100",)).error == LEFT

@@ -58,6 +58,7 @@ with hl.Graph().as_default():
     assert "a<b 1.500" in shown["text/plain"]
 
 
+@pytest.mark.campaign
 def test_what_goes_to_a_file_is_plain_lines(notebook, tmp_path):
     path = tmp_path / "progress.txt"
     cell = notebook.does(f"""

@@ -162,10 +162,11 @@ class Loop:
             self.graph.add_to_collection(_LOOPS, self)
 
     def __repr__(self) -> str:
-        sizes = [math.prod(leaf.shape) for leaf in jax.tree.leaves(self.form.values)]
+        count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.form.values))
+        held = "1 value" if count == 1 else f"{count:,} values"
         left = "not run yet" if self._memory is None else f"left at step {self._memory.step}"
         where = "" if self.logdir is None else f", last in {self.logdir!r}"
-        return f"<Loop of {self._step.name}: {self.form!r} of {sum(sizes):,} values; {left}{where}>"
+        return f"<Loop of {self._step.name}: {self.form!r} of {held}; {left}{where}>"
 
     def _shardings(self, sharding: Any) -> list[Any]:
         """Returns where the arrays of the state live, one by one; None for those that nobody has put anywhere."""
