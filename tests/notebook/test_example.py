@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import nbformat
 import pytest
+
+nbformat = pytest.importorskip("nbformat", reason="no nbclient: pip install nbclient ipykernel")
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "loop.ipynb"
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-import nbformat
 import pytest
+
+nbformat = pytest.importorskip("nbformat", reason="no nbclient: pip install nbclient ipykernel")
 
 
 def test_it_is_one_output_that_is_shown_anew_and_what_is_logged_stands_beside_it(notebook):
