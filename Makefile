@@ -1,6 +1,6 @@
 # Each target sets up what it needs; a second call starts at once. PYTHON=... chooses the interpreter of a new .venv.
 .DEFAULT_GOAL := test
-.PHONY: demo demo-text demo-in-step demo-workers test test-all test-distributed test-in-step test-in-step-all test-power test-browser test-sinks leaks crash resume conformance conformance-scripts mutations lint bench bench-quick bench-peers bench-more compare
+.PHONY: demo demo-text demo-in-step demo-workers test test-all test-distributed test-in-step test-in-step-all test-power test-browser test-sinks test-notebook leaks crash resume conformance conformance-scripts mutations lint bench bench-quick bench-peers bench-more compare
 
 RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do $$p $(RECENT) 2>/dev/null && echo $$p && break; done)
@@ -63,6 +63,10 @@ test-browser: $(BROWSER_READY)
 # With the clients of Weights & Biases and of MLflow, offline.
 test-sinks: $(SINKS_READY)
 	@$(PYTEST) tests/sinks src/hookline/sinks
+
+# In a real Jupyter kernel: interrupts at any moment, cells run twenty times, the example.
+test-notebook: $(READY)
+	@$(PYTEST) tests/notebook -m "campaign or not campaign"
 
 leaks: $(READY)
 	@HOOKLINE_SESSIONS=1000 $(PYTEST) -s tests/monitored/test_leaks.py

@@ -110,6 +110,7 @@ def test_the_tree_drawn_in_the_docstring_is_the_tree():
         "RuntimeError": "",
         "NanLossDuringTrainingError": "",
         "Preempted": "",
+        "Interrupted": "",
     }
 
 

@@ -28,6 +28,8 @@ If a process was asked to end and does so in order, this is neither an error nor
 
     SystemExit                         of Python
     └── Preempted                          SIGTERM or Ctrl-C came, and the training was left with its work saved
+    KeyboardInterrupt                  of Python
+    └── Interrupted                        likewise in a notebook, where the process goes on
 
 References:
     `tf.errors` and `tf.estimator.NanLossDuringTrainingError`. Difference: an engine error becomes one of these classes
@@ -209,6 +211,32 @@ class Preempted(SystemExit):
     def __str__(self) -> str:
         return f"{self.signal.name} has asked this process to end."
 
+
+class Interrupted(KeyboardInterrupt):
+    """A notebook's cell was interrupted, and a monitored session was left in order.
+
+    It stands where a script gets `Preempted`, which would ask a notebook to end. A notebook shows its message alone.
+
+    Example:
+        >>> error = Interrupted()
+        >>> error.add_note("run() goes on from step 57.")
+        >>> print(*error._render_traceback_())
+        Interrupted: The training was left in order. run() goes on from step 57.
+
+    References:
+        None in `tf.train`, where an interrupt ends a run in its middle.
+    """
+
+    def __str__(self) -> str:
+        return "The training was left in order."
+
+    def _render_traceback_(self) -> list[str]:
+        """Returns what IPython shows in place of a traceback."""
+        return [" ".join([f"{type(self).__name__}: {self}", *getattr(self, "__notes__", ())])]
+
+
+LEFT_IN_ORDER = (Preempted, Interrupted)
+"""What a session is left with on a signal."""
 
 PREEMPTION_ERRORS = (AbortedError, UnavailableError)
 """What a recoverable session recovers from."""

@@ -1,4 +1,4 @@
-"""Ctrl-C while modules are imported."""
+"""Ctrl-C at moments at which nobody may be interrupted."""
 
 from __future__ import annotations
 

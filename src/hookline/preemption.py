@@ -21,8 +21,8 @@ from contextvars import ContextVar
 from types import FrameType
 from typing import Any
 
-from hookline import arguments, clock
-from hookline.errors import Preempted
+from hookline import arguments, clock, notebooks
+from hookline.errors import Interrupted, Preempted
 
 _logger = logging.getLogger(__name__)
 
@@ -103,9 +103,9 @@ class Watch:
         if _signals.number is not None and (error := self.error()) is not None:
             raise error
 
-    def error(self) -> Preempted | None:
+    def error(self) -> Preempted | Interrupted | None:
         """Returns the error with which to leave the session because of a signal, if any."""
-        return None if self.number is None else Preempted(self.number)
+        return None if self.number is None else _error(self.number)
 
 
 def heard() -> int | None:
@@ -156,7 +156,12 @@ def check() -> None:
     """
     number = asked()
     if number is not None and not must_finish():
-        raise Preempted(number)
+        raise _error(number)
+
+
+def _error(number: int) -> Preempted | Interrupted:
+    is_of_cell = number == signal.SIGINT and notebooks.shell() is not None
+    return Interrupted() if is_of_cell else Preempted(number)
 
 
 def sleep(secs: float) -> None:
@@ -255,7 +260,9 @@ class _Signals:
         for number in _NUMBERS:
             handler = signal.getsignal(number)
             # Ignored signals stay ignored: this is how `nohup` and shells protect a background process.
-            if handler in (signal.SIG_IGN, None) or (number == signal.SIGINT and _is_plain_shell()):
+            # Python's own interactive shell a SystemExit would end.
+            is_plain_shell = hasattr(sys, "ps1") and notebooks.shell() is None
+            if handler in (signal.SIG_IGN, None) or (number == signal.SIGINT and is_plain_shell):
                 continue
             if handler == self.catch:
                 # Other code may have taken the signal from Python unnoticed, as `jax.distributed.initialize` does.
@@ -312,7 +319,7 @@ class _Signals:
         self.deadline = self.heard_at + grace_secs
         doing = " and ".join(dict.fromkeys(watch.doing() for watch in watches))
         _logger.warning(
-            "%s: leaving the training. Waiting for %s, then it is saved, within %g s; once more to end at once.",
+            "%s: leaving the training. Waiting for %s, then it ends in order, within %g s; once more to end at once.",
             signal.Signals(number).name,
             doing,
             grace_secs,
@@ -433,11 +440,6 @@ class _Ear:
             return heard[0] if heard else _OVER
         except TimeoutError:
             return None
-
-
-def _is_plain_shell() -> bool:
-    """Whether this is Python's own interactive shell, which a SystemExit ends, unlike IPython and notebooks."""
-    return hasattr(sys, "ps1") and "IPython" not in sys.modules
 
 
 _real_time = clock.Clock()

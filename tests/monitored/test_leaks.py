@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import threading
 from pathlib import Path
 
 import jax
@@ -14,6 +15,8 @@ from tests import python
 
 import hookline as hl
 from hookline import train
+from hookline.checkpoint import lease
+from hookline.summary import FileWriterCache
 
 PROGRAM = Path(__file__).parent / "many_sessions.py"
 COUNT = int(os.environ.get("HOOKLINE_SESSIONS", "30"))
@@ -36,6 +39,25 @@ def test_many_sessions_leave_no_threads_files_graphs_and_memory():
         assert len({sample[what] for sample in settled}) == 1, (what, samples)
     grown = settled[-1]["mib"] - settled[0]["mib"]
     assert grown <= MIB_AT_MOST + MIB_A_SESSION * COUNT, samples
+
+
+def test_a_session_that_is_dropped_without_being_closed_lets_go_of_its_folder_and_writer(tmp_path):
+    def writers():
+        return [thread.name for thread in threading.enumerate() if str(tmp_path) in thread.name]
+
+    for number in range(3):
+        with hl.Graph().as_default():
+            train_op = train.get_or_create_global_step().assign_add(1)
+            folder = str(tmp_path / str(number))
+            session = train.MonitoredTrainingSession(checkpoint_dir=folder, on_preemption="ignore")
+            session.run(train_op)
+        assert lease.of(folder) is not None
+        del session
+        gc.collect()
+        while lease.of(folder) is not None:  # A thread gives it back.
+            threading.Event().wait(0.001)
+        assert len(writers()) == 1  # The next one that is made closes it.
+    FileWriterCache.clear()
 
 
 @pytest.mark.parametrize("late", [False, True, 2])

@@ -27,6 +27,10 @@ ADVICE = (
     "Restore with the graph that saved it, or choose with Saver(var_list=...): a list of the variables to restore, or "
     "a dict from the names in the checkpoint to variables."
 )
+_TWICE = (
+    "Was the graph built twice, as by a notebook's cell that is run again, so that '{0}' is a second one? Call "
+    "hookline.reset_default_graph() first, or build it in `with hookline.Graph().as_default():`."
+)
 
 
 def fit(
@@ -87,9 +91,16 @@ def fit(
     lines += [f"  missing in the checkpoint: {name}" for name in missing]
     lines += [f"  only in the checkpoint: {name}" for name in unexpected + (spare if missing else [])]
     lines += [f"  different: {line}" for line in different]
+    lines += [_TWICE.format(name) for name in missing if _is_second(name, wanted)][:1]
     lines.append(advice)
     kind = errors.NotFoundError if missing else errors.InvalidArgumentError
     raise kind(None, None, "\n".join(lines))
+
+
+def _is_second(name: str, wanted: Mapping[str, Any]) -> bool:
+    """Whether a graph has numbered the name of a variable, for another one has it."""
+    first, _, number = name.rpartition("_")
+    return number.isdigit() and first in wanted
 
 
 def shaped_as(spec: Any, value: Any) -> Any:

@@ -19,7 +19,9 @@ import fcntl
 import functools
 import logging
 import os
+import queue
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 
 from hookline import arguments, clock, preemption
@@ -335,7 +337,8 @@ def lock(descriptor: int) -> bool | None:
 
 _leases: dict[str, Lease] = {}
 _guard = threading.RLock()
-_wake = threading.Event()
+_Told = queue.SimpleQueue[Callable[[], None] | None]
+_told = _Told()  # What the thread is to call; None ends it.
 
 
 def hold(directory: str, wait_secs: float = DEFAULT_WAIT_SECS, path: str = "") -> Callable[[], None]:
@@ -369,6 +372,11 @@ def hold(directory: str, wait_secs: float = DEFAULT_WAIT_SECS, path: str = "") -
     return give_back
 
 
+def give_back_with(holder: object, give_back: Callable[[], None]) -> None:
+    """Has a thread give a lease back soon after its holder is garbage, such as the hook of a session never closed."""
+    weakref.finalize(holder, lambda: _told.put(give_back)).atexit = False
+
+
 def of(directory: str) -> Lease | None:
     """Returns the lease of this process on a directory, if it has one."""
     return _leases.get(os.path.realpath(directory))
@@ -384,25 +392,30 @@ def _give_back(lease: Lease, once: Iterator[None]) -> None:
             for name in [name for name, other in _leases.items() if other is lease]:
                 del _leases[name]
             if not _leases:
-                _wake.set()
+                _told.put(None)
 
 
 def _beat_in_background() -> None:
-    global _wake
+    global _told
     if len(_leases) == 1 and next(iter(_leases.values())).holds == 1:
-        _wake = threading.Event()
-        threading.Thread(target=_beat, args=(_wake,), name="hookline-leases", daemon=True).start()
+        _told = _Told()
+        threading.Thread(target=_beat, args=(_told,), name="hookline-leases", daemon=True).start()
 
 
-def _beat(over: threading.Event) -> None:
-    while not over.wait(_HEARTBEAT_SECS):
+def _beat(told: _Told) -> None:
+    while True:
+        calls = []
+        with contextlib.suppress(queue.Empty):
+            if (give_back := told.get(timeout=_HEARTBEAT_SECS)) is None:
+                return
+            calls.append(give_back)
         with _guard:
-            leases = list(_leases.values())
-        for lease in leases:
+            calls += [lease.beat for lease in _leases.values()]
+        for call in calls:
             try:
-                lease.beat()
+                call()
             except Exception:
-                _logger.exception("A lease could not be renewed")
+                _logger.exception("A lease could not be renewed or given back")
 
 
 @atexit.register

@@ -71,7 +71,8 @@ class PendingSave:
         Args:
             function: Gets the error, or None. The thread of the save calls it. It must not raise.
         """
-        self._end.add_done_callback(lambda end: function(end.exception()))
+        functions = [function]  # It may hold a session, which the saver that holds this save is to outlive.
+        self._end.add_done_callback(lambda end: functions.pop()(end.exception()))
 
     def join(self) -> None:
         """Blocks until it has succeeded or failed."""

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
-from hookline import arguments
+from hookline import arguments, notebooks
 from hookline.graph import placement
 from hookline.graph import spec as specs
 from hookline.graph.dialect import Dialect, InDialect
@@ -492,12 +492,12 @@ def plain_name(fn: Callable[..., Any]) -> str:
 
 
 def _user_location() -> str:
-    """Returns `file:line` of the nearest caller outside this package, for messages about the operation made there."""
+    """Returns the line of the nearest caller outside this package, for messages about the operation made there."""
     package = __name__.partition(".")[0]
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return notebooks.place(frame.f_code.co_filename, frame.f_lineno)
 
 
 _LOCAL = threading.local()

@@ -8,10 +8,14 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hookline import arguments
+from hookline import arguments, notebooks
 
 FINALIZED = "Graph is finalized and cannot be modified."
 """The beginning of the error for an addition to a finalized graph."""
+_IN_A_NOTEBOOK = (
+    " If an earlier cell has a session open on it: call its close(), and have a cell that is run again make a graph of "
+    "its own, `with hookline.Graph().as_default():`."
+)
 
 
 class Registry:
@@ -41,8 +45,10 @@ class Registry:
     def check_open(self, addition: str) -> None:
         """Raises `RuntimeError` if the graph is finalized; `addition` names the addition."""
         if self._finalized:
+            of_cell = "" if notebooks.shell() is None else _IN_A_NOTEBOOK
             raise RuntimeError(
                 f"{FINALIZED} {addition} was to be added: make it before the graph is finalized (in a hook: in begin)."
+                f"{of_cell}"
             )
 
     def unique_name(self, name: str) -> str:

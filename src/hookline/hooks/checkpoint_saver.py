@@ -245,6 +245,7 @@ class CheckpointSaverHook(SessionRunHook):
 
     def _take_lease(self) -> None:
         self._give_back_lease = lease.hold(self._checkpoint_dir, self._lease_wait_secs)
+        lease.give_back_with(self, self._give_back_lease)
 
     def after_close(self) -> None:
         """Lets other processes save in the directory."""

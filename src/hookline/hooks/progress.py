@@ -14,6 +14,7 @@ from hookline.graph import Tensor
 from hookline.hooks.base import Firing, SessionRunHook
 from hookline.hooks.cadence import chosen_trigger
 from hookline.hooks.lookup import find_tensor, require_global_step, tagged
+from hookline.hooks.notebook import CellLine, is_cell
 from hookline.hooks.progress_text import Progress, painter
 from hookline.hooks.terminal import TerminalLine, is_terminal
 from hookline.hooks.trigger import NEVER, Trigger
@@ -35,9 +36,10 @@ class ProgressHook(SessionRunHook):
     """Shows the step, of how many, chosen values, the steps a second and the time that is left.
 
     On a terminal that is one line at the bottom, drawn anew five times a second, with a bar where Rich is installed
-    (`pip install hookline[cli]`); what the log and `print` have to say comes above it. Elsewhere (a file, a pipe, a
-    notebook, the tasks of `hookline launch`, which writes the task's name before each line) it is a plain line at the
-    first step, then each `every_secs`, and at the last step.
+    (`pip install hookline[cli]`); what the log and `print` have to say comes above it. In a notebook it is one output
+    of the cell, with a bar, shown anew as often, and the notebook keeps the last. Elsewhere (a file, a pipe, the tasks
+    of `hookline launch`, which writes the task's name before each line) it is a plain line at the first step, then each
+    `every_secs`, and at the last step.
 
     The training does not wait: a line stands for a step that the device has computed, and comes when its values have
     arrived, which are asked for on the runs that are shown, and on the third run. Then whatever runs with them and
@@ -103,10 +105,10 @@ class ProgressHook(SessionRunHook):
         # When which steps were there, oldest first.
         self._seen: collections.deque[tuple[float, int]] = collections.deque()
         self._shown_step = 0
-        self._output: _Lines | _Bar | None = None
+        self._output: _Lines | _Bar | CellLine | None = None
 
     def begin(self) -> None:
-        """Looks the tensors up, and whether the output is a terminal.
+        """Looks the tensors up, and whether the output is a terminal or a notebook.
 
         Raises:
             KeyError: One of the tensors is not in the graph.
@@ -116,10 +118,12 @@ class ProgressHook(SessionRunHook):
         self.fetches = {tag: find_tensor(self, item) for tag, item in self._values.items()} or None
         file = sys.stdout if self._given_file is None else self._given_file
         # In step all fire alike, whatever the chief writes to, and the others write nothing.
-        is_bar = is_terminal(file) and peers.current() is None
-        self._output = None if not peers.speaks() else _Bar(file) if is_bar else _Lines(file)
+        output: _Lines | _Bar | CellLine = _Lines(file)
+        if peers.current() is None:
+            output = CellLine() if is_cell(file) else _Bar(file) if is_terminal(file) else output
+        self._output = output if peers.speaks() else None
         self._is_new = True
-        self._pace = spaced(secs=_DRAW_EVERY_SECS) if is_bar else self._given_trigger
+        self._pace = self._given_trigger if isinstance(output, _Lines) else spaced(secs=_DRAW_EVERY_SECS)
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Goes back with a session that was restored from an earlier step."""
@@ -165,7 +169,7 @@ class ProgressHook(SessionRunHook):
     def _finish(self) -> None:
         self._write(lambda output: output.finish())
 
-    def _write(self, what: Callable[[_Lines | _Bar], None]) -> None:
+    def _write(self, what: Callable[[_Lines | _Bar | CellLine], None]) -> None:
         if self._output is None:
             return
         try:

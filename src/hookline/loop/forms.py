@@ -144,6 +144,11 @@ class NnxObjects:
         nnx.update(self._objects, jax.tree.unflatten(self._held, jax.tree.leaves(values)))
         return self._objects
 
+    def held(self, values: Any) -> Any:  # noqa: D102
+        from flax import nnx
+
+        return _strong(nnx.to_pure_dict(nnx.split(self._objects)[1]))
+
     def learn(self) -> bool:  # noqa: D102
         return False
 
@@ -275,6 +280,10 @@ class Tree:
     def finished(self, values: Any) -> Any:
         """Returns the state as the user knows it, from values that are over: the same objects, where it has some."""
         return self.arguments(values)[0]
+
+    def held(self, values: Any) -> Any:
+        """Returns the values that the user's objects hold since those were over."""
+        return values
 
     def _whole(self, leaves: list[Any]) -> Any:
         return jax.tree.unflatten(self._structure, leaves)

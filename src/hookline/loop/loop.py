@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import logging
+import math
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -16,7 +17,7 @@ from hookline import sharding as rules
 from hookline.checkpoint import devices, latest_checkpoint, list_variables, load_variable
 from hookline.data.batches import LastBatch
 from hookline.data.sources import is_one_shot
-from hookline.errors import FailedPreconditionError
+from hookline.errors import FailedPreconditionError, Interrupted
 from hookline.graph import (
     Graph,
     Tensor,
@@ -45,9 +46,10 @@ from hookline.hooks.when import bare
 from hookline.loop.batches import BATCHES, batches_of, check_batches, first_spec
 from hookline.loop.counter import CounterHook, counter_in
 from hookline.loop.forms import form_of, is_function
+from hookline.loop.memory import Memory
 from hookline.loop.metrics import ALONE
 from hookline.loop.step import Step
-from hookline.monitored import MonitoredSession, MonitoredTrainingSession
+from hookline.monitored import MonitoredSession, MonitoredTrainingSession, Scaffold
 from hookline.monitored.callbacks import checked_hooks
 from hookline.session import Session
 
@@ -148,6 +150,7 @@ class Loop:
         self._has_run = False
         self.logdir: str | None = None
         self.result: Any = None
+        self._memory: Memory | None = None
         self._layout: tuple[Any, list[Any]] | None = None
         shardings = self._shardings(sharding)
         of_state = placement.mesh_of(shardings, "Loop: the state")
@@ -157,6 +160,13 @@ class Loop:
             self.mesh: jax.sharding.Mesh | None = getattr(self.graph.home, "mesh", None)
             self._build(self._batch, seed, sharding)
             self.graph.add_to_collection(_LOOPS, self)
+
+    def __repr__(self) -> str:
+        count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.form.values))
+        held = "1 value" if count == 1 else f"{count:,} values"
+        left = "not run yet" if self._memory is None else f"left at step {self._memory.step}"
+        where = "" if self.logdir is None else f", last in {self.logdir!r}"
+        return f"<Loop of {self._step.name}: {self.form!r} of {held}; {left}{where}>"
 
     def _shardings(self, sharding: Any) -> list[Any]:
         """Returns where the arrays of the state live, one by one; None for those that nobody has put anywhere."""
@@ -233,7 +243,8 @@ class Loop:
     def run(self, logdir: str | None = None, last_step: int | None = None, **arguments: Any) -> Any:
         """Trains to a step, or to the end of the data, and returns the state.
 
-        Where `logdir` has a checkpoint, it goes on from there; with its `last_step` reached, it trains no step.
+        Where `logdir` has a checkpoint, it goes on from there, else from where this loop was left last. With
+        `last_step` reached, it trains no step.
 
         Args:
             logdir: As in `session`, like everything else.
@@ -245,11 +256,17 @@ class Loop:
 
         Raises:
             Preempted: SIGTERM or Ctrl-C came; what was trained is saved, and `result` holds it.
+            Interrupted: Likewise, where the cell of a notebook is interrupted, with a `logdir` or without.
             NanLossDuringTrainingError: The loss is NaN.
         """
-        with self.session(logdir, last_step, **arguments) as session:
-            while not session.should_stop():
-                session.run(self.train_op)
+        try:
+            with self.session(logdir, last_step, **arguments) as session:
+                while not session.should_stop():
+                    session.run(self.train_op)
+        except Interrupted as interrupt:
+            if self._memory is not None:
+                interrupt.add_note(f"This loop holds step {self._memory.step}; its run() goes on from there.")
+            raise
         return self.result
 
     def session(
@@ -306,6 +323,8 @@ class Loop:
         else:
             self._check_repeatable(logdir)
         self.logdir = keywords.get("summary_dir") or logdir
+        if self._memory is not None:
+            keywords["scaffold"] = Scaffold(init_fn=self._go_on, copy_from_scaffold=keywords.get("scaffold"))
         with self.graph.as_default():
             session = MonitoredTrainingSession(checkpoint_dir=logdir, hooks=[*own, *hooks, finish], **keywords)
         self._has_run = True
@@ -338,9 +357,22 @@ class Loop:
                 f"batches()`, or a source with a state.",
             )
 
-    def let_go(self) -> None:
+    def _go_on(self, scaffold: Scaffold, session: Session) -> None:
+        """Has a session that restored nothing go on in memory."""
+        assert self._memory is not None, "Else nobody asks."
+        self._memory.values[STATE] = self.form.held(self._memory.values[STATE])
+        self._memory.give_to(session)
+
+    def begin(self, session: Session) -> None:
         """Holds the state no longer that it was given: the session has its own, and the graph a copy on the host."""
         self.form.let_go()
+        if self._memory is not None and session.global_step != self._memory.step:
+            _logger.warning(
+                "Loop: it goes on from the checkpoint in '%s', at step %d, and not from step %d, at which it was left.",
+                self.logdir,
+                session.global_step,
+                self._memory.step,
+            )
 
     def finish(self, session: Session, last_step: int | None) -> None:
         """Takes the state over from a session that is about to be closed in order."""
@@ -354,6 +386,7 @@ class Loop:
                 last_step,
             )
         self.result = self.form.finished(session.lowlevel.handed_over(self.state))
+        self._memory = Memory.of(session)
 
 
 class _Finish(SessionRunHook):
@@ -363,7 +396,7 @@ class _Finish(SessionRunHook):
         self._loop, self._last_step = loop, last_step
 
     def after_create_session(self, session: Session, coord: Any) -> None:
-        self._loop.let_go()
+        self._loop.begin(session)
 
     def end(self, session: Session) -> None:
         self._loop.finish(session, self._last_step)

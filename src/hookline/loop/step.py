@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from hookline import notebooks
 from hookline.graph import spec as specs
 from hookline.loop import metrics
 from hookline.loop.forms import NnxObjects, Tree, Unfit
@@ -139,5 +140,5 @@ def _where(error: BaseException) -> str:
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES:
             text = traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_name).line
-            return f" at {frame.f_code.co_filename}:{line}" + (f" (`{text}`)" if text else "")
+            return f" at {notebooks.place(frame.f_code.co_filename, line)}" + (f" (`{text}`)" if text else "")
     return ""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from hookline import arguments, preemption
+from hookline import arguments, interrupts, notebooks, preemption
 from hookline.coordination import Coordinator, service
 from hookline.coordination.agreement import FAILURE, Decision
-from hookline.errors import END_OF_INPUT, Preempted
+from hookline.errors import END_OF_INPUT, LEFT_IN_ORDER
 from hookline.graph import Graph, get_default_graph
 from hookline.graph.dialect import InDialect
 from hookline.graph.registry import FINALIZED
@@ -88,6 +89,8 @@ class MonitoredLifecycle(InDialect):
         self._told = object()
         self._graph = get_default_graph()
         self._closed = False
+        # In a notebook, until its `with` block is entered: an interrupt ends a cell, and the session goes on in others.
+        self._is_of_cells = notebooks.shell() is not None and on_preemption == preemption.EXIT
         self._writers = WriterScope(strict_events)
         self._turn, self._quiet = Turn(self._writers), Quiet(self._writers)
         # While a step function is called, outside of its runs: the session that it runs with hooks.
@@ -110,13 +113,18 @@ class MonitoredLifecycle(InDialect):
                 self._session = RecoverableSession(self._create, recovery)
                 if self._preemption.number is not None:
                     self._wake()
+                if self._is_of_cells:
+                    self._preemption.close()
+                    self._leave()
             except BaseException as exc:
                 self._closed = True
                 self._tell_of(exc)
                 if self._raw is not None:
                     self._notify(exc)
                 self._preemption.close()
-                for part in (self._leave_step, self._give_back, lambda: FileWriterCache.release(self._writers)):
+                created = getattr(self, "_session", None)
+                parts = () if created is None else (created.close,)
+                for part in (self._leave_step, *parts, self._give_back, lambda: FileWriterCache.release(self._writers)):
                     try:
                         part()
                     except Exception as closing:
@@ -207,7 +215,8 @@ class MonitoredLifecycle(InDialect):
                 raise mapped from mapped.__cause__
             self._hooks.release()
             self._hooks = hooks
-            self._heed_signals()
+            if not self._is_of_cells:
+                self._heed_signals()
 
     def _begin_late(self, hook: Any) -> None:
         begin = override(hook, "begin")
@@ -246,6 +255,9 @@ class MonitoredLifecycle(InDialect):
             RuntimeError: The session is closed, a hook has requested a stop, or a run is under way, in another thread
                 or around the hook's callback that called this.
         """
+        if self._is_of_cells:
+            with self._uninterrupted():
+                return self.run(fetches, feed_dict, options, run_metadata)
         turn, key = self._turn, [threading.get_ident()]
         try:
             try:
@@ -310,6 +322,9 @@ class MonitoredLifecycle(InDialect):
             RuntimeError: The session is closed.
         """
         check_step_fn(step_fn)
+        if self._is_of_cells:
+            with self._uninterrupted():
+                return self.run_step_fn(step_fn)
 
         def step(session: CoordinatedSession) -> Any:
             self._stepping, raw = session, session.hooked.raw
@@ -404,6 +419,7 @@ class MonitoredLifecycle(InDialect):
         """
         if self._closed:
             raise RuntimeError(_CLOSED)
+        self._leave_cells()
         with Claim(self._turn) as claim, claim:
             self._take_last(claim)
             # Other code may have closed it in the meantime, as desired.
@@ -421,8 +437,25 @@ class MonitoredLifecycle(InDialect):
     def _heed_signals(self) -> None:
         """Catches signals if leaving in order is worthwhile."""
         # A worker saves nothing; it leaves in order for those that continue. In step all leave together.
-        if self._hooks.savers or isinstance(self._creator, WorkerSessionCreator) or self._in_step is not None:
+        is_worth_it = self._hooks.savers or isinstance(self._creator, WorkerSessionCreator) or self._in_step is not None
+        if is_worth_it or notebooks.shell() is not None:  # In a notebook the objects go on after the cell.
             self._preemption.open()
+
+    def _leave_cells(self) -> None:
+        """Has an interrupt end the session from now on: it is in a `with` block, or being closed."""
+        if self._is_of_cells:
+            self._is_of_cells = False
+            self._heed_signals()
+
+    @contextlib.contextmanager
+    def _uninterrupted(self) -> Iterator[None]:
+        """Has an interrupt wait for the end of a run, so that the session can go on in the next cell."""
+        self._is_of_cells = False
+        try:
+            with interrupts.held_back():
+                yield
+        finally:
+            self._is_of_cells = True
 
     def _wake(self) -> None:
         """Tells threads, and waits on the coordinator, that a signal asked the process to end."""
@@ -492,6 +525,7 @@ class MonitoredLifecycle(InDialect):
     def __enter__(self) -> Self:
         if self._closed:
             raise RuntimeError(_CLOSED)
+        self._leave_cells()
         return self
 
     def __exit__(
@@ -508,7 +542,7 @@ class MonitoredLifecycle(InDialect):
                 exception.add_note(f"While leaving the session: {waiting}")
                 return False
             failures = [] if self._closed else self._finish(exception)
-        if exception is not None and (not ended or isinstance(exception, Preempted)):
+        if exception is not None and (not ended or isinstance(exception, LEFT_IN_ORDER)):
             _first([exception, *failures])
             return False
         if failures:
@@ -692,7 +726,7 @@ class MonitoredLifecycle(InDialect):
 
 _TOLD = "_hookline_told"
 # Exceptions that leave a session in order, so that `end` is called.
-_IN_ORDER = (*END_OF_INPUT, Preempted)
+_IN_ORDER = (*END_OF_INPUT, *LEFT_IN_ORDER)
 
 
 def _first(failures: list[BaseException]) -> BaseException:

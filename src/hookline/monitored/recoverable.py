@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard, TypeVar
 
 from hookline import preemption
-from hookline.errors import PREEMPTION_ERRORS, Preempted
+from hookline.errors import LEFT_IN_ORDER, PREEMPTION_ERRORS
 from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.recovery import RecoveryPolicy
 from hookline.monitored.session_manager import INITIALISED
@@ -124,7 +124,7 @@ class RecoverableSession:
                 return True
             try:
                 self._recover(error)
-            except (Exception, Preempted) as failure:
+            except (Exception, *LEFT_IN_ORDER) as failure:
                 self.failure = self.failure or failure
         return True
 

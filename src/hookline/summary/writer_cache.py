@@ -101,6 +101,7 @@ class FileWriterCache:
         path = arguments.path("FileWriterCache.get", "logdir", logdir)
         name = os.path.realpath(path) if path and "://" not in path else path
         scope = SCOPE.get()
+        cls._close_dropped()
         with cls._lock:
             if scope is None or scope.released:
                 scope = _NEVER_RELEASED
@@ -131,6 +132,16 @@ class FileWriterCache:
             for name, shared in cls._shared.items():
                 if scope in shared.scopes:
                     shared.writer.follow(scope, following.follower(name))
+
+    @classmethod
+    def _close_dropped(cls) -> None:
+        """Closes the writers of sessions that are garbage: nobody has closed those."""
+        with cls._lock:
+            left = [cls._shared.pop(name).writer for name, shared in list(cls._shared.items()) if not shared.scopes]
+        try:
+            _close(left)
+        except OpError as error:
+            _logger.warning("%s", error)
 
     @classmethod
     def sync(cls) -> None:

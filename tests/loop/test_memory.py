@@ -1,0 +1,102 @@
+"""A loop that is run again goes on where it was left, with and without a folder."""
+
+from __future__ import annotations
+
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import hookline as hl
+
+from .steps import X, batches
+
+
+def noisy_step(state, batch, key):
+    x, _ = batch
+    moved = state["w"] + x.mean(axis=0) + 0.1 * jax.random.normal(key, (4,))
+    return {"w": moved}, {"loss": jnp.sum(moved**2)}
+
+
+def noisy(data=None, **options):
+    data = batches(epochs=None) if data is None else data
+    return hl.train.Loop(noisy_step, {"w": jnp.zeros(4)}, data, seed=5, **options)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return np.asarray(noisy().run(last_step=20, progress=False)["w"])
+
+
+SOURCES = {
+    "arrays": batches,
+    "a function": lambda: lambda: iter(list(_plain_batches())),
+    "an iterator": lambda: iter(list(_plain_batches())),
+}
+
+
+def _plain_batches():
+    for start in range(0, 256, 8):
+        yield X[start : start + 8], X[start : start + 8, 0]
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_a_second_run_goes_on_with_batches_and_keys_as_if_it_were_one(kind):
+    whole = noisy(SOURCES[kind]()).run(last_step=20, progress=False)["w"]
+    loop = noisy(SOURCES[kind]())
+    first = loop.run(last_step=7, progress=False)
+    kept = np.array(first["w"])
+    assert np.array_equal(loop.run(last_step=20, progress=False)["w"], whole)
+    assert np.array_equal(first["w"], kept)  # What a run has returned stays whole.
+
+
+def test_a_run_that_has_reached_its_last_step_trains_none(whole):
+    loop = noisy()
+    for _ in range(2):
+        assert np.array_equal(loop.run(last_step=20, progress=False)["w"], whole)
+
+
+def test_after_a_failure_it_goes_on_where_it_was_left_before(whole):
+    class Fails(hl.train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            raise ZeroDivisionError
+
+    loop = noisy()
+    loop.run(last_step=7, progress=False)
+    with pytest.raises(ZeroDivisionError):
+        loop.run(last_step=20, progress=False, hooks=[Fails()])
+    assert np.array_equal(loop.run(last_step=20, progress=False)["w"], whole)
+
+
+def test_it_goes_on_from_memory_into_an_empty_folder_and_from_a_folder_with_a_word(whole, tmp_path, caplog):
+    loop = noisy()
+    loop.run(last_step=7, progress=False)
+    assert np.array_equal(loop.run(str(tmp_path), 20, progress=False)["w"], whole)
+    loop = noisy()
+    loop.run(last_step=7, progress=False)
+    with caplog.at_level(logging.WARNING, "hookline"):
+        assert np.array_equal(loop.run(str(tmp_path), 20, progress=False)["w"], whole)
+    assert f"it goes on from the checkpoint in '{tmp_path}', at step 20, and not from step 7" in caplog.text
+
+
+def test_objects_of_nnx_go_on_with_what_the_user_has_put_into_them():
+    def step(model, batch):
+        model.kernel[...] += 1.0
+        return model.kernel.sum()
+
+    model = nnx.Linear(1, 1, rngs=nnx.Rngs(0))
+    loop = hl.train.Loop(step, model, batches())
+    loop.run(last_step=2, progress=False)
+    model.kernel[...] = jnp.zeros((1, 1))
+    loop.run(last_step=5, progress=False)
+    assert model.kernel[0, 0] == 3
+
+
+def test_arrays_that_were_given_away_are_an_error_that_says_so():
+    loop = noisy()
+    loop.run(last_step=2, progress=False)["w"].delete()
+    with pytest.raises(RuntimeError, match=r"cannot go on from step 2 in memory: arrays .* were deleted or donated"):
+        loop.run(last_step=3, progress=False)

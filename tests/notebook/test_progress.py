@@ -1,0 +1,76 @@
+"""Progress in a notebook is one output of the cell, which the notebook keeps."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat", reason="no nbclient: pip install nbclient ipykernel")
+
+
+def test_it_is_one_output_that_is_shown_anew_and_what_is_logged_stands_beside_it(notebook):
+    cell = notebook.does("""
+class Log(train.SessionRunHook):
+    trigger = train.every(steps=10)
+    def on_trigger(self, firing):
+        logging.getLogger("hookline").warning("at %d", firing.global_step)
+
+make().run(last_step=60, hooks=[Slow(), Log()]);
+""")
+    (shown,) = cell.shown
+    assert re.fullmatch(r"step 60/60  100%  loss \S+  \S+ steps/s", shown["text/plain"])
+    assert '<progress value="60" max="60"></progress> step 60/60  100%' in shown["text/html"]
+    assert cell.text.count("WARNING:hookline:at") == 6
+    assert "step" not in cell.text
+    assert 2 <= notebook.updates <= 20  # About a second, five times a second.
+    nbformat.validate(notebook.saved)
+
+
+def test_a_cell_that_goes_on_has_one_of_its_own(notebook):
+    notebook.does("""
+with hl.Graph().as_default():
+    train_op = train.get_or_create_global_step().assign_add(1)
+    session = train.MonitoredSession(hooks=[train.ProgressHook(last_step=10)])
+""")
+    (first,) = notebook.does("for _ in range(4): session.run(train_op)").shown
+    (second,) = notebook.does("session.run(train_op); time.sleep(0.3)\nfor _ in range(5): session.run(train_op)").shown
+    (last,) = notebook.does("session.close()").shown or [second]
+    assert first["text/plain"].startswith("step 1/10  10%")
+    assert last["text/plain"].startswith("step 10/10  100%")
+    notebook.does("del session; gc.collect(); assert_nothing_is_left()")
+
+
+def test_after_a_failure_the_line_stays_and_its_values_are_escaped(notebook):
+    cell = notebook.run("""
+with hl.Graph().as_default():
+    train_op = train.get_or_create_global_step().assign_add(1)
+    text = hl.Variable(np.float32(1.5), name="w")
+    class Fails(train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            raise ZeroDivisionError("on purpose")
+    with train.MonitoredSession(hooks=[train.ProgressHook({"a<b": text}), Fails()]) as session:
+        session.run(train_op)
+""")
+    assert cell.error == "ZeroDivisionError: on purpose"
+    assert "on purpose" in cell.traceback
+    (shown,) = cell.shown
+    assert "a&lt;b 1.500" in shown["text/html"]
+    assert "a<b 1.500" in shown["text/plain"]
+
+
+@pytest.mark.campaign
+def test_what_goes_to_a_file_is_plain_lines(notebook, tmp_path):
+    path = tmp_path / "progress.txt"
+    cell = notebook.does(f"""
+with open({str(path)!r}, "w") as file:
+    make().run(last_step=3, hooks=[train.ProgressHook(file=file)]);
+""")
+    assert cell.shown == []
+    assert path.read_text().splitlines()[-1].startswith("step 3/3")
+
+
+@pytest.mark.campaign
+def test_it_is_drawn_a_few_times_a_second_however_fast_the_steps_are(notebook):
+    notebook.does("make().run(last_step=5000);")
+    assert notebook.updates <= 40
