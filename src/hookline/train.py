@@ -65,7 +65,7 @@ with held_back():
         steps_where,
         when,
     )
-    from hookline.loop import Evaluate, Loop, StopIfNoImprovement, load
+    from hookline.loop import Evaluate, Loop, StopIfNoImprovement, WarmStart, load
     from hookline.monitored import (
         ChiefSessionCreator,
         MonitoredSession,
@@ -123,6 +123,7 @@ __all__ = [
     "SummaryAtEndHook",
     "SummarySaverHook",
     "Trigger",
+    "WarmStart",
     "WatchdogHook",
     "WorkerSessionCreator",
     "assert_global_step",

@@ -6,7 +6,7 @@ import difflib
 import inspect
 import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -31,23 +31,31 @@ from hookline.graph import (
 from hookline.graph import spec as specs
 from hookline.graph.nodes import Source
 from hookline.hooks import (
-    Firing,
-    LoggingTensorHook,
     NanTensorHook,
     ProgressHook,
     SessionRunHook,
     StepCounterHook,
     StopAtStepHook,
-    Trigger,
     spaced,
 )
+from hookline.hooks.step_rates import FLOPS, rates_given
 from hookline.hooks.when import bare
+from hookline.loop import warm_start as warm_starts
+from hookline.loop.averages import Averages
 from hookline.loop.batches import BATCHES, batches_of, check_batches, first_spec
 from hookline.loop.counter import CounterHook, counter_in
 from hookline.loop.forms import form_of, is_function
+from hookline.loop.hyperparameters import CHECKPOINT, HyperparametersHook
+from hookline.loop.learning_rate import NAME as RATE
+from hookline.loop.learning_rate import learning_rate_of
 from hookline.loop.metrics import ALONE
+from hookline.loop.metrics_log import MetricsLog
+from hookline.loop.rates import examples_in, flops_of
+from hookline.loop.recent import RecentMeans
+from hookline.loop.saved import STATE
 from hookline.loop.step import Step
-from hookline.monitored import MonitoredSession, MonitoredTrainingSession
+from hookline.loop.warm_start import WarmStart, advising, settings_of
+from hookline.monitored import MonitoredSession, MonitoredTrainingSession, Scaffold
 from hookline.monitored.callbacks import checked_hooks
 from hookline.session import Session
 
@@ -56,8 +64,6 @@ _logger = logging.getLogger(__name__)
 _LOOPS = "hookline/loop"
 # Arguments of a session that a loop does not take.
 _OF_GRAPHS = ("master", "is_chief")
-STATE = "state"
-"""What the variable of the state is called, and so what checkpoints call it."""
 
 
 class Loop:
@@ -90,6 +96,12 @@ class Loop:
             `(x, y), mask = batch`.
         steps_per_run: How many steps one run makes at most, as of `MonitoredTrainingSession`. For short steps: see
             docs/loop.md.
+        ema: The decay of moving averages of the state's floating point arrays, without those of its optimizer: 0.999,
+            say. Or a dict from parts of the state to decays, `{"params": 0.999}`. They begin with what the state begins
+            with, and are saved and restored with it. `Evaluate(averaged=True)` and `load(averaged=True)` use them.
+        learning_rate: The schedule that the optimizer was given, a function of a count: the rate of each step is then
+            the metric `learning_rate`. That of `optax.inject_hyperparams` is one unasked.
+        mean_over: Over how many steps means of the metrics are kept, on the device; None for none.
 
     Attributes:
         graph: The graph; one of its own unless `batches` is a tensor. What hooks fetch beside the metrics is made in
@@ -97,16 +109,20 @@ class Loop:
         state: The variable.
         mesh: The mesh that the state lies on; `None` where it lies on none.
         metrics: Tensors by name; a nested metric's name has slashes.
+        means: Tensors of their means over the last steps, by name: `mean/loss`.
+        averaged: A tensor of the state with averages in the place of what they are averages of; None without `ema`.
         train_op: One step, and one more global step.
         form: How the state is held.
         logdir: Of the last session.
         result: The state when the last session was closed in order; `None` before.
+        averaged_result: With `ema`, the same with the averages; NNX objects are new ones.
 
     Raises:
         TypeError: The step takes or returns something else, reads values, or accumulates metrics in its state.
-            Or `batches` is not a source of batches, or contains text.
+            Or `batches` is not a source of batches, or contains text. Or `learning_rate` is no schedule.
         ValueError: It returns a state of another structure, shape or dtype; `batches` is empty, or lies on another mesh
-            than the state. Or the first batch, or the last one of `hookline.data.arrays`, cannot be split.
+            than the state. Or the first batch, or the last one of `hookline.data.arrays`, cannot be split. Or `ema` is
+            no decay, or names what the state does not have.
 
     Example:
         >>> import hookline as hl, jax, numpy as np
@@ -133,6 +149,9 @@ class Loop:
         batch_sharding: Any = None,
         last_batch: LastBatch = "keep",
         steps_per_run: int = 1,
+        ema: float | Mapping[str, float] | None = None,
+        learning_rate: Any = None,
+        mean_over: int | None = None,
     ) -> None:
         self.steps_per_run = arguments.whole("Loop", "steps_per_run", steps_per_run, at_least=1)
         self.form = form_of(state)
@@ -148,6 +167,7 @@ class Loop:
         self._has_run = False
         self.logdir: str | None = None
         self.result: Any = None
+        self.averaged_result: Any = None
         self._layout: tuple[Any, list[Any]] | None = None
         shardings = self._shardings(sharding)
         of_state = placement.mesh_of(shardings, "Loop: the state")
@@ -156,6 +176,7 @@ class Loop:
             self.graph.settle("Loop", [*shardings, placement.current()])
             self.mesh: jax.sharding.Mesh | None = getattr(self.graph.home, "mesh", None)
             self._build(self._batch, seed, sharding)
+            self._build_more(ema, learning_rate, mean_over)
             self.graph.add_to_collection(_LOOPS, self)
 
     def _shardings(self, sharding: Any) -> list[Any]:
@@ -175,7 +196,8 @@ class Loop:
     def _build(self, batch: Tensor, seed: int | None, sharding: Any) -> None:
         placed = lambda spec: placement.with_places(spec, self._shardings(sharding))  # noqa: E731
         with placement.inside(self.graph.context):
-            _, metrics = self._step.spec(first_spec(batch), placed)
+            self._example = first_spec(batch)
+            _, metrics = self._step.spec(self._example, placed)
         shardings, places = self._shardings(sharding), None
         if any(place is not None for place in shardings):
             whole = [place or self.graph.home for place in shardings]
@@ -191,12 +213,37 @@ class Loop:
             if found is not None:
                 step.initialize_from(op(lambda value: value.astype(step.dtype))(found.of(self.state.initial_value)))
         key = [random_key(seed)] if self._step.takes_key else []
-        after = op(self._step).node(self.state, batch, *key)
-        self.train_op = group(self.state.assign(after[0]), step.assign_add(1), name="train_op")
+        self._after = after = op(self._step).node(self.state, batch, *key)
         self.metrics: dict[str, Tensor] = {name: after[1][name] for name in metrics}
         self._counter = None if found is None else CounterHook(found.of(after[0]), found.path)
-        for name, metric in self.metrics.items():
+
+    def _build_more(self, ema: Any, schedule: Any, mean_over: int | None) -> None:
+        """Adds what stands beside the step, and makes the operation of a step of all."""
+        step = get_global_step()
+        assert step is not None, "_build has seen to that"
+        updates: list[Any] = [self.state.assign(self._after[0])]
+        self.means: dict[str, Tensor] = {}
+        self._recent: RecentMeans | None = None
+        if mean_over is not None:
+            self._recent = RecentMeans(self.metrics, arguments.whole("Loop", "mean_over", mean_over, at_least=1))
+            self.means = self._recent.means
+            updates.append(self._recent.moved)
+        self._averages = None if ema is None else Averages(ema, self.state, self._after[0])
+        if self._averages is not None:
+            updates.append(self._averages.moved)
+        rate = learning_rate_of(schedule, self.state, self._after[0], step)
+        if rate is not None and (schedule is not None or RATE not in self.metrics):
+            if RATE in self.metrics:
+                raise ValueError("Loop was given a learning_rate, and the step returns a metric of that name already.")
+            self.metrics[RATE] = rate
+        self.train_op = group(*updates, step.assign_add(1), name="train_op")
+        for name, metric in {**self.metrics, **self.means}.items():
             summary.scalar(name, metric)
+
+    @property
+    def averaged(self) -> Tensor | None:
+        """The state, with averages in the place of what they are averages of."""
+        return None if self._averages is None else self._averages.averaged
 
     def _say_numbers(self) -> None:
         if self.form.recompiling:
@@ -262,6 +309,10 @@ class Loop:
         log_steps: int | None = 100,
         watch: str | None = "loss",
         on_nan: str = "raise",
+        warm_start: str | WarmStart | None = None,
+        hyperparams: str = CHECKPOINT,
+        per_step: Mapping[str, float] | None = None,
+        peak_flops: float | None = None,
         **keywords: Any,
     ) -> MonitoredSession:
         """Returns a session of the graph, for a loop of your own: `while not session.should_stop()`, run `train_op`.
@@ -275,12 +326,22 @@ class Loop:
             log_steps: Global steps from one line of metrics in the log to the next; None for none.
             watch: The metric to watch for NaN; None for none.
             on_nan: What to do then, as of `NanTensorHook`: "raise", "stop", "skip" or "rollback".
+            warm_start: What a new training begins with: the directory of another one, or a checkpoint, or a
+                `WarmStart`. Where `logdir` has a checkpoint, the training goes on from that and takes nothing.
+            hyperparams: Whose values of `optax.inject_hyperparams` a training goes on with: those of its "checkpoint",
+                or of the "script". The log says where they differ.
+            per_step: How many of what a step takes, for rates in the log and on the progress line: `{"tokens": 16384}`.
+                By default the examples of the first batch, the length that its arrays have in common.
+            peak_flops: How many floating point operations a second all devices together can make, for the share of them
+                that the training makes. How many a step has says XLA, which counts the body of a loop (`jax.lax.scan`)
+                once; or `per_step["flops"]`.
             **keywords: Of `MonitoredTrainingSession`, by name: `save_checkpoint_secs` and `save_checkpoint_steps`,
                 `save_summaries_steps`, `log_step_count_steps`, `recovery`, `on_preemption`, ...
 
         Raises:
             TypeError: An unknown argument, or one of another kind.
-            ValueError: `watch` is no metric; or it is to train on parameter servers.
+            ValueError: `watch` is no metric; nothing fits a warm start; or it is to train on parameter servers.
+            NotFoundError, InvalidArgumentError: The checkpoint in `logdir` does not fit; the message names each array.
             FailedPreconditionError: There is a checkpoint to go on from, and `batches` cannot be read from the start.
         """
         _refuse_arguments(progress, log_steps, keywords)
@@ -290,26 +351,56 @@ class Loop:
             "Loop", "steps_per_run", keywords.setdefault("steps_per_run", self.steps_per_run), at_least=1
         )
         own: list[Any] = []
+        shown = {**self.metrics, **self.means}
+        rates = self._rates(per_step, peak_flops)
         if progress and not any(isinstance(bare(hook), ProgressHook) for hook in hooks):
-            own.append(ProgressHook(self.metrics, file=sys.stderr))
+            per_second = {name: count for name, count in rates.items() if name != FLOPS}
+            own.append(ProgressHook(shown, file=sys.stderr, per_step=per_second))
         if last_step is not None:
             own.append(StopAtStepHook(last_step=last_step))
         if watch is not None:
             own += self._watching(watch, on_nan)
-        if log_steps is not None and self.metrics:
-            own.append(_MetricsLog(self.metrics, spaced(log_steps), in_rows=log_steps < steps_per_run))
-        if self._counter is not None:
-            own.append(self._counter)
-        if logdir is None and not keywords.get("summary_dir"):
-            steps = keywords.get("log_step_count_steps", 100)
-            own += [StepCounterHook(every_n_steps=steps)] if steps else []
-        else:
-            self._check_repeatable(logdir)
+        if log_steps is not None and shown:
+            own.append(MetricsLog(shown, spaced(log_steps), in_rows=log_steps < steps_per_run))
+        own += [hook for hook in (self._counter, self._recent) if hook is not None]
+        own.append(HyperparametersHook(self.state, hyperparams))
         self.logdir = keywords.get("summary_dir") or logdir
-        with self.graph.as_default():
-            session = MonitoredTrainingSession(checkpoint_dir=logdir, hooks=[*own, *hooks, finish], **keywords)
+        if self.logdir is not None:
+            self._check_repeatable(logdir)
+        if (steps := keywords.pop("log_step_count_steps", 100)) is not None and steps > 0:
+            counting = {"per_step": rates, "peak_flops": peak_flops, "memory": True}
+            own.append(StepCounterHook(every_n_steps=steps, output_dir=self.logdir, **counting))
+        keywords["scaffold"] = self._scaffold(settings_of(warm_start), keywords.get("scaffold"))
+        with self.graph.as_default(), advising(logdir):
+            session = MonitoredTrainingSession(
+                checkpoint_dir=logdir, hooks=[*own, *hooks, finish], log_step_count_steps=None, **keywords
+            )
         self._has_run = True
         return session
+
+    def _scaffold(self, warm: WarmStart | None, given: Scaffold | None) -> Scaffold | None:
+        """Returns what has a model that was initialised begin with values of another training."""
+        if warm is None:
+            return given
+        before = None if given is None else given.init_fn
+
+        def init(scaffold: Scaffold, session: Session) -> None:
+            if before is not None:
+                before(session)
+            warm_starts.begin(warm, session, self.state)
+            if self._averages is not None:
+                self._averages.begin_anew(session, self.state)
+
+        return Scaffold(init_fn=init, copy_from_scaffold=given)
+
+    def _rates(self, given: Mapping[str, float] | None, peak_flops: float | None) -> dict[str, float]:
+        """Returns how many of what a step takes."""
+        count = examples_in(self._example)
+        rates = rates_given("Loop", {"examples": count} if given is None and count else given)
+        if peak_flops is not None and FLOPS not in rates:
+            flops = flops_of(self._step, self.state.spec, self._example, self.graph.context)
+            rates |= {} if flops is None else {FLOPS: flops}
+        return rates
 
     def _watching(self, watch: str, on_nan: str) -> list[Any]:
         if watch in self.metrics:
@@ -353,7 +444,10 @@ class Loop:
                 step,
                 last_step,
             )
-        self.result = self.form.finished(session.lowlevel.handed_over(self.state))
+        values = session.lowlevel.handed_over(self.state)
+        self.result = self.form.finished(values)
+        if self._averages is not None:
+            self.averaged_result = self._averages.finished(session, self.form, values)
 
 
 class _Finish(SessionRunHook):
@@ -367,64 +461,6 @@ class _Finish(SessionRunHook):
 
     def end(self, session: Session) -> None:
         self._loop.finish(session, self._last_step)
-
-
-class _MetricsLog(LoggingTensorHook):
-    """Logs metrics with the step after the run, on the runs that summaries are written of.
-
-    Where a run holds more steps than are between two lines, it logs those of a run together (`in_rows`).
-    """
-
-    def __init__(self, metrics: dict[str, Tensor], trigger: Trigger, *, in_rows: bool) -> None:
-        super().__init__(metrics, trigger=_EachRun(trigger) if in_rows else trigger)
-        self._points, self.stacked = trigger, in_rows
-        self._writes_own_lines = True  # Before a line of the base class stands the step, and nothing else.
-
-    def on_trigger(self, firing: Firing) -> None:
-        last = firing.global_step
-        assert last is not None, "a loop has one"
-        if not self.stacked:
-            self._step = last
-            super().on_trigger(firing)
-            return
-        count, found = len(jax.tree.leaves(firing.values)[0]), []
-        for row, step in enumerate(range(last - count + 1, last + 1)):
-            if self._points.should_trigger_for_step(step):
-                found.append((row, step, self._points.update_last_triggered_step(step)[0]))
-        # They come at once; each has its share of the time since the line before.
-        secs = [elapsed for *_, elapsed in found if elapsed is not None]
-        share = sum(secs) / len(secs) if secs else None
-        for row, self._step, elapsed in found:
-            values = jax.tree.map(lambda leaf, row=row: leaf[row], firing.values)
-            self._log(values, None if elapsed is None else share)
-
-    def format_line(self, values: dict[str, Any], elapsed_secs: float | None) -> str:
-        return f"step {self._step}: {super().format_line(values, elapsed_secs)}"
-
-
-class _EachRun(Trigger):
-    """Fires on each run, and keeps the phase of a trigger that its hook asks itself."""
-
-    def __init__(self, points: Trigger) -> None:
-        self._points = points
-
-    def next_step(self, after: int) -> int:
-        return after + 1
-
-    def should_trigger_for_step(self, step: int) -> bool:
-        return True
-
-    def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        return None, None
-
-    def start(self, step: int) -> None:
-        self._points.start(step)
-
-    def get_state(self) -> dict[str, Any]:
-        return self._points.get_state()
-
-    def set_state(self, state: Any) -> None:
-        self._points.set_state(state)
 
 
 def loop_of(graph: Graph) -> Loop | None:
