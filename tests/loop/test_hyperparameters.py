@@ -51,7 +51,8 @@ def test_a_rate_that_comes_back_is_said_and_may_be_the_scripts(make, tmp_path, c
     caplog.clear()
     assert rate_of(run(0.5, 3, hyperparams="script")) == pytest.approx(0.5)
     assert told(caplog) == [
-        "Loop: learning_rate (opt_state/hyperparams/learning_rate) is 0.5, as the script says; the checkpoint says 0.01."
+        "Loop: learning_rate (opt_state/hyperparams/learning_rate) is 0.5, as the script says; the checkpoint says "
+        "0.01."
     ]
     caplog.clear()
     assert rate_of(run(0.5, 4)) == pytest.approx(0.5)

@@ -60,8 +60,8 @@ def test_what_fits_is_taken_the_rest_begins_anew_and_the_log_names_all(old, tmp_
         f"(7 arrays), step (slots=True takes such). Left in the checkpoint: opt (5 arrays), params/head/w, step."
     ]
     assert log_of(caplog, logging.WARNING) == [
-        f"Warm start from '{logdir}/model.ckpt-3': params/head/w is float32[2] there and float32[5] here. So they begin "
-        f"anew."
+        f"Warm start from '{logdir}/model.ckpt-3': params/head/w is float32[2] there and float32[5] here. So they "
+        f"begin anew."
     ]
 
 
@@ -139,9 +139,8 @@ def test_what_is_wrong_is_said_with_the_names_of_arrays(old, tmp_path):
         ValueError, match=r"names has 'bodi', and checkpoint '.*' has nothing of that name. It has: opt"
     ):
         train(state(body=3), None, warm_start=WarmStart(logdir, {"bodi": "params/body"}))
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match="nothing of checkpoint") as error:
         train(state(body=9, tail=1), None, warm_start=logdir)
-    assert "nothing of checkpoint" in str(error.value)
     assert "params/body/w is float32[3] there and float32[9] here" in str(error.value)
     assert "params/tail/w is not there" in str(error.value)
     assert "step is of the optimizer or counts steps, and slots=True takes it" in str(error.value)
@@ -160,7 +159,7 @@ def test_what_is_wrong_is_said_with_the_names_of_arrays(old, tmp_path):
 
 
 def test_the_init_fn_of_a_scaffold_comes_before(old):
-    logdir, trained = old
+    logdir, _ = old
     called = []
     scaffold = hl.train.Scaffold(init_fn=lambda scaffold, session: called.append(session.global_step))
     train(state(body=3, head=2), None, 1, warm_start=logdir, scaffold=scaffold)

@@ -72,10 +72,10 @@ class Averages:
         values = jax.tree.map(jnp.copy, self._of(session.lowlevel.handed_over(state)))
         session.lowlevel.load({self.variable.op.name: values}, owned=True)
 
-    def finished(self, session: Session, form: Tree | NnxObjects, values: Any) -> Any:
-        """Returns the averaged state of a session that is about to be closed, as the user knows states."""
+    def finished(self, session: Session, form: Tree | NnxObjects, values: Any, like: Any) -> Any:
+        """Returns the averaged state of a session that is about to be closed, in the form of the state itself."""
         made = form.arguments(self.put_into(values, session.lowlevel.handed_over(self.variable)))
-        return made if form.count > 1 else made[0]
+        return made if isinstance(form, NnxObjects) and isinstance(like, tuple) else made[0]
 
 
 def _decays(ema: Any, spec: Any) -> list[float | None]:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from hookline.checkpoint import leaves as paths
 from hookline.coordination import peers
-from hookline.graph import Variable, op
+from hookline.graph import Tensor, Variable, placement
 from hookline.hooks import SessionRunHook
+from hookline.loop.counter import leaf_of
+from hookline.loop.forms import is_function
 from hookline.loop.optimizer_state import hyperparameters
 from hookline.loop.warm_start import replace
 
@@ -25,50 +26,56 @@ CHECKPOINT, SCRIPT = "checkpoint", "script"
 
 
 class HyperparametersHook(SessionRunHook):
-    """Says which hyperparameters of `optax.inject_hyperparams` a checkpoint has brought back that the script sets otherwise.
+    """Says which hyperparameters of `optax.inject_hyperparams` are others in a checkpoint than in the script.
 
     With "script" it sets them as the script does: when the training goes on in a new process, and when a recovery goes
     back to before that. Runs `begin` and `after_create_session`.
+
+    Args:
+        state: The variable of the state.
+        given: What the state begins with, or the function that makes it.
+
+    Attributes:
+        whose: "checkpoint" or "script".
     """
 
-    def __init__(self, state: Variable, whose: str) -> None:
-        if whose not in (CHECKPOINT, SCRIPT):
-            raise ValueError(f"Loop requires 'checkpoint' or 'script' as hyperparams, got {whose!r}.")
-        self._state, self._whose = state, whose
+    def __init__(self, state: Variable, given: Any) -> None:
+        self._state = state
         self._places = hyperparameters(state.spec)
-        self._given: Any = None
+        # Those of a function are computed where they are asked for, and not the rest of what it makes.
+        self._given: dict[str, Any] = {
+            path: leaf_of(state.initial_value, place) if is_function(given) else _number(jax.tree.leaves(given)[place])
+            for path, place in self._places.items()
+        }
+        self.whose = CHECKPOINT
         self._set_at: int | None = None
 
     def begin(self) -> None:
-        """Makes a tensor of what the script gives."""
+        """Forgets an earlier session."""
         self._set_at = None
-        if self._places and self._given is None:
-            self._given = op(self._of, name="hyperparameters")(self._state.initial_value)
-
-    def _of(self, values: Any) -> dict[str, Any]:
-        leaves = jax.tree.leaves(values)
-        return {path: leaves[place] for path, place in self._places.items()}
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Compares, where the model came from a checkpoint."""
         if not self._places or not session.origin.startswith(("restored", "begun with")):
             return
         is_first = self._set_at is None
-        if not is_first and (self._whose == CHECKPOINT or session.global_step > (self._set_at or 0)):
+        if not is_first and (self.whose == CHECKPOINT or session.global_step > (self._set_at or 0)):
             return  # A recovery: what was set is in the checkpoint, and what a step has changed since is its own.
         self._set_at = session.global_step
-        found = self._of(session.lowlevel.handed_over(self._state))
-        given = session.run(self._given)
+        leaves = jax.tree.leaves(session.lowlevel.handed_over(self._state))
+        found = {path: leaves[place] for path, place in self._places.items()}
+        computed = session.run({path: value for path, value in self._given.items() if isinstance(value, Tensor)})
+        given = self._given | computed
         different = {path: value for path, value in given.items() if _number(value) != _number(found[path])}
         if peers.speaks():
             for path in different:
                 self._say(path, _number(found[path]), _number(given[path]))
-        if different and self._whose == SCRIPT:
+        if different and self.whose == SCRIPT:
             replace(session, self._state, different)
 
     def _say(self, path: str, saved: Any, given: Any) -> None:
         name = path.rpartition("/")[2]
-        if self._whose == SCRIPT:
+        if self.whose == SCRIPT:
             _logger.info("Loop: %s (%s) is %s, as the script says; the checkpoint says %s.", name, path, given, saved)
         else:
             _logger.info(
@@ -82,4 +89,4 @@ class HyperparametersHook(SessionRunHook):
 
 
 def _number(value: Any) -> Any:
-    return np.asarray(value)[()]
+    return np.asarray(placement.here(value) if isinstance(value, jax.Array) else value)[()]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
+import jax.numpy as jnp
 
 from hookline.graph import Tensor, op
-from hookline.loop.counter import counter_in
+from hookline.loop.counter import counter_in, leaf_of
 from hookline.loop.optimizer_state import learning_rate, schedule_count
 from hookline.loop.step import called
 
@@ -29,7 +29,7 @@ def learning_rate_of(schedule: Any, state: Tensor, after: Tensor, global_step: T
     """
     if schedule is None:
         place = learning_rate(state.spec)
-        return None if place is None else op(lambda values: jax.tree.leaves(values)[place], name=NAME)(after)
+        return None if place is None else leaf_of(after, place)
     if not callable(schedule):
         raise TypeError(
             f"Loop requires a schedule as learning_rate, a function from a count of updates to a rate, got "
@@ -38,11 +38,8 @@ def learning_rate_of(schedule: Any, state: Tensor, after: Tensor, global_step: T
     place, counter = schedule_count(state.spec), counter_in(state.spec)
     if place is None and counter is not None:
         place = counter.place
-
-    def rate(values: Any, step: Any) -> Any:
-        return jax.numpy.asarray(schedule(step if place is None else jax.tree.leaves(values)[place]))
-
-    found = op(rate, name=NAME)(state, global_step)
+    count = global_step if place is None else leaf_of(state, place)
+    found = op(lambda count: jnp.asarray(schedule(count)), name=NAME)(count)
     if getattr(found.spec, "shape", None) != ():
         raise TypeError(f"Loop requires a schedule that makes one number of a count, and {called(schedule)} does not.")
     return found

@@ -88,7 +88,8 @@ def load(
         path, lambda manifest: {root: _match(path, manifest, root, wanted, averaged)}, shardings=places
     )[root]
     if averaged:
-        found = jax.tree.map(lambda leaf, own: leaf.astype(own.dtype), found, form.values)
+        narrowed = lambda leaf, own: leaf if leaf.dtype == own.dtype else leaf.astype(own.dtype)  # noqa: E731
+        found = jax.tree.map(narrowed, found, form.values)
     made = form.arguments(found)
     return made if isinstance(form, NnxObjects) and isinstance(like, tuple) else made[0]
 

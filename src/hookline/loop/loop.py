@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
 import logging
 import sys
 from collections.abc import Iterable, Mapping
@@ -13,7 +11,7 @@ import jax
 
 from hookline import arguments, summary
 from hookline import sharding as rules
-from hookline.checkpoint import devices, latest_checkpoint, list_variables, load_variable
+from hookline.checkpoint import latest_checkpoint, list_variables, load_variable
 from hookline.data.batches import LastBatch
 from hookline.data.sources import is_one_shot
 from hookline.errors import FailedPreconditionError
@@ -40,12 +38,13 @@ from hookline.hooks import (
 )
 from hookline.hooks.step_rates import FLOPS, rates_given
 from hookline.hooks.when import bare
+from hookline.loop import refused, said
 from hookline.loop import warm_start as warm_starts
 from hookline.loop.averages import Averages
 from hookline.loop.batches import BATCHES, batches_of, check_batches, first_spec
 from hookline.loop.counter import CounterHook, counter_in
 from hookline.loop.forms import form_of, is_function
-from hookline.loop.hyperparameters import CHECKPOINT, HyperparametersHook
+from hookline.loop.hyperparameters import CHECKPOINT, SCRIPT, HyperparametersHook
 from hookline.loop.learning_rate import NAME as RATE
 from hookline.loop.learning_rate import learning_rate_of
 from hookline.loop.metrics import ALONE
@@ -62,8 +61,6 @@ from hookline.session import Session
 _logger = logging.getLogger(__name__)
 
 _LOOPS = "hookline/loop"
-# Arguments of a session that a loop does not take.
-_OF_GRAPHS = ("master", "is_chief")
 
 
 class Loop:
@@ -202,9 +199,9 @@ class Loop:
         if any(place is not None for place in shardings):
             whole = [place or self.graph.home for place in shardings]
             places = jax.tree.structure(self.form.values).unflatten(whole)
-            self._say_whole(shardings)
-        self._say_numbers()
-        self._say_devices(places)
+            said.of_whole(self.form.values, shardings)
+        said.of_numbers(self.form, self._step.name)
+        said.of_devices(places)
         self.state = Variable(self.form.start, name=STATE, trainable=False, sharding=places)
         found = counter_in(self.form.values)
         step = get_global_step()
@@ -228,6 +225,7 @@ class Loop:
             self._recent = RecentMeans(self.metrics, arguments.whole("Loop", "mean_over", mean_over, at_least=1))
             self.means = self._recent.means
             updates.append(self._recent.moved)
+        self._hyperparameters = HyperparametersHook(self.state, self.form.start)
         self._averages = None if ema is None else Averages(ema, self.state, self._after[0])
         if self._averages is not None:
             updates.append(self._averages.moved)
@@ -244,38 +242,6 @@ class Loop:
     def averaged(self) -> Tensor | None:
         """The state, with averages in the place of what they are averages of."""
         return None if self._averages is None else self._averages.averaged
-
-    def _say_numbers(self) -> None:
-        if self.form.recompiling:
-            _logger.warning(
-                "Loop: the state was given with numbers of Python of which %s makes arrays: %s. Here they are such "
-                "arrays from the start; a loop of your own compiles its second step anew for them. Give arrays: "
-                "jnp.zeros(()), say.",
-                self._step.name,
-                ", ".join(f"{path} ({dtype})" for path, dtype in self.form.recompiling.items()),
-            )
-
-    def _say_whole(self, shardings: list[Any]) -> None:
-        """Warns of large arrays that lie whole on each device because nobody has put them anywhere."""
-        if not any(place is not None and not place.is_fully_replicated for place in shardings):
-            return
-        spec = jax.tree.leaves_with_path(specs.of_value(self.form.values))
-        large = [
-            jax.tree_util.keystr(path, simple=True, separator="/")
-            for (path, leaf), place in zip(spec, shardings, strict=True)
-            if place is None and leaf.size > 2**18
-        ]
-        if large:
-            _logger.warning(
-                "Loop: %s of the state lie whole on each device, for nobody has said where, though others are split. "
-                "sharding= says it.",
-                ", ".join(large[:3]) + (f" and {len(large) - 3} more" if len(large) > 3 else ""),
-            )
-
-    def _say_devices(self, places: Any) -> None:
-        names = devices.names({device for place in jax.tree.leaves(places) for device in place.device_set})
-        if len(names) > 1:
-            _logger.info("Loop: the state lies on %s, and is trained there.", devices.shown(names))
 
     def run(self, logdir: str | None = None, last_step: int | None = None, **arguments: Any) -> Any:
         """Trains to a step, or to the end of the data, and returns the state.
@@ -344,7 +310,7 @@ class Loop:
             NotFoundError, InvalidArgumentError: The checkpoint in `logdir` does not fit; the message names each array.
             FailedPreconditionError: There is a checkpoint to go on from, and `batches` cannot be read from the start.
         """
-        _refuse_arguments(progress, log_steps, keywords)
+        refused.check(Loop.session, progress, log_steps, keywords)
         logdir = arguments.path("Loop", "logdir", logdir, optional=True)
         hooks, finish = checked_hooks(hooks), _Finish(self, last_step)
         steps_per_run = arguments.whole(
@@ -362,18 +328,22 @@ class Loop:
             own += self._watching(watch, on_nan)
         if log_steps is not None and shown:
             own.append(MetricsLog(shown, spaced(log_steps), in_rows=log_steps < steps_per_run))
-        own += [hook for hook in (self._counter, self._recent) if hook is not None]
-        own.append(HyperparametersHook(self.state, hyperparams))
+        own += [hook for hook in (self._counter, self._recent, self._hyperparameters) if hook is not None]
+        if hyperparams not in (CHECKPOINT, SCRIPT):
+            raise ValueError(f"Loop requires {CHECKPOINT!r} or {SCRIPT!r} as hyperparams, got {hyperparams!r}.")
+        self._hyperparameters.whose = hyperparams
         self.logdir = keywords.get("summary_dir") or logdir
         if self.logdir is not None:
             self._check_repeatable(logdir)
-        if (steps := keywords.pop("log_step_count_steps", 100)) is not None and steps > 0:
+        steps = keywords.pop("log_step_count_steps", 100)
+        if steps is not None and arguments.whole("Loop", "log_step_count_steps", steps) > 0:
             counting = {"per_step": rates, "peak_flops": peak_flops, "memory": True}
             own.append(StepCounterHook(every_n_steps=steps, output_dir=self.logdir, **counting))
+            steps = None  # A session has none of its own then.
         keywords["scaffold"] = self._scaffold(settings_of(warm_start), keywords.get("scaffold"))
         with self.graph.as_default(), advising(logdir):
             session = MonitoredTrainingSession(
-                checkpoint_dir=logdir, hooks=[*own, *hooks, finish], log_step_count_steps=None, **keywords
+                checkpoint_dir=logdir, hooks=[*own, *hooks, finish], log_step_count_steps=steps, **keywords
             )
         self._has_run = True
         return session
@@ -447,7 +417,7 @@ class Loop:
         values = session.lowlevel.handed_over(self.state)
         self.result = self.form.finished(values)
         if self._averages is not None:
-            self.averaged_result = self._averages.finished(session, self.form, values)
+            self.averaged_result = self._averages.finished(session, self.form, values, self.result)
 
 
 class _Finish(SessionRunHook):
@@ -466,27 +436,3 @@ class _Finish(SessionRunHook):
 def loop_of(graph: Graph) -> Loop | None:
     """Returns the loop that a graph was built for, if it was."""
     return next(iter(graph.get_collection(_LOOPS)), None)
-
-
-def _refuse_arguments(progress: Any, log_steps: Any, keywords: dict[str, Any]) -> None:
-    if not isinstance(progress, bool):
-        raise TypeError(
-            f"Loop requires True or False as progress, got {progress!r}. A ProgressHook goes among the hooks."
-        )
-    if log_steps is not None:
-        arguments.whole("Loop", "log_steps", log_steps, at_least=1)
-    if "checkpoint_dir" in keywords:
-        raise TypeError("Loop takes the directory of its checkpoints as logdir, and no checkpoint_dir.")
-    own, passed_on = (inspect.signature(taker).parameters for taker in (Loop.session, MonitoredTrainingSession))
-    known = [name for name in (*own, *passed_on) if name not in ("self", "keywords", "checkpoint_dir", *_OF_GRAPHS)]
-    for name in keywords.keys() - {*known, *_OF_GRAPHS}:
-        near = difflib.get_close_matches(name, known, n=2)
-        advice = f"Did you mean {' or '.join(near)}?" if near else f"It takes {', '.join(dict.fromkeys(known))}."
-        raise TypeError(f"Loop takes no argument {name!r}. {advice}")
-    for name in _OF_GRAPHS:
-        if name in keywords and keywords[name] not in ("", True):
-            raise ValueError(
-                f"Loop does not train on parameter servers, so it takes no {name}: they apply the updates of a graph "
-                f"where the variables live, and a step that returns the whole state says of no part of it how it came "
-                f"about. Build a graph with train.Optimizer for that; see docs/distributed.md."
-            )

@@ -22,6 +22,7 @@ class MetricsLog(LoggingTensorHook):
         self._writes_own_lines = True  # Before a line of the base class stands the step, and nothing else.
 
     def on_trigger(self, firing: Firing) -> None:
+        """Logs a line, or those of a run together."""
         last = firing.global_step
         assert last is not None, "a loop has one"
         if not self.stacked:
@@ -40,6 +41,7 @@ class MetricsLog(LoggingTensorHook):
             self._log(values, None if elapsed is None else share)
 
     def format_line(self, values: dict[str, Any], elapsed_secs: float | None) -> str:
+        """Returns the line, with the step in front."""
         return f"step {self._step}: {super().format_line(values, elapsed_secs)}"
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.graph import GraphKeys, Operation, Tensor, Variable, op
-from hookline.graph import placement
+from hookline.coordination import peers
+from hookline.graph import GraphKeys, Operation, Tensor, Variable, op, placement
 from hookline.graph import spec as specs
 from hookline.hooks import SessionRunHook
 
@@ -40,6 +40,8 @@ class RecentMeans(SessionRunHook):
 
     def __init__(self, metrics: Mapping[str, Tensor], steps: int) -> None:
         scalars = {name: tensor for name, tensor in metrics.items() if specs.open_shape(tensor.spec) == ()}
+        if not scalars:
+            raise ValueError("Loop: mean_over averages metrics, and the step returns none that is one number.")
         self._names, self._steps = list(scalars), steps
         empty = {"values": np.zeros((steps, len(scalars)), np.float32), "count": np.zeros((), np.int32)}
         local = [GraphKeys.LOCAL_VARIABLES]
@@ -73,11 +75,12 @@ class RecentMeans(SessionRunHook):
         if not session.origin.startswith("restored"):
             return
         if state is None or state["names"] != self._names or len(state["values"]) != self._steps:
-            _logger.info(
-                "Loop: the means over the last %d steps begin anew, for the checkpoint has none of these metrics over "
-                "as many.",
-                self._steps,
-            )
+            if peers.speaks():
+                _logger.info(
+                    "Loop: the means over the last %d steps begin anew, for the checkpoint has none of these metrics "
+                    "over as many.",
+                    self._steps,
+                )
             return
         ring = {"values": jnp.asarray(state["values"]), "count": jnp.asarray(state["count"], jnp.int32)}
         session.lowlevel.load({self._ring.op.name: ring})

@@ -14,6 +14,7 @@ from hookline import arguments
 from hookline.checkpoint import fitting, layout, load_variable, reading
 from hookline.checkpoint import leaves as paths
 from hookline.checkpoint.manifest import Leaf
+from hookline.coordination import peers
 from hookline.errors import InvalidArgumentError, NotFoundError
 from hookline.graph import Variable, get_global_step
 from hookline.loop.counter import counter_in
@@ -167,6 +168,8 @@ def _chosen(warm: WarmStart, path: str, there: Mapping[str, Leaf], spec: Any) ->
 
 
 def _tell(path: str, found: _Found, there: Mapping[str, Leaf], here: Collection[str]) -> None:
+    if not peers.speaks():
+        return
     taken = {leaf.name for leaf in found.taken.values()}
     left = [name for name, leaf in there.items() if leaf.name not in taken]
     _logger.info(
@@ -177,7 +180,7 @@ def _tell(path: str, found: _Found, there: Mapping[str, Leaf], here: Collection[
             text
             for text in (
                 summed_up([*found.new, *found.unlike], here),
-                found.slots and f"{summed_up(found.slots, here)} (slots=True takes such)",
+                f"{summed_up(found.slots, here)} (slots=True takes such)" if found.slots else "",
             )
             if text
         )
