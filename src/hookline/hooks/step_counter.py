@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hookline import arguments, summary
@@ -67,6 +68,10 @@ class StepCounterHook(SessionRunHook):
     """
 
     _renamed = (("_log_and_record", "record"),)
+    # Of a subclass that does not call `__init__`.
+    _per_step: Mapping[str, float] = MappingProxyType({})
+    _peak_flops: float | None = None
+    _shows_memory = False
 
     def __init__(
         self,
