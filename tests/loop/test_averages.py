@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import textwrap
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,8 @@ from flax import nnx
 import hookline as hl
 from hookline.errors import AbortedError
 from hookline.testing import RecordingHook
+
+from .devices import run
 
 X = np.random.default_rng(0).normal(1.0, 0.3, (64, 2)).astype("float32")
 OPTIMIZER = optax.sgd(0.1, momentum=0.9)
@@ -150,9 +154,57 @@ def test_after_a_warm_start_they_begin_with_what_was_taken(tmp_path):
     assert np.allclose(made.averaged_result["params"]["w"], (old["params"]["w"] + new) / 2, rtol=1e-5)
 
 
+@pytest.mark.campaign
+def test_all_of_it_lives_on_a_mesh(tmp_path):
+    code = """
+        import sys
+        import jax, jax.numpy as jnp, numpy as np, optax
+        import hookline as hl
+
+        mesh = jax.make_mesh((4,), ("data",))
+        rows, whole = jax.NamedSharding(mesh, jax.P("data")), jax.NamedSharding(mesh, jax.P())
+        tx = optax.inject_hyperparams(optax.adam)(learning_rate=1e-2)
+
+        def begin():
+            params = {"w": jnp.ones((8, 3)), "b": jnp.ones(3)}
+            return {"params": params, "opt": tx.init(params), "step": jnp.zeros((), int)}
+
+        def step(state, batch):
+            loss_of = lambda p: jnp.mean((batch @ p["w"] + p["b"]) ** 2)
+            loss, slope = jax.value_and_grad(loss_of)(state["params"])
+            updates, opt = tx.update(slope, state["opt"])
+            params = optax.apply_updates(state["params"], updates)
+            return {"params": params, "opt": opt, "step": state["step"] + 1}, {"loss": loss}
+
+        x = np.random.default_rng(0).normal(size=(64, 8)).astype("float32")
+        places = jax.tree.map(lambda leaf: rows if leaf.ndim == 2 else whole, jax.eval_shape(begin))
+        def loop(**more):
+            return hl.train.Loop(step, begin, hl.data.arrays(x, 8, epochs=None), sharding=places, ema=0.9, **more)
+        evaluate = lambda state, batch: {"loss": jnp.mean((batch @ state["params"]["w"]) ** 2)}
+        for last, steps in ((3, 1), (6, 2)):
+            made = loop(mean_over=3, steps_per_run=steps)
+            rides = [hl.train.Evaluate(evaluate, hl.data.arrays(x, 16), every=2, averaged=True)]
+            made.run(sys.argv[1], last, progress=False, hooks=rides, hyperparams="script")
+        alone = loop()
+        alone.run(None, 6, progress=False)
+        found = made.averaged_result
+        assert jax.tree.all(jax.tree.map(np.array_equal, alone.averaged_result, found))
+        assert found["params"]["w"].sharding == rows
+        loaded = hl.train.load(sys.argv[1], jax.eval_shape(begin), averaged=True, sharding=places)
+        assert np.array_equal(loaded["params"]["w"], found["params"]["w"])
+        assert loaded["params"]["w"].sharding == rows
+        warm = hl.train.WarmStart(sys.argv[1], slots=True)
+        state = loop().run(None, 7, progress=False, warm_start=warm)
+        assert (int(state["step"]), state["params"]["w"].sharding) == (7, rows)
+    """
+    run(4, ["-c", textwrap.dedent(code), str(tmp_path)])
+
+
 def test_wrong_arguments_are_refused(tmp_path):
     with pytest.raises(ValueError, match="decay from 0 to below 1 as ema, such as 0.999, got 1"):
         loop(ema=1)
+    with pytest.raises(ValueError, match="a part of the state or more as ema, got none"):
+        loop(ema={})
     with pytest.raises(TypeError, match="ema"):
         loop(ema="params")
     with pytest.raises(

@@ -142,7 +142,7 @@ def test_what_is_wrong_is_said_with_the_names_of_arrays(old, tmp_path):
     with pytest.raises(ValueError, match="nothing of checkpoint") as error:
         train(state(body=9, tail=1), None, warm_start=logdir)
     assert "params/body/w is float32[3] there and float32[9] here" in str(error.value)
-    assert "params/tail/w is not there" in str(error.value)
+    assert "params/tail/w is not there, or not among `names`" in str(error.value)
     assert "step is of the optimizer or counts steps, and slots=True takes it" in str(error.value)
     with pytest.raises(hl.errors.NotFoundError):
         train(state(body=3), None, warm_start=str(tmp_path / "none"))
@@ -154,6 +154,8 @@ def test_what_is_wrong_is_said_with_the_names_of_arrays(old, tmp_path):
     ):
         with pytest.raises(TypeError, match="WarmStart"):
             WarmStart(**arguments)
+    with pytest.raises(ValueError, match="'latest', 'best' or a global step as step, got 'newest'"):
+        WarmStart(logdir, step="newest")
     with pytest.raises(TypeError, match="warm_start"):
         train(state(body=3), None, warm_start=True)
 

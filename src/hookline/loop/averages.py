@@ -82,6 +82,8 @@ def _decays(ema: Any, spec: Any) -> list[float | None]:
     """Returns for each leaf the decay of its average; None where it has none."""
     named = paths.with_paths(spec)[0]
     if isinstance(ema, Mapping):
+        if not ema:
+            raise ValueError("Loop requires a decay for a part of the state or more as ema, got none.")
         parts = {str(part).strip("/"): _decay(decay) for part, decay in ema.items()}
         for part in parts:
             if not any(_is_in(part, path) and _is_averaged(leaf) for path, leaf in named):

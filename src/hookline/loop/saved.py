@@ -30,8 +30,7 @@ def checkpoint_of(who: str, path: str, step: int | str) -> str:
                 f"{who} was given a checkpoint, '{path}', and step={step!r}: give its directory, or no step."
             )
         return path
-    if isinstance(step, str) and step not in ("latest", "best"):
-        raise ValueError(f"{who} requires 'latest', 'best' or a global step as step, got {step!r}.")
+    check_step(who, step)
     state = get_checkpoint_state(path)
     if state is None:
         return path  # Whoever reads it says what is there instead.
@@ -50,6 +49,12 @@ def checkpoint_of(who: str, path: str, step: int | str) -> str:
             None, None, f"'{path}' has no checkpoint of step {step}. There are those of: {', '.join(known.values())}."
         )
     return found[-1]
+
+
+def check_step(who: str, step: int | str) -> None:
+    """Raises `ValueError` for what names no checkpoint of a directory."""
+    if isinstance(step, str) and step not in ("latest", "best"):
+        raise ValueError(f"{who} requires 'latest', 'best' or a global step as step, got {step!r}.")
 
 
 def root_of(manifest: Manifest, prefix: str = "") -> str:

@@ -19,7 +19,7 @@ from hookline.errors import InvalidArgumentError, NotFoundError
 from hookline.graph import Variable, get_global_step
 from hookline.loop.counter import counter_in
 from hookline.loop.optimizer_state import of_optimizer
-from hookline.loop.saved import below, checkpoint_of, root_of
+from hookline.loop.saved import below, check_step, checkpoint_of, root_of
 from hookline.session import Session
 
 _logger = logging.getLogger(__name__)
@@ -50,8 +50,8 @@ class WarmStart:
 
     Raises:
         TypeError: An argument of another kind.
-        ValueError: From the session that it is for: there is nothing of a name in `names`, in the checkpoint or in the
-            state; or nothing at all can be taken. It names the arrays.
+        ValueError: An unknown `step`. From the session that it is for: there is nothing of a name in `names`, in the
+            checkpoint or in the state; or nothing at all can be taken. It names the arrays.
         NotFoundError: From that session: there is no such checkpoint.
 
     Example:
@@ -77,12 +77,13 @@ class WarmStart:
     step: int | str = "latest"
 
     def __post_init__(self) -> None:
-        arguments.path(_WHO, "path", self.path)
+        object.__setattr__(self, "path", arguments.path(_WHO, "path", self.path))
         arguments.mapping(_WHO, "names", self.names)
         if not self.names or not all(isinstance(name, str) for pair in self.names.items() for name in pair):
             raise TypeError(f"{_WHO} requires names as `names`, from the checkpoint to the state, got {self.names!r}.")
         if not isinstance(self.slots, bool):
             raise TypeError(f"{_WHO} requires True or False as slots, got {self.slots!r}.")
+        check_step(_WHO, self.step)
 
 
 def settings_of(given: Any) -> WarmStart | None:
@@ -157,7 +158,7 @@ def _chosen(warm: WarmStart, path: str, there: Mapping[str, Leaf], spec: Any) ->
         else:
             found.taken[name] = saved
     if not found.taken:
-        lines = [*found.unlike.values(), *(f"{name} is not there" for name in found.new)]
+        lines = [*found.unlike.values(), *(f"{name} is not there, or not among `names`" for name in found.new)]
         lines += [f"{name} is of the optimizer or counts steps, and slots=True takes it" for name in found.slots]
         raise ValueError(
             f"{_WHO}: nothing of checkpoint '{path}' fits the state.\n  "
