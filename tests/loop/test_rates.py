@@ -80,6 +80,15 @@ def test_the_share_of_the_peak_is_of_what_xla_counts(steps_per_run, tmp_path, ca
     assert re.search(r"flops/sec: \S+, \d\.\d% of the peak", caplog.text)
 
 
+def test_batches_of_a_form_that_is_not_known_before_have_no_numbers(caplog):
+    caplog.set_level(logging.INFO, "hookline")
+    with hl.Graph().as_default():
+        batches = hl.op(lambda x, y: x + y)(*(hl.data.iterator([X[:4]] * 9, name=name) for name in "ab"))
+    run(hl.train.Loop(lambda state, batch: (state, {}), jnp.ones(()), batches), peak_flops=1e6)
+    assert "examples" not in caplog.text
+    assert caplog.text.count("XLA does not say how many floating point operations") == 1
+
+
 def test_a_step_whose_operations_xla_does_not_count_is_told_once(caplog):
     caplog.set_level(logging.INFO, "hookline")
     idle = lambda: hl.train.Loop(lambda state, batch: (state, {}), jnp.ones((), int), [X] * 9)  # noqa: E731

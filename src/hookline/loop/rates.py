@@ -16,9 +16,10 @@ _logger = logging.getLogger(__name__)
 
 
 def examples_in(batch: Any) -> int | None:
-    """Returns the number of examples in a batch of this spec: the length that its arrays have in common, if any."""
+    """Returns the number of examples in a batch of this spec: the length that its arrays have in common, if known."""
     lengths = {leaf.shape[0] for leaf in jax.tree.leaves(batch) if leaf.shape}
-    return lengths.pop() if len(lengths) == 1 else None
+    length = lengths.pop() if len(lengths) == 1 else None
+    return length if isinstance(length, int) and length else None
 
 
 def flops_of(step: Step, values: Any, batch: Any, context: Any) -> float | None:
@@ -28,9 +29,11 @@ def flops_of(step: Step, values: Any, batch: Any, context: Any) -> float | None:
     (`jax.checkpoint`) twice. Where a state is split over devices it is the operations of all of them.
     """
     key = [jax.eval_shape(lambda: jax.random.key(0))] if step.takes_key else []
-    with placement.inside(context):
-        found = jax.jit(step).lower(specs.of_value(values), batch, *key).cost_analysis() or {}
-    flops = found.get("flops", 0.0)
+    flops = 0.0
+    if all(isinstance(size, int) for leaf in jax.tree.leaves(batch) for size in leaf.shape):
+        with placement.inside(context):
+            found = jax.jit(step).lower(specs.of_value(values), batch, *key).cost_analysis() or {}
+        flops = found.get("flops", 0.0)
     if not flops > 0 or not math.isfinite(flops):
         _logger.warning(
             "Loop: XLA does not say how many floating point operations a step has, so no share of peak_flops is shown. "
