@@ -218,6 +218,12 @@ def test_wrong_arguments_are_refused(tmp_path):
         loop(ema=None).run(None, 1, progress=False, hooks=[evaluate])
     with pytest.raises(ValueError, match="takes averaged=True with a function"):
         hl.train.Evaluate({"a": hl.constant(1.0)}, [{}], every=1, averaged=True)
+    loop().run(str(tmp_path / "a"), 1, progress=False)
+    like = {"w": jnp.zeros(2, jnp.bfloat16), "b": jnp.zeros((), jnp.bfloat16)}
+    with pytest.raises(hl.errors.InvalidArgumentError, match="w has dtype float32 in the checkpoint, bfloat16 in like"):
+        hl.train.load(str(tmp_path / "a"), like, prefix="params", averaged=True)
+    with pytest.raises(ValueError, match="requires a `like` where averaged=True"):
+        hl.train.load(str(tmp_path / "a"), averaged=True)
     loop(ema=None).run(str(tmp_path), 1, progress=False)
     with pytest.raises(hl.errors.NotFoundError, match="holds no moving averages of 'state/params'"):
         hl.train.load(str(tmp_path), begin()["params"], prefix="params", averaged=True)

@@ -137,6 +137,11 @@ def test_a_state_that_counts_nothing_goes_by_the_global_step(tmp_path):
         assert float(session.run([given.train_op, given.metrics["learning_rate"]])[1]) == pytest.approx(0.8)
 
 
+def test_where_there_are_none_the_script_cannot_set_them(caplog):
+    hl.train.Loop(lambda s, b: (s, {}), jnp.ones(()), [X]).run(None, progress=False, hyperparams="script")
+    assert "hyperparams='script' does nothing: the state has none of optax.inject_hyperparams" in caplog.text
+
+
 def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="'checkpoint' or 'script' as hyperparams, got 'mine'"):
         loop(0.1).run(None, 1, hyperparams="mine")

@@ -56,6 +56,8 @@ class HyperparametersHook(SessionRunHook):
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Compares, where the model came from a checkpoint."""
+        if not self._places and self.whose == SCRIPT:
+            _logger.warning("Loop: hyperparams='script' does nothing: the state has none of optax.inject_hyperparams.")
         if not self._places or not session.origin.startswith(("restored", "begun with")):
             return
         is_first = self._set_at is None

@@ -82,7 +82,7 @@ def load(
         return load_variable(path, root) if root else {name: load_variable(path, name) for name in manifest.variables}
     form = NnxObjects(like) if are_nnx(like) else Tree(_with_numbers(like, there))
     # Averages of narrow numbers are wider than these.
-    wanted = _as_saved(form.values, there) if averaged else form.values
+    wanted = _widened(form.values, below(manifest, root), there) if averaged else form.values
     places = {root: _places(form.values, sharding)}
     found = reading.read(
         path, lambda manifest: {root: _match(path, manifest, root, wanted, averaged)}, shardings=places
@@ -115,11 +115,15 @@ def _with_numbers(like: Any, there: dict[str, Leaf]) -> Any:
     )
 
 
-def _as_saved(values: Any, there: dict[str, Leaf]) -> Any:
-    """Returns the values as specs, with the dtypes that floating point arrays have in the checkpoint."""
+def _widened(values: Any, plain: dict[str, Leaf], there: dict[str, Leaf]) -> Any:
+    """Returns the values as specs, of which averages have the dtype that they are kept in."""
+
+    def widened(path: str, leaf: Any) -> Any:
+        is_average = path in there and there[path] != plain[path] and plain[path].dtype == str(leaf.dtype)
+        return jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(there[path].dtype)) if is_average else leaf
+
     pairs, structure = paths.with_paths(specs.of_value(values))
-    is_average = lambda path, leaf: path in there and jnp.issubdtype(leaf.dtype, jnp.inexact)  # noqa: E731
-    return structure.unflatten([_spec(there[path]) if is_average(path, leaf) else leaf for path, leaf in pairs])
+    return structure.unflatten([widened(path, leaf) for path, leaf in pairs])
 
 
 def _spec(leaf: Leaf) -> jax.ShapeDtypeStruct:

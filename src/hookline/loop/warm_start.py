@@ -13,7 +13,7 @@ import jax
 from hookline import arguments
 from hookline.checkpoint import fitting, layout, load_variable, reading
 from hookline.checkpoint import leaves as paths
-from hookline.checkpoint.manifest import Leaf
+from hookline.checkpoint.manifest import Leaf, Manifest
 from hookline.coordination import peers
 from hookline.errors import InvalidArgumentError, NotFoundError
 from hookline.graph import Variable, get_global_step
@@ -94,20 +94,21 @@ def settings_of(given: Any) -> WarmStart | None:
 
 
 def begin(warm: WarmStart, session: Session, state: Variable) -> None:
-    """Has the state of a new session begin with what there is in the checkpoint.
-
-    Raises:
-        As of `WarmStart`.
-    """
+    """Has the state of a new session begin with what fits of the checkpoint; it raises what `WarmStart` says."""
     path = checkpoint_of(_WHO, warm.path, warm.step)
     manifest = layout.read_manifest(path)[1]
     there = below(manifest, root_of(manifest))
     found = _chosen(warm, path, there, state.spec)
     pairs = paths.with_paths(state.spec)[0]
     places = dict(zip((name for name, _ in pairs), state.places or [None] * len(pairs), strict=True))
+
+    def choose(manifest: Manifest) -> dict[str, fitting.Match]:
+        taken = _chosen(warm, path, below(manifest, root_of(manifest)), state.spec).taken
+        return {name: fitting.Match((leaf,), jax.tree.structure(0)) for name, leaf in taken.items()}
+
     read = reading.read(
         path,
-        lambda _: {name: fitting.Match((leaf,), jax.tree.structure(0)) for name, leaf in found.taken.items()},
+        choose,
         shardings={name: [places[name]] for name in found.taken},
     )
     replace(session, state, read)
