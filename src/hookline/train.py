@@ -66,7 +66,7 @@ with held_back():
         steps_where,
         when,
     )
-    from hookline.loop import Evaluate, Loop, StopIfNoImprovement, load
+    from hookline.loop import Evaluate, Loop, StopIfNoImprovement, WarmStart, load
     from hookline.monitored import (
         ChiefSessionCreator,
         MonitoredSession,
@@ -125,6 +125,7 @@ __all__ = [
     "SummaryAtEndHook",
     "SummarySaverHook",
     "Trigger",
+    "WarmStart",
     "WatchdogHook",
     "WorkerSessionCreator",
     "assert_global_step",

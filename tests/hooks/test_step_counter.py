@@ -51,6 +51,16 @@ def test_where_no_time_has_gone_by_there_is_no_rate_to_tell(model, tmp_path):
     assert rates(tmp_path) == [(3, "global_step/sec", 4.0)]
 
 
+def test_what_a_step_takes_is_counted_a_second_too(model, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "hookline")
+    with FakeClock() as clock:
+        told = {"per_step": {"tokens": 100, "flops": 3e6}, "peak_flops": 1e7, "memory": True}
+        train(model, StepCounterHook(every_n_steps=4, output_dir=str(tmp_path), **told), 5, clock)
+    found = [("global_step/sec", 2.0), ("tokens/sec", 200.0), ("flops/sec", 6e6), ("peak_share", 0.6)]
+    assert rates(tmp_path) == [(5, tag, pytest.approx(value)) for tag, value in found], "a CPU shows no memory"
+    assert "global_step/sec: 2, tokens/sec: 200, flops/sec: 6e+06, 60.0% of the peak" in caplog.text
+
+
 def test_several_steps_in_one_run_count_as_several(model, tmp_path):
     with FakeClock() as clock, model.session(StepCounterHook(every_n_steps=4, output_dir=str(tmp_path))) as session:
         for _ in range(3):

@@ -47,9 +47,9 @@ def test_unasked_the_step_and_the_metrics_are_shown_on_stderr(by_hand, capsys):
     assert out == "", "what a program prints is its own"
     assert err.splitlines() == [
         "step 1/25  4%  loss 1.000  top/1 1",
-        "step 11/25  44%  loss 0.09091  top/1 11  1 steps/s  0:14 left",
-        "step 21/25  84%  loss 0.04762  top/1 21  1 steps/s  0:04 left",
-        "step 25/25  100%  loss 0.04000  top/1 25  1 steps/s",
+        "step 11/25  44%  loss 0.09091  top/1 11  1 steps/s  32 examples/s  0:14 left",
+        "step 21/25  84%  loss 0.04762  top/1 21  1 steps/s  32 examples/s  0:04 left",
+        "step 25/25  100%  loss 0.04000  top/1 25  1 steps/s  32 examples/s",
     ]
 
 
@@ -99,7 +99,7 @@ def test_on_a_terminal_it_is_one_line_below_the_log(monkeypatch):
         logger.setLevel(level)
     *log, line, rest = terminal.screen
     assert [re.match(r"step (\d+): loss = ", text)[1] for text in log] == ["1", "11", "21"]
-    assert re.fullmatch(r"step 25/25 +━+ +100%  loss 0.04000  top/1 25  1 steps/s", line)
+    assert re.fullmatch(r"step 25/25 +━+ +100%  loss 0.04000  top/1 25  1 steps/s  32 examples/s", line)
     assert rest == ""
 
 

@@ -16,6 +16,7 @@ from hookline.hooks.cadence import chosen_trigger
 from hookline.hooks.lookup import find_tensor, require_global_step, tagged
 from hookline.hooks.notebook import CellLine, is_cell
 from hookline.hooks.progress_text import Progress, painter
+from hookline.hooks.step_rates import rates_given
 from hookline.hooks.terminal import TerminalLine, is_terminal
 from hookline.hooks.trigger import NEVER, Trigger
 from hookline.hooks.triggers import FirstRun, spaced
@@ -56,6 +57,7 @@ class ProgressHook(SessionRunHook):
         every_secs: Seconds from one plain line to the next; 10 by default.
         trigger: Says when plain lines are due, in place of `every_secs`.
         file: Where to write; by default what `sys.stdout` is at `begin`.
+        per_step: How many of what a step takes: with `{"examples": 32}` examples a second are shown as well.
 
     Attributes:
         trigger: Says when plain lines are due.
@@ -88,6 +90,7 @@ class ProgressHook(SessionRunHook):
         every_secs: float | None = None,
         trigger: Trigger | None = None,
         file: TextIO | None = None,
+        per_step: Mapping[str, float] | None = None,
     ) -> None:
         if last_step is not None:
             last_step = arguments.whole("ProgressHook", "last_step", last_step, at_least=1)
@@ -98,6 +101,7 @@ class ProgressHook(SessionRunHook):
         self._given_last_step = last_step
         self._session: Session | None = None
         self._given_file = arguments.having("ProgressHook", "file", file, "a file", "write", optional=True)
+        self._per_step = rates_given("ProgressHook", per_step)
         self._pace = self._given_trigger = self.trigger
         self._third_run = FirstRun(_RUNS_THAT_COMPILE + 1)
         self._shows: list[Trigger] = []
@@ -162,7 +166,7 @@ class ProgressHook(SessionRunHook):
         self._finish()
 
     def _show(self, values: Mapping[str, Any] | None, step: int) -> None:
-        progress = Progress(step, self._last_step, values or {}, self._steps_per_sec(step))
+        progress = Progress(step, self._last_step, values or {}, self._steps_per_sec(step), self._per_step)
         self._shown_step = step
         self._write(lambda output: output.show(progress))
 

@@ -26,6 +26,7 @@ class Progress:
     last_step: int | None = None
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     steps_per_sec: float | None = None
+    per_step: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def step_text(self) -> str:
@@ -38,7 +39,8 @@ class Progress:
         texts = [f"{math.floor(100 * min(self.step / self.last_step, 1))}%"] if self.last_step else []
         texts += [f"{tag} {_value_text(value)}" for tag, value in self.values.items()]
         if rate := self.steps_per_sec:
-            texts.append(f"{rate:.0f} steps/s" if rate >= 100 else f"{rate:.3g} steps/s")
+            for name, count in {"steps": 1, **self.per_step}.items():
+                texts.append(f"{_rate_text(count * rate)} {name}/s")
             if self.last_step is not None and self.step < self.last_step:
                 texts.append(f"{_duration_text((self.last_step - self.step) / rate)} left")
         return texts
@@ -86,6 +88,10 @@ def _value_text(value: Any) -> str:
     if array.shape == () and array.dtype.kind not in "biuOUS":
         return f"{float(array):#.4g}"
     return " ".join(str(value).split())
+
+
+def _rate_text(rate: float) -> str:
+    return f"{rate:.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
 def _duration_text(secs: float) -> str:

@@ -1,14 +1,17 @@
-"""StepCounterHook: the number of steps per second."""
+"""StepCounterHook: the number of steps per second, and of what they take."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hookline import arguments, summary
 from hookline.hooks.base import Firing, SessionRunHook
 from hookline.hooks.cadence import DefaultSteps, chosen_trigger
 from hookline.hooks.lookup import check_writer, require_global_step
+from hookline.hooks.step_rates import FLOPS, memory, rates_given
 from hookline.hooks.trigger import Trigger
 from hookline.summary import FileWriter, encode
 from hookline.summary.writer_cache import writer_of
@@ -29,6 +32,9 @@ class StepCounterHook(SessionRunHook):
     the same holds for the first firing after a recovery that moved the step back. Runs `begin`, `after_create_session`,
     `on_trigger` and `end`, which flushes; nothing after an exception.
 
+    Where it is told how many examples, tokens or floating point operations a step takes, it writes these per second as
+    well, under `examples/sec`, in the same line of the log.
+
     To record something else, override `record`.
 
     Args:
@@ -37,12 +43,19 @@ class StepCounterHook(SessionRunHook):
         trigger: Says when to fire, instead of both.
         output_dir: Where to write; all hooks with this directory share one writer.
         summary_writer: A writer to use instead of `output_dir`. With neither, the rate is only logged.
+        per_step: How many of what a step takes, by name: `{"examples": 32, "tokens": 32 * 512}`.
+        peak_flops: How many floating point operations a second all devices together can make. With
+            `per_step["flops"]`, the share of them that is made (MFU) is written under `peak_share`.
+        memory: Whether to write how many bytes of device memory are in use, and were at most, under
+            `device_memory/bytes_in_use` and `device_memory/peak_bytes`: those of the fullest device of this process.
+            Devices that do not say it, as a CPU, are passed over.
 
     Attributes:
         trigger: Says when to fire.
 
     Raises:
-        ValueError: Not exactly one cadence.
+        TypeError: An argument of another kind.
+        ValueError: Not exactly one cadence, or a number that is not above 0.
 
     Example:
         >>> StepCounterHook(every_n_secs=60)
@@ -52,10 +65,14 @@ class StepCounterHook(SessionRunHook):
 
     References:
         `tf.train.StepCounterHook`. Differences: rates are never negative; it needs no run of its own; the session
-        says that the step does not move; `trigger`; `record`.
+        says that the step does not move; `trigger`; `record`; `per_step`, `peak_flops` and `memory`.
     """
 
     _renamed = (("_log_and_record", "record"),)
+    # Of a subclass that does not call `__init__`.
+    _per_step: Mapping[str, float] = MappingProxyType({})
+    _peak_flops: float | None = None
+    _shows_memory = False
 
     def __init__(
         self,
@@ -65,6 +82,9 @@ class StepCounterHook(SessionRunHook):
         summary_writer: FileWriter | None = None,
         *,
         trigger: Trigger | None = None,
+        per_step: Mapping[str, float] | None = None,
+        peak_flops: float | None = None,
+        memory: bool = False,
     ) -> None:
         self.trigger = chosen_trigger(
             "StepCounterHook", trigger, ("every_n_steps", every_n_steps), ("every_n_secs", every_n_secs)
@@ -73,6 +93,11 @@ class StepCounterHook(SessionRunHook):
         check_writer("StepCounterHook", summary_writer)
         self._given_writer = summary_writer
         self._writer = summary_writer
+        self._per_step = rates_given("StepCounterHook", per_step)
+        self._peak_flops = peak_flops
+        if peak_flops is not None and not arguments.number("StepCounterHook", "peak_flops", peak_flops) > 0:
+            raise ValueError(f"StepCounterHook requires peak_flops above 0, got {peak_flops!r}.")
+        self._shows_memory = memory
         self._tag = ""
 
     @property
@@ -101,12 +126,27 @@ class StepCounterHook(SessionRunHook):
             1600 examples/sec at step 200
         """
         rate = elapsed_steps / elapsed_secs
-        _logger.info("%s: %g", self._tag, rate)
-        if self._writer is not None:
+        found = [(self._tag, rate, f"{self._tag}: {rate:g}"), *self._more(rate)]
+        _logger.info("%s", ", ".join(text for _, _, text in found if text))
+        if self._writer is None:
+            return
+        for tag, value, _ in found:
             # A writer of the user's may look into a message, as in TF 1.x; the bytes alone are made in less time.
-            serialized = encode.scalar(self._tag, rate)
+            serialized = encode.scalar(tag, value)
             own = type(self._writer) is FileWriter
             self._writer.add_summary(serialized if own else summary.Summary.FromString(serialized), global_step)
+
+    def _more(self, rate: float) -> Iterator[tuple[str, float, str]]:
+        """Returns tags, values and texts of what goes beside the steps."""
+        for name, count in self._per_step.items():
+            yield f"{name}/sec", count * rate, f"{name}/sec: {count * rate:.4g}"
+        if self._peak_flops is not None and FLOPS in self._per_step:
+            share = self._per_step[FLOPS] * rate / self._peak_flops
+            yield "peak_share", share, f"{share:.1%} of the peak"
+        if self._shows_memory and (found := memory()) is not None:
+            yield "device_memory/bytes_in_use", found.in_use, str(found)
+            if found.peak is not None:
+                yield "device_memory/peak_bytes", found.peak, ""
 
     def begin(self) -> None:
         """Opens the writer and names the tag."""

@@ -4,5 +4,6 @@ from hookline.loop.evaluate import Evaluate
 from hookline.loop.load import load
 from hookline.loop.loop import Loop
 from hookline.loop.stop_if_no_improvement import StopIfNoImprovement
+from hookline.loop.warm_start import WarmStart
 
-__all__ = ["Evaluate", "Loop", "StopIfNoImprovement", "load"]
+__all__ = ["Evaluate", "Loop", "StopIfNoImprovement", "WarmStart", "load"]

@@ -24,29 +24,31 @@ _EVERY_STEPS = 100
 
 
 class Counter(NamedTuple):
-    """A step counter in a state: where it stands, in words, as JAX names it, and as a number among the leaves."""
+    """A step counter in a state: where it stands, in words, and as a number among the leaves."""
 
     path: str
-    keys: tuple[Any, ...]
     place: int
 
     def of(self, state: Tensor) -> Tensor:
         """Returns the counter in a tensor of such a state."""
-        for key in self.keys:
-            state = (
-                getattr(state, key.name)
-                if hasattr(key, "name")
-                else state[getattr(key, "key", getattr(key, "idx", None))]
-            )
-        return state
+        return leaf_of(state, self.place)
+
+
+def leaf_of(state: Tensor, place: int) -> Tensor:
+    """Returns a leaf of a tensor, by its number, as a part of it: nothing else is read for that."""
+    for key in jax.tree.leaves_with_path(state.spec)[place][0]:
+        if hasattr(key, "name"):
+            state = getattr(state, key.name)
+        else:
+            state = state[getattr(key, "key", getattr(key, "idx", None))]
+    return state
 
 
 def counter_in(values: Any) -> Counter | None:
     """Returns the step counter of a state, if it has one: an integer called `step`, near the top."""
-    named = zip(paths.with_paths(values)[0], jax.tree.leaves_with_path(values), strict=True)
-    for place, ((path, leaf), (keys, _)) in enumerate(named):
+    for place, (path, leaf) in enumerate(paths.with_paths(values)[0]):
         if _COUNTER.fullmatch(path) and np.shape(leaf) == () and jnp.issubdtype(leaf.dtype, jnp.integer):
-            return Counter(path, keys, place)
+            return Counter(path, place)
     return None
 
 

@@ -53,6 +53,7 @@ class Evaluate(SessionRunHook):
             its metrics count for as many as these are.
         steps_per_run: How many batches go through a function in one run at most, in one compiled loop. The values are
             those of single ones.
+        averaged: Whether to evaluate the moving averages of `Loop(ema=...)`, in the place of what they are averages of.
 
     Attributes:
         values: The means of the last evaluation, by name.
@@ -99,10 +100,11 @@ class Evaluate(SessionRunHook):
         batch_sharding: Any = None,
         last_batch: LastBatch = "keep",
         steps_per_run: int = 1,
+        averaged: bool = False,
     ) -> None:
         self.trigger = every if isinstance(every, Trigger) else every_steps(every)
         self._evaluation = Evaluation(
-            f"Evaluate {name!r}", eval_step, batches, batch_sharding, last_batch, steps_per_run
+            f"Evaluate {name!r}", eval_step, batches, batch_sharding, last_batch, steps_per_run, averaged
         )
         self.name, self._output_dir = name, output_dir
         self._keep_best = arguments.text("Evaluate", "keep_best", keep_best, optional=True)

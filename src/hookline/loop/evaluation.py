@@ -55,6 +55,7 @@ class Evaluation:
         sharding: As `batch_sharding` of `Evaluate`.
         last_batch: As of `Evaluate`.
         steps_per_run: How many batches one run takes at most.
+        averaged: Whether the function gets moving averages in the place of what they are averages of.
 
     Raises:
         TypeError: It is neither; or `batches` is not a source of batches.
@@ -69,8 +70,9 @@ class Evaluation:
         sharding: Any = None,
         last_batch: LastBatch = "keep",
         steps_per_run: int = 1,
+        averaged: bool = False,
     ) -> None:
-        self._who, self._what = who, what
+        self._who, self._what, self._averaged = who, what, averaged
         self._most = arguments.whole("Evaluate", "steps_per_run", steps_per_run, at_least=1)
         self._tensors = _tensors(what) if isinstance(what, Tensor | Mapping) else None
         if self._tensors is None:
@@ -81,6 +83,8 @@ class Evaluation:
                 f"{who} goes through its batches each time, and a {type(batches).__name__} gives each once. Give a "
                 f"function that makes it, a list, or hookline.data.arrays."
             )
+        if self._tensors is not None and averaged:
+            raise ValueError(f"{who} takes averaged=True with a function, and tensors say themselves what they read.")
         if self._tensors is not None and (sharding is not None or last_batch != "keep" or self._most > 1):
             raise ValueError(
                 f"{who} takes batch_sharding, last_batch and steps_per_run with a function. With tensors its batches "
@@ -152,6 +156,11 @@ class Evaluation:
                 f"{self._who} was given the function {called(self._what)}, which needs the state of a train.Loop. With "
                 f"a graph of your own give tensors, and feeds for batches."
             )
+        state = loop.averaged if self._averaged else loop.state
+        if state is None:
+            raise ValueError(
+                f"{self._who} takes averaged=True with train.Loop(..., ema=0.999), and the loop has no ema."
+            )
         names = required(self._who, self._what)
         count = loop.form.count if names is None else len(names) - 1
         if not 1 <= count <= loop.form.count:
@@ -179,17 +188,17 @@ class Evaluation:
         check_mesh(self._who, loop.mesh, self._places)
         spec = self._places.spec_of(specs.of_value(example))
         with placement.inside(loop.graph.context):
-            metrics = traced(self._who, called(self._what), evaluate, loop.state.spec, spec)
+            metrics = traced(self._who, called(self._what), evaluate, state.spec, spec)
         leaves, self._structure = jax.tree.flatten(example)
         # Any shape will do: evaluation batches, the last one above all, are of several sizes.
         self._fed = [placeholder(leaf.dtype, name="evaluated") for leaf in leaves]
         self._checks = [feeder(tensor) for tensor in self._fed]
         batch = jax.tree.unflatten(self._structure, self._fed)
         if self._most == 1:
-            told = op(evaluate)(loop.state, batch)
+            told = op(evaluate)(state, batch)
         else:
             self._count = placeholder("int32", [], name="count")
-            told = op(_in_loop(evaluate, self._most))(loop.state, batch, self._count)
+            told = op(_in_loop(evaluate, self._most))(state, batch, self._count)
         return {name: told[name] for name in metrics}
 
     def _batches(self) -> Iterator[Any]:

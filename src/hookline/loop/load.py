@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 
 from hookline import arguments
-from hookline.checkpoint import fitting, get_checkpoint_state, layout, load_variable, reading
+from hookline.checkpoint import fitting, layout, load_variable, reading
 from hookline.checkpoint import leaves as paths
 from hookline.checkpoint.manifest import Entry, Leaf, Manifest
 from hookline.errors import NotFoundError
 from hookline.graph import spec as specs
 from hookline.loop.forms import NnxObjects, Tree, are_nnx, is_number
-from hookline.loop.loop import STATE
+from hookline.loop.saved import below, checkpoint_of, root_of
 
 _ADVICE = (
     "Give a `like` of the structure, shapes and dtypes that were trained, and for a part of it the prefix of that "
@@ -23,7 +23,15 @@ _ADVICE = (
 )
 
 
-def load(path: str, like: Any = None, *, step: int | str = "latest", prefix: str = "", sharding: Any = None) -> Any:
+def load(
+    path: str,
+    like: Any = None,
+    *,
+    step: int | str = "latest",
+    prefix: str = "",
+    sharding: Any = None,
+    averaged: bool = False,
+) -> Any:
     """Returns the state of a training, or a part of it, from one of its checkpoints.
 
     It needs neither graph nor session, and takes no lease: a training may go on in that directory meanwhile.
@@ -38,15 +46,17 @@ def load(path: str, like: Any = None, *, step: int | str = "latest", prefix: str
             a variable, or what stands before the slash in the names of several.
         sharding: Where to put it: a `jax.Device` or `Sharding` for all of it, or a tree of them in the structure of
             `like`. By default each array goes where that of `like` lies, or is said to lie.
+        averaged: Whether to take the moving averages of `Loop(ema=...)` in the place of what they are averages of.
 
     Returns:
         A value of the structure of `like`; of NNX objects new ones.
 
     Raises:
-        NotFoundError: There is no such checkpoint, or something is missing in it; all that is missing is named.
+        NotFoundError: There is no such checkpoint, or something is missing in it; all that is missing is named. Or it
+            has no averages.
         InvalidArgumentError: Something has another shape or dtype; all of it is named.
         DataLossError: Its files are broken, or something else is in the place of the newest.
-        ValueError: An unknown `step`.
+        ValueError: An unknown `step`; or averages are wanted without a `like`.
         TypeError: `path` is no path, or `prefix` no text.
 
     Example:
@@ -64,94 +74,68 @@ def load(path: str, like: Any = None, *, step: int | str = "latest", prefix: str
     """
     if not isinstance(prefix, str):
         raise TypeError(f"load requires a name as prefix, '' for all of the state, got {prefix!r}.")
-    path = _checkpoint(arguments.path("load", "path", path), step)
+    path = checkpoint_of("load", arguments.path("load", "path", path), step)
     manifest = layout.read_manifest(path)[1]
-    root = _root(manifest, prefix.strip("/"))
+    root = root_of(manifest, prefix.strip("/"))
+    there = _averaged(path, manifest, root, like) if averaged else below(manifest, root)
     if like is None:
         return load_variable(path, root) if root else {name: load_variable(path, name) for name in manifest.variables}
-    form = NnxObjects(like) if are_nnx(like) else Tree(_with_numbers(like, manifest, root))
+    form = NnxObjects(like) if are_nnx(like) else Tree(_with_numbers(like, there))
+    # Averages of narrow numbers are wider than these.
+    wanted = _widened(form.values, below(manifest, root), there) if averaged else form.values
     places = {root: _places(form.values, sharding)}
-    found = reading.read(path, lambda manifest: {root: _match(path, manifest, root, form.values)}, shardings=places)
-    made = form.arguments(found[root])
+    found = reading.read(
+        path, lambda manifest: {root: _match(path, manifest, root, wanted, averaged)}, shardings=places
+    )[root]
+    if averaged:
+        narrowed = lambda leaf, own: leaf if leaf.dtype == own.dtype else leaf.astype(own.dtype)  # noqa: E731
+        found = jax.tree.map(narrowed, found, form.values)
+    made = form.arguments(found)
     return made if isinstance(form, NnxObjects) and isinstance(like, tuple) else made[0]
 
 
-def _checkpoint(path: str, step: int | str) -> str:
-    """Returns the checkpoint that is meant."""
-    if layout.locate(path) is not None:
-        if step != "latest":
-            raise ValueError(
-                f"load was given a checkpoint, '{path}', and step={step!r}: give its directory, or no step."
-            )
-        return path
-    if isinstance(step, str) and step not in ("latest", "best"):
-        raise ValueError(f"load requires 'latest', 'best' or a global step as step, got {step!r}.")
-    state = get_checkpoint_state(path)
-    if state is None:
-        return path  # Whoever reads it says what is there instead.
-    if step == "latest":
-        return reading.checkpoint_at(path, "load", "path")
-    known = {candidate: candidate.rpartition("-")[2] for candidate in state.all_model_checkpoint_paths}
-    if step == "best":
-        if state.best is None:
-            raise NotFoundError(
-                None, None, f"'{path}' has no best checkpoint: train.Evaluate(..., keep_best=...) keeps one."
-            )
-        return state.best
-    found = [candidate for candidate, number in known.items() if number.isdecimal() and int(number) == step]
-    if not found:
+def _averaged(path: str, manifest: Manifest, root: str, like: Any) -> dict[str, Leaf]:
+    if like is None:
+        raise ValueError("load requires a `like` where averaged=True.")
+    there = below(manifest, root, averaged=True)
+    if there == below(manifest, root):
         raise NotFoundError(
-            None, None, f"'{path}' has no checkpoint of step {step}. There are those of: {', '.join(known.values())}."
+            None,
+            None,
+            f"Checkpoint '{path}' holds no moving averages of '{root}': train.Loop(..., ema=0.999) makes them.",
         )
-    return found[-1]
+    return there
 
 
-def _root(manifest: Manifest, prefix: str) -> str:
-    """Returns the name of the part: below the state of a loop, if there is one; else below the variables."""
-    inside = f"{STATE}/{prefix}" if prefix else STATE
-    names = [name for _, name, _ in _named(manifest)]
-    return inside if any(name == inside or name.startswith(f"{inside}/") for name in names) else prefix
-
-
-def _named(manifest: Manifest) -> list[tuple[str, str, Leaf]]:
-    """Returns the leaves with their variables and their names: that of the variable, and the path in it."""
-    return [
-        (name, f"{name}/{leaf.path}" if leaf.path else name, leaf)
-        for name, entry in manifest.variables.items()
-        for leaf in entry.leaves
-    ]
-
-
-def _below(manifest: Manifest, root: str) -> dict[str, Leaf]:
-    """Returns the leaves of a part by their paths in it: a part of one variable, or else of all below that name."""
-    start = f"{root}/" if root else ""
-    found = [named for named in _named(manifest) if named[1] == root or named[1].startswith(start)]
-    # Averages of a part are called as the part is, and something more.
-    own = [named for named in found if named[0] == root or root.startswith(f"{named[0]}/")]
-    return {name[len(start) :] if name != root else "": leaf for _, name, leaf in own or found}
-
-
-def _with_numbers(like: Any, manifest: Manifest, root: str) -> Any:
+def _with_numbers(like: Any, there: dict[str, Leaf]) -> Any:
     """Returns it with arrays for those numbers of Python of which the training has made arrays."""
-    below = _below(manifest, root)
     pairs, structure = paths.with_paths(like)
-    return jax.tree.unflatten(
-        structure,
-        [
-            jax.ShapeDtypeStruct(below[path].shape, jnp.dtype(below[path].dtype))
-            if is_number(leaf) and path in below
-            else leaf
-            for path, leaf in pairs
-        ],
+    return structure.unflatten(
+        [_spec(there[path]) if is_number(leaf) and path in there else leaf for path, leaf in pairs]
     )
 
 
-def _match(path: str, manifest: Manifest, root: str, wanted: Any) -> fitting.Match:
-    below = _below(manifest, root)
+def _widened(values: Any, plain: dict[str, Leaf], there: dict[str, Leaf]) -> Any:
+    """Returns the values as specs, of which averages have the dtype that they are kept in."""
+
+    def widened(path: str, leaf: Any) -> Any:
+        is_average = path in there and there[path] != plain[path] and plain[path].dtype == str(leaf.dtype)
+        return jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(there[path].dtype)) if is_average else leaf
+
+    pairs, structure = paths.with_paths(specs.of_value(values))
+    return structure.unflatten([widened(path, leaf) for path, leaf in pairs])
+
+
+def _spec(leaf: Leaf) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype))
+
+
+def _match(path: str, manifest: Manifest, root: str, wanted: Any, averaged: bool) -> fitting.Match:
+    there = below(manifest, root, averaged=averaged)
     if not root:  # A training with a graph has more in its checkpoints than variables.
         tops = {name.partition("/")[0] for name, _ in paths.with_paths(wanted)[0]}
-        below = {name: leaf for name, leaf in below.items() if name.partition("/")[0] in tops}
-    part = Entry(tuple(dataclasses.replace(leaf, path=relative) for relative, leaf in below.items()))
+        there = {name: leaf for name, leaf in there.items() if name.partition("/")[0] in tops}
+    part = Entry(tuple(dataclasses.replace(leaf, path=relative) for relative, leaf in there.items()))
     alone = dataclasses.replace(manifest, variables={root or ".": part})
     return fitting.fit(path, alone, {root or ".": wanted}, what="`like`", where="like", advice=_ADVICE)[root or "."]
 

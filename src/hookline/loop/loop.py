@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
 import logging
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
 
 from hookline import arguments, summary
 from hookline import sharding as rules
-from hookline.checkpoint import devices, latest_checkpoint, list_variables, load_variable
+from hookline.checkpoint import latest_checkpoint, list_variables, load_variable
 from hookline.data.batches import LastBatch
 from hookline.data.sources import is_one_shot
 from hookline.errors import FailedPreconditionError, Interrupted
@@ -32,23 +30,32 @@ from hookline.graph import (
 from hookline.graph import spec as specs
 from hookline.graph.nodes import Source
 from hookline.hooks import (
-    Firing,
-    LoggingTensorHook,
     NanTensorHook,
     ProgressHook,
     SessionRunHook,
     StepCounterHook,
     StopAtStepHook,
-    Trigger,
     spaced,
 )
+from hookline.hooks.step_rates import FLOPS, rates_given
 from hookline.hooks.when import bare
+from hookline.loop import refused, said
+from hookline.loop import warm_start as warm_starts
+from hookline.loop.averages import Averages
 from hookline.loop.batches import BATCHES, batches_of, check_batches, first_spec
 from hookline.loop.counter import CounterHook, counter_in
 from hookline.loop.forms import form_of, is_function
+from hookline.loop.hyperparameters import CHECKPOINT, SCRIPT, HyperparametersHook
+from hookline.loop.learning_rate import NAME as RATE
+from hookline.loop.learning_rate import learning_rate_of
 from hookline.loop.memory import Memory
 from hookline.loop.metrics import ALONE
+from hookline.loop.metrics_log import MetricsLog
+from hookline.loop.rates import examples_in, flops_of
+from hookline.loop.recent import RecentMeans
+from hookline.loop.saved import STATE
 from hookline.loop.step import Step
+from hookline.loop.warm_start import WarmStart, advising, settings_of
 from hookline.monitored import MonitoredSession, MonitoredTrainingSession, Scaffold
 from hookline.monitored.callbacks import checked_hooks
 from hookline.session import Session
@@ -56,10 +63,6 @@ from hookline.session import Session
 _logger = logging.getLogger(__name__)
 
 _LOOPS = "hookline/loop"
-# Arguments of a session that a loop does not take.
-_OF_GRAPHS = ("master", "is_chief")
-STATE = "state"
-"""What the variable of the state is called, and so what checkpoints call it."""
 
 
 class Loop:
@@ -92,6 +95,12 @@ class Loop:
             `(x, y), mask = batch`.
         steps_per_run: How many steps one run makes at most, as of `MonitoredTrainingSession`. For short steps: see
             docs/loop.md.
+        ema: The decay of moving averages of the state's floating point arrays, without those of its optimizer: 0.999,
+            say. Or a dict from parts of the state to decays, `{"params": 0.999}`. They begin with what the state begins
+            with, and are saved and restored with it. `Evaluate(averaged=True)` and `load(averaged=True)` use them.
+        learning_rate: The schedule that the optimizer was given, a function of a count: the rate of each step is then
+            the metric `learning_rate`. That of `optax.inject_hyperparams` is one unasked.
+        mean_over: Over how many steps means of the metrics are kept, on the device; None for none.
 
     Attributes:
         graph: The graph; one of its own unless `batches` is a tensor. What hooks fetch beside the metrics is made in
@@ -99,16 +108,20 @@ class Loop:
         state: The variable.
         mesh: The mesh that the state lies on; `None` where it lies on none.
         metrics: Tensors by name; a nested metric's name has slashes.
+        means: Tensors of their means over the last steps, by name: `mean/loss`.
+        averaged: A tensor of the state with averages in the place of what they are averages of; None without `ema`.
         train_op: One step, and one more global step.
         form: How the state is held.
         logdir: Of the last session.
         result: The state when the last session was closed in order; `None` before.
+        averaged_result: With `ema`, the same with the averages; NNX objects are new ones.
 
     Raises:
         TypeError: The step takes or returns something else, reads values, or accumulates metrics in its state.
-            Or `batches` is not a source of batches, or contains text.
+            Or `batches` is not a source of batches, or contains text. Or `learning_rate` is no schedule.
         ValueError: It returns a state of another structure, shape or dtype; `batches` is empty, or lies on another mesh
-            than the state. Or the first batch, or the last one of `hookline.data.arrays`, cannot be split.
+            than the state. Or the first batch, or the last one of `hookline.data.arrays`, cannot be split. Or `ema` is
+            no decay, or names what the state does not have.
 
     Example:
         >>> import hookline as hl, jax, numpy as np
@@ -135,6 +148,9 @@ class Loop:
         batch_sharding: Any = None,
         last_batch: LastBatch = "keep",
         steps_per_run: int = 1,
+        ema: float | Mapping[str, float] | None = None,
+        learning_rate: Any = None,
+        mean_over: int | None = None,
     ) -> None:
         self.steps_per_run = arguments.whole("Loop", "steps_per_run", steps_per_run, at_least=1)
         self.form = form_of(state)
@@ -151,6 +167,7 @@ class Loop:
         self.logdir: str | None = None
         self.result: Any = None
         self._memory: Memory | None = None
+        self.averaged_result: Any = None
         self._layout: tuple[Any, list[Any]] | None = None
         shardings = self._shardings(sharding)
         of_state = placement.mesh_of(shardings, "Loop: the state")
@@ -159,6 +176,7 @@ class Loop:
             self.graph.settle("Loop", [*shardings, placement.current()])
             self.mesh: jax.sharding.Mesh | None = getattr(self.graph.home, "mesh", None)
             self._build(self._batch, seed, sharding)
+            self._build_more(ema, learning_rate, mean_over)
             self.graph.add_to_collection(_LOOPS, self)
 
     def __repr__(self) -> str:
@@ -185,14 +203,15 @@ class Loop:
     def _build(self, batch: Tensor, seed: int | None, sharding: Any) -> None:
         placed = lambda spec: placement.with_places(spec, self._shardings(sharding))  # noqa: E731
         with placement.inside(self.graph.context):
-            _, metrics = self._step.spec(first_spec(batch), placed)
+            self._example = first_spec(batch)
+            _, metrics = self._step.spec(self._example, placed)
         shardings, places = self._shardings(sharding), None
         if any(place is not None for place in shardings):
             whole = [place or self.graph.home for place in shardings]
             places = jax.tree.structure(self.form.values).unflatten(whole)
-            self._say_whole(shardings)
-        self._say_numbers()
-        self._say_devices(places)
+            said.of_whole(self.form.values, shardings)
+        said.of_numbers(self.form, self._step.name)
+        said.of_devices(places)
         self.state = Variable(self.form.start, name=STATE, trainable=False, sharding=places)
         found = counter_in(self.form.values)
         step = get_global_step()
@@ -201,44 +220,38 @@ class Loop:
             if found is not None:
                 step.initialize_from(op(lambda value: value.astype(step.dtype))(found.of(self.state.initial_value)))
         key = [random_key(seed)] if self._step.takes_key else []
-        after = op(self._step).node(self.state, batch, *key)
-        self.train_op = group(self.state.assign(after[0]), step.assign_add(1), name="train_op")
+        self._after = after = op(self._step).node(self.state, batch, *key)
         self.metrics: dict[str, Tensor] = {name: after[1][name] for name in metrics}
         self._counter = None if found is None else CounterHook(found.of(after[0]), found.path)
-        for name, metric in self.metrics.items():
+
+    def _build_more(self, ema: Any, schedule: Any, mean_over: int | None) -> None:
+        """Adds what stands beside the step, and makes the operation of a step of all."""
+        step = get_global_step()
+        assert step is not None, "_build has seen to that"
+        updates: list[Any] = [self.state.assign(self._after[0])]
+        self.means: dict[str, Tensor] = {}
+        self._recent: RecentMeans | None = None
+        if mean_over is not None:
+            self._recent = RecentMeans(self.metrics, arguments.whole("Loop", "mean_over", mean_over, at_least=1))
+            self.means = self._recent.means
+            updates.append(self._recent.moved)
+        self._hyperparameters = HyperparametersHook(self.state, self.form.start)
+        self._averages = None if ema is None else Averages(ema, self.state, self._after[0])
+        if self._averages is not None:
+            updates.append(self._averages.moved)
+        rate = learning_rate_of(schedule, self.state, self._after[0], step)
+        if rate is not None and (schedule is not None or RATE not in self.metrics):
+            if RATE in self.metrics:
+                raise ValueError("Loop was given a learning_rate, and the step returns a metric of that name already.")
+            self.metrics[RATE] = rate
+        self.train_op = group(*updates, step.assign_add(1), name="train_op")
+        for name, metric in {**self.metrics, **self.means}.items():
             summary.scalar(name, metric)
 
-    def _say_numbers(self) -> None:
-        if self.form.recompiling:
-            _logger.warning(
-                "Loop: the state was given with numbers of Python of which %s makes arrays: %s. Here they are such "
-                "arrays from the start; a loop of your own compiles its second step anew for them. Give arrays: "
-                "jnp.zeros(()), say.",
-                self._step.name,
-                ", ".join(f"{path} ({dtype})" for path, dtype in self.form.recompiling.items()),
-            )
-
-    def _say_whole(self, shardings: list[Any]) -> None:
-        """Warns of large arrays that lie whole on each device because nobody has put them anywhere."""
-        if not any(place is not None and not place.is_fully_replicated for place in shardings):
-            return
-        spec = jax.tree.leaves_with_path(specs.of_value(self.form.values))
-        large = [
-            jax.tree_util.keystr(path, simple=True, separator="/")
-            for (path, leaf), place in zip(spec, shardings, strict=True)
-            if place is None and leaf.size > 2**18
-        ]
-        if large:
-            _logger.warning(
-                "Loop: %s of the state lie whole on each device, for nobody has said where, though others are split. "
-                "sharding= says it.",
-                ", ".join(large[:3]) + (f" and {len(large) - 3} more" if len(large) > 3 else ""),
-            )
-
-    def _say_devices(self, places: Any) -> None:
-        names = devices.names({device for place in jax.tree.leaves(places) for device in place.device_set})
-        if len(names) > 1:
-            _logger.info("Loop: the state lies on %s, and is trained there.", devices.shown(names))
+    @property
+    def averaged(self) -> Tensor | None:
+        """The state, with averages in the place of what they are averages of."""
+        return None if self._averages is None else self._averages.averaged
 
     def run(self, logdir: str | None = None, last_step: int | None = None, **arguments: Any) -> Any:
         """Trains to a step, or to the end of the data, and returns the state.
@@ -279,6 +292,10 @@ class Loop:
         log_steps: int | None = 100,
         watch: str | None = "loss",
         on_nan: str = "raise",
+        warm_start: str | WarmStart | None = None,
+        hyperparams: str = CHECKPOINT,
+        per_step: Mapping[str, float] | None = None,
+        peak_flops: float | None = None,
         **keywords: Any,
     ) -> MonitoredSession:
         """Returns a session of the graph, for a loop of your own: `while not session.should_stop()`, run `train_op`.
@@ -292,43 +309,88 @@ class Loop:
             log_steps: Global steps from one line of metrics in the log to the next; None for none.
             watch: The metric to watch for NaN; None for none.
             on_nan: What to do then, as of `NanTensorHook`: "raise", "stop", "skip" or "rollback".
+            warm_start: What a new training begins with: the directory of another one, or a checkpoint, or a
+                `WarmStart`. Where `logdir` has a checkpoint, the training goes on from that and takes nothing.
+            hyperparams: Whose values of `optax.inject_hyperparams` a training goes on with: those of its "checkpoint",
+                or of the "script". The log says where they differ.
+            per_step: How many of what a step takes, for rates in the log and on the progress line: `{"tokens": 16384}`.
+                By default the examples of the first batch, the length that its arrays have in common.
+            peak_flops: How many floating point operations a second all devices together can make, for the share of them
+                that the training makes. How many a step has says XLA, which counts the body of a loop (`jax.lax.scan`)
+                once; or `per_step["flops"]`.
             **keywords: Of `MonitoredTrainingSession`, by name: `save_checkpoint_secs` and `save_checkpoint_steps`,
                 `save_summaries_steps`, `sinks`, `hparams`, `recovery`, `on_preemption`, ...
 
         Raises:
             TypeError: An unknown argument, or one of another kind.
-            ValueError: `watch` is no metric; or it is to train on parameter servers.
+            ValueError: `watch` is no metric; nothing fits a warm start; or it is to train on parameter servers.
+            NotFoundError, InvalidArgumentError: The checkpoint in `logdir` does not fit; the message names each array.
             FailedPreconditionError: There is a checkpoint to go on from, and `batches` cannot be read from the start.
         """
-        _refuse_arguments(progress, log_steps, keywords)
+        refused.check(Loop.session, progress, log_steps, keywords)
         logdir = arguments.path("Loop", "logdir", logdir, optional=True)
         hooks, finish = checked_hooks(hooks), _Finish(self, last_step)
         steps_per_run = arguments.whole(
             "Loop", "steps_per_run", keywords.setdefault("steps_per_run", self.steps_per_run), at_least=1
         )
         own: list[Any] = []
+        shown = {**self.metrics, **self.means}
+        rates = self._rates(per_step, peak_flops)
         if progress and not any(isinstance(bare(hook), ProgressHook) for hook in hooks):
-            own.append(ProgressHook(self.metrics, file=sys.stderr))
+            per_second = {name: count for name, count in rates.items() if name != FLOPS}
+            own.append(ProgressHook(shown, file=sys.stderr, per_step=per_second))
         if last_step is not None:
             own.append(StopAtStepHook(last_step=last_step))
         if watch is not None:
             own += self._watching(watch, on_nan)
-        if log_steps is not None and self.metrics:
-            own.append(_MetricsLog(self.metrics, spaced(log_steps), in_rows=log_steps < steps_per_run))
-        if self._counter is not None:
-            own.append(self._counter)
-        if logdir is None and not keywords.get("summary_dir") and not keywords.get("sinks"):
-            steps = keywords.get("log_step_count_steps", 100)
-            own += [StepCounterHook(every_n_steps=steps)] if steps else []
-        else:
-            self._check_repeatable(logdir)
+        if log_steps is not None and shown:
+            own.append(MetricsLog(shown, spaced(log_steps), in_rows=log_steps < steps_per_run))
+        own += [hook for hook in (self._counter, self._recent, self._hyperparameters) if hook is not None]
+        if hyperparams not in (CHECKPOINT, SCRIPT):
+            raise ValueError(f"Loop requires {CHECKPOINT!r} or {SCRIPT!r} as hyperparams, got {hyperparams!r}.")
+        self._hyperparameters.whose = hyperparams
         self.logdir = keywords.get("summary_dir") or logdir
-        if self._memory is not None:
-            keywords["scaffold"] = Scaffold(init_fn=self._go_on, copy_from_scaffold=keywords.get("scaffold"))
-        with self.graph.as_default():
-            session = MonitoredTrainingSession(checkpoint_dir=logdir, hooks=[*own, *hooks, finish], **keywords)
+        self._check_repeatable(logdir)
+        steps = keywords.pop("log_step_count_steps", 100)
+        if steps is not None and arguments.whole("Loop", "log_step_count_steps", steps) > 0:
+            counting = {"per_step": rates, "peak_flops": peak_flops, "memory": True}
+            own.append(StepCounterHook(every_n_steps=steps, output_dir=self.logdir, **counting))
+            steps = None  # A session has none of its own then.
+        keywords["scaffold"] = self._scaffold(settings_of(warm_start), keywords.get("scaffold"))
+        with self.graph.as_default(), advising(logdir):
+            session = MonitoredTrainingSession(
+                checkpoint_dir=logdir, hooks=[*own, *hooks, finish], log_step_count_steps=steps, **keywords
+            )
         self._has_run = True
         return session
+
+    def _scaffold(self, warm: WarmStart | None, given: Scaffold | None) -> Scaffold | None:
+        """Has a session that restored nothing begin where this loop was left, or with values of another training."""
+        if self._memory is not None:
+            if warm is not None:
+                _logger.info("Loop goes on from step %d, where it was left, and makes no warm start.", self._memory.step)
+            return Scaffold(init_fn=self._go_on, copy_from_scaffold=given)
+        if warm is None:
+            return given
+        before = None if given is None else given.init_fn
+
+        def init(scaffold: Scaffold, session: Session) -> None:
+            if before is not None:
+                before(session)
+            warm_starts.begin(warm, session, self.state)
+            if self._averages is not None:
+                self._averages.begin_anew(session, self.state)
+
+        return Scaffold(init_fn=init, copy_from_scaffold=given)
+
+    def _rates(self, given: Mapping[str, float] | None, peak_flops: float | None) -> dict[str, float]:
+        """Returns how many of what a step takes."""
+        count = examples_in(self._example)
+        rates = rates_given("Loop", {"examples": count} if given is None and count else given)
+        if peak_flops is not None and FLOPS not in rates:
+            flops = flops_of(self._step, self.state.spec, self._example, self.graph.context)
+            rates |= {} if flops is None else {FLOPS: flops}
+        return rates
 
     def _watching(self, watch: str, on_nan: str) -> list[Any]:
         if watch in self.metrics:
@@ -385,7 +447,10 @@ class Loop:
                 step,
                 last_step,
             )
-        self.result = self.form.finished(session.lowlevel.handed_over(self.state))
+        values = session.lowlevel.handed_over(self.state)
+        self.result = self.form.finished(values)
+        if self._averages is not None:
+            self.averaged_result = self._averages.finished(session, self.form, values, self.result)
         self._memory = Memory.of(session)
 
 
@@ -402,88 +467,6 @@ class _Finish(SessionRunHook):
         self._loop.finish(session, self._last_step)
 
 
-class _MetricsLog(LoggingTensorHook):
-    """Logs metrics with the step after the run, on the runs that summaries are written of.
-
-    Where a run holds more steps than are between two lines, it logs those of a run together (`in_rows`).
-    """
-
-    def __init__(self, metrics: dict[str, Tensor], trigger: Trigger, *, in_rows: bool) -> None:
-        super().__init__(metrics, trigger=_EachRun(trigger) if in_rows else trigger)
-        self._points, self.stacked = trigger, in_rows
-        self._writes_own_lines = True  # Before a line of the base class stands the step, and nothing else.
-
-    def on_trigger(self, firing: Firing) -> None:
-        last = firing.global_step
-        assert last is not None, "a loop has one"
-        if not self.stacked:
-            self._step = last
-            super().on_trigger(firing)
-            return
-        count, found = len(jax.tree.leaves(firing.values)[0]), []
-        for row, step in enumerate(range(last - count + 1, last + 1)):
-            if self._points.should_trigger_for_step(step):
-                found.append((row, step, self._points.update_last_triggered_step(step)[0]))
-        # They come at once; each has its share of the time since the line before.
-        secs = [elapsed for *_, elapsed in found if elapsed is not None]
-        share = sum(secs) / len(secs) if secs else None
-        for row, self._step, elapsed in found:
-            values = jax.tree.map(lambda leaf, row=row: leaf[row], firing.values)
-            self._log(values, None if elapsed is None else share)
-
-    def format_line(self, values: dict[str, Any], elapsed_secs: float | None) -> str:
-        return f"step {self._step}: {super().format_line(values, elapsed_secs)}"
-
-
-class _EachRun(Trigger):
-    """Fires on each run, and keeps the phase of a trigger that its hook asks itself."""
-
-    def __init__(self, points: Trigger) -> None:
-        self._points = points
-
-    def next_step(self, after: int) -> int:
-        return after + 1
-
-    def should_trigger_for_step(self, step: int) -> bool:
-        return True
-
-    def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        return None, None
-
-    def start(self, step: int) -> None:
-        self._points.start(step)
-
-    def get_state(self) -> dict[str, Any]:
-        return self._points.get_state()
-
-    def set_state(self, state: Any) -> None:
-        self._points.set_state(state)
-
-
 def loop_of(graph: Graph) -> Loop | None:
     """Returns the loop that a graph was built for, if it was."""
     return next(iter(graph.get_collection(_LOOPS)), None)
-
-
-def _refuse_arguments(progress: Any, log_steps: Any, keywords: dict[str, Any]) -> None:
-    if not isinstance(progress, bool):
-        raise TypeError(
-            f"Loop requires True or False as progress, got {progress!r}. A ProgressHook goes among the hooks."
-        )
-    if log_steps is not None:
-        arguments.whole("Loop", "log_steps", log_steps, at_least=1)
-    if "checkpoint_dir" in keywords:
-        raise TypeError("Loop takes the directory of its checkpoints as logdir, and no checkpoint_dir.")
-    own, passed_on = (inspect.signature(taker).parameters for taker in (Loop.session, MonitoredTrainingSession))
-    known = [name for name in (*own, *passed_on) if name not in ("self", "keywords", "checkpoint_dir", *_OF_GRAPHS)]
-    for name in keywords.keys() - {*known, *_OF_GRAPHS}:
-        near = difflib.get_close_matches(name, known, n=2)
-        advice = f"Did you mean {' or '.join(near)}?" if near else f"It takes {', '.join(dict.fromkeys(known))}."
-        raise TypeError(f"Loop takes no argument {name!r}. {advice}")
-    for name in _OF_GRAPHS:
-        if name in keywords and keywords[name] not in ("", True):
-            raise ValueError(
-                f"Loop does not train on parameter servers, so it takes no {name}: they apply the updates of a graph "
-                f"where the variables live, and a step that returns the whole state says of no part of it how it came "
-                f"about. Build a graph with train.Optimizer for that; see docs/distributed.md."
-            )

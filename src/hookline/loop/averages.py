@@ -1,0 +1,125 @@
+"""Moving averages of a loop's parameters, beside the state and in its form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hookline import arguments
+from hookline.checkpoint import leaves as paths
+from hookline.graph import Tensor, Variable, op, update
+from hookline.loop.forms import NnxObjects, Tree
+from hookline.loop.optimizer_state import of_optimizer
+from hookline.loop.saved import AVERAGE
+from hookline.session import Session
+
+
+class Averages:
+    """The averages: each step moves them by `1 - decay` towards the new values.
+
+    They are a variable of their own, `average`, a tree like the state with None for what has no average. Averages of
+    narrow floating point numbers are of 32 bits, for small moves would be lost.
+
+    Args:
+        ema: As of `Loop`.
+        state: The variable of the state.
+        after: The state after the step.
+
+    Attributes:
+        variable: The averages.
+        moved: The update that a step makes.
+        averaged: The state, with averages in the place of what they are averages of.
+
+    Raises:
+        TypeError, ValueError: As of `Loop`.
+    """
+
+    def __init__(self, ema: Any, state: Variable, after: Tensor) -> None:
+        self._decays = decays = _decays(ema, state.spec)
+        places = None
+        if state.places:
+            kept = [place if decay is not None else None for place, decay in zip(state.places, decays, strict=True)]
+            places = jax.tree.structure(state.spec).unflatten(kept)
+        initial = op(self._of, name="initial_average")(state.initial_value)
+        self.variable = Variable(initial, name=AVERAGE, trainable=False, sharding=places)
+        self.moved = update(self.variable, self._move, after, name="average")
+        self.averaged = op(self.put_into, name="averaged")(state, self.variable)
+
+    def _of(self, values: Any) -> Any:
+        """Returns what is averaged of a state, wide enough for small moves."""
+        leaves, structure = jax.tree.flatten(values)
+        pairs = zip(leaves, self._decays, strict=True)
+        return structure.unflatten([None if decay is None else leaf.astype(_wide(leaf)) for leaf, decay in pairs])
+
+    def _move(self, averages: Any, values: Any) -> Any:
+        decays = [decay for decay in self._decays if decay is not None]
+        old, structure = jax.tree.flatten(averages)
+        triples = zip(old, jax.tree.leaves(self._of(values)), decays, strict=True)
+        return structure.unflatten([before - (1 - decay) * (before - value) for before, value, decay in triples])
+
+    def put_into(self, values: Any, averages: Any) -> Any:
+        """Returns a state with averages in the place of what they are averages of."""
+        leaves, structure = jax.tree.flatten(values)
+        new = iter(jax.tree.leaves(averages))
+        pairs = zip(leaves, self._decays, strict=True)
+        return structure.unflatten([leaf if decay is None else next(new).astype(leaf.dtype) for leaf, decay in pairs])
+
+    def begin_anew(self, session: Session, state: Variable) -> None:
+        """Has the averages begin with the values that the state has now."""
+        values = jax.tree.map(jnp.copy, self._of(session.lowlevel.handed_over(state)))
+        session.lowlevel.load({self.variable.op.name: values}, owned=True)
+
+    def finished(self, session: Session, form: Tree | NnxObjects, values: Any, like: Any) -> Any:
+        """Returns the averaged state of a session that is about to be closed, in the form of the state itself."""
+        made = form.arguments(self.put_into(values, session.lowlevel.handed_over(self.variable)))
+        return made if isinstance(form, NnxObjects) and isinstance(like, tuple) else made[0]
+
+
+def _decays(ema: Any, spec: Any) -> list[float | None]:
+    """Returns for each leaf the decay of its average; None where it has none."""
+    named = paths.with_paths(spec)[0]
+    if isinstance(ema, Mapping):
+        if not ema:
+            raise ValueError("Loop requires a decay for a part of the state or more as ema, got none.")
+        parts = {str(part).strip("/"): _decay(decay) for part, decay in ema.items()}
+        for part in parts:
+            if not any(_is_in(part, path) and _is_averaged(leaf) for path, leaf in named):
+                raise ValueError(
+                    f"Loop: ema has the part {part!r}, and the state has no floating point arrays there. It has: "
+                    f"{', '.join(path for path, leaf in named if _is_averaged(leaf))}."
+                )
+        found = []
+        for path, leaf in named:
+            part = max((part for part in parts if _is_in(part, path)), key=len, default=None)
+            found.append(None if part is None or not _is_averaged(leaf) else parts[part])
+        return found
+    decay = _decay(ema)
+    own = of_optimizer(spec)
+    found = [
+        decay if _is_averaged(leaf) and not is_slot else None for (_, leaf), is_slot in zip(named, own, strict=True)
+    ]
+    if not any(each is not None for each in found):
+        raise ValueError("Loop: ema averages floating point arrays, and the state has none outside of its optimizer.")
+    return found
+
+
+def _decay(given: Any) -> float:
+    decay = arguments.number("Loop", "ema", given, at_least=0)
+    if decay >= 1:
+        raise ValueError(f"Loop requires a decay from 0 to below 1 as ema, such as 0.999, got {given!r}.")
+    return float(decay)
+
+
+def _is_in(part: str, path: str) -> bool:
+    return not part or path == part or path.startswith(f"{part}/")
+
+
+def _is_averaged(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.inexact)
+
+
+def _wide(leaf: Any) -> Any:
+    return jnp.promote_types(leaf.dtype, jnp.float32)

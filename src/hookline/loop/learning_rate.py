@@ -1,0 +1,45 @@
+"""The learning rate of a loop, where its step does not say it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from hookline.graph import Tensor, op
+from hookline.loop.counter import counter_in, leaf_of
+from hookline.loop.optimizer_state import learning_rate, schedule_count
+from hookline.loop.step import called
+
+NAME = "learning_rate"
+
+
+def learning_rate_of(schedule: Any, state: Tensor, after: Tensor, global_step: Tensor) -> Tensor | None:
+    """Returns the learning rate of the step, or None where nobody knows it.
+
+    Args:
+        schedule: A function from the count of updates so far to the rate; or None for the rate that
+            `optax.inject_hyperparams` holds.
+        state: The state before the step.
+        after: The state after the step. Its optimizer holds the rate of the step.
+        global_step: The global step before it, for a state that counts nothing.
+
+    Raises:
+        TypeError: The schedule is no function, or does not make a number of a count.
+    """
+    if schedule is None:
+        place = learning_rate(state.spec)
+        return None if place is None else leaf_of(after, place)
+    if not callable(schedule):
+        raise TypeError(
+            f"Loop requires a schedule as learning_rate, a function from a count of updates to a rate, got "
+            f"{schedule!r}."
+        )
+    place, counter = schedule_count(state.spec), counter_in(state.spec)
+    if place is None and counter is not None:
+        place = counter.place
+    count = global_step if place is None else leaf_of(state, place)
+    found = op(lambda count: jnp.asarray(schedule(count)), name=NAME)(count)
+    if getattr(found.spec, "shape", None) != ():
+        raise TypeError(f"Loop requires a schedule that makes one number of a count, and {called(schedule)} does not.")
+    return found

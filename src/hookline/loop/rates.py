@@ -1,0 +1,46 @@
+"""How many of what a step takes, for rates a second."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import jax
+
+from hookline.graph import placement
+from hookline.graph import spec as specs
+from hookline.loop.step import Step
+
+_logger = logging.getLogger(__name__)
+
+
+def examples_in(batch: Any) -> int | None:
+    """Returns the number of examples in a batch of this spec: the length that its arrays have in common, if known."""
+    lengths = {leaf.shape[0] for leaf in jax.tree.leaves(batch) if leaf.shape}
+    length = lengths.pop() if len(lengths) == 1 else None
+    return length if isinstance(length, int) and length else None
+
+
+def flops_of(step: Step, values: Any, batch: Any, context: Any) -> float | None:
+    """Returns the floating point operations of a step as XLA counts them in its program; the log says so.
+
+    The step is traced for that, and not compiled. The body of a loop is counted once, and what is computed again
+    (`jax.checkpoint`) twice. Where a state is split over devices it is the operations of all of them.
+    """
+    key = [jax.eval_shape(lambda: jax.random.key(0))] if step.takes_key else []
+    flops = 0.0
+    if all(isinstance(size, int) for leaf in jax.tree.leaves(batch) for size in leaf.shape):
+        with placement.inside(context):
+            found = jax.jit(step).lower(specs.of_value(values), batch, *key).cost_analysis() or {}
+        flops = found.get("flops", 0.0)
+    if not flops > 0 or not math.isfinite(flops):
+        _logger.warning(
+            "Loop: XLA does not say how many floating point operations a step has, so no share of peak_flops is shown. "
+            "Give them: per_step={'flops': ...}."
+        )
+        return None
+    _logger.info(
+        "Loop: XLA counts %.4g floating point operations a step; the body of a loop (jax.lax.scan) counts once.", flops
+    )
+    return flops

@@ -1,0 +1,98 @@
+"""Means of metrics over the last steps, kept on the device."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from hookline.coordination import peers
+from hookline.graph import GraphKeys, Operation, Tensor, Variable, op, placement
+from hookline.graph import spec as specs
+from hookline.hooks import SessionRunHook
+
+if TYPE_CHECKING:
+    from hookline.coordination import Coordinator
+    from hookline.session import Session
+
+_logger = logging.getLogger(__name__)
+
+
+class RecentMeans(SessionRunHook):
+    """Keeps the values that metrics had in the last steps, and has their means.
+
+    The values lie in a ring on the device, 4 bytes for each metric and step, and each step writes its own; a mean is
+    computed where somebody asks for it. As a hook it puts the ring into checkpoints, so that the means go on exactly
+    after a restart or a recovery. A checkpoint without it, or with another, is no error: the means begin anew, and the
+    log says so. Runs `set_state`, `get_state` and `after_create_session`.
+
+    Args:
+        metrics: Tensors by name. Those that are no single number are left out.
+        steps: Over how many steps, at least 1.
+
+    Attributes:
+        means: The means by name, `mean/` before it; over all steps so far where these are fewer.
+        moved: The update that a step makes.
+    """
+
+    def __init__(self, metrics: Mapping[str, Tensor], steps: int) -> None:
+        scalars = {name: tensor for name, tensor in metrics.items() if specs.open_shape(tensor.spec) == ()}
+        if not scalars:
+            raise ValueError("Loop: mean_over averages metrics, and the step returns none that is one number.")
+        self._names, self._steps = list(scalars), steps
+        empty = {"values": np.zeros((steps, len(scalars)), np.float32), "count": np.zeros((), np.int32)}
+        local = [GraphKeys.LOCAL_VARIABLES]
+        self._ring = Variable(empty, name="recent", trainable=False, collections=local)
+        # From the ring as it was, and not from the update: whoever looks at a mean alone writes nothing.
+        pushed = op(_pushed, name="recent/pushed")(self._ring, list(scalars.values()))
+        self.moved: Operation = self._ring.assign(pushed).op
+        found = op(_means, name="recent/means")(pushed)
+        self.means: dict[str, Tensor] = {f"mean/{name}": found[place] for place, name in enumerate(scalars)}
+        self._session: Session | None = None
+        self._restored: Any = None
+
+    def get_state(self) -> dict[str, Any] | None:
+        """Returns the ring, for a checkpoint."""
+        if self._session is None:
+            return None
+        ring = self._session.snapshot([self._ring])[self._ring.op.name]
+        return {
+            "names": self._names,
+            "values": np.asarray(placement.here(ring["values"])),
+            "count": int(placement.here(ring["count"])),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Takes the ring of a checkpoint."""
+        self._restored = state
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Goes on with what a checkpoint had, if that is of the same metrics and as many steps."""
+        self._session, state, self._restored = session, self._restored, None
+        if not session.origin.startswith("restored"):
+            return
+        if state is None or state["names"] != self._names or len(state["values"]) != self._steps:
+            if peers.speaks():
+                _logger.info(
+                    "Loop: the means over the last %d steps begin anew, for the checkpoint has none of these metrics "
+                    "over as many.",
+                    self._steps,
+                )
+            return
+        ring = {"values": jnp.asarray(state["values"]), "count": jnp.asarray(state["count"], jnp.int32)}
+        session.lowlevel.load({self._ring.op.name: ring})
+
+
+def _pushed(ring: Any, metrics: list[Any]) -> Any:
+    values, count = ring["values"], ring["count"]
+    row = jnp.stack([jnp.asarray(metric, jnp.float32) for metric in metrics])
+    return {"values": values.at[count % len(values)].set(row), "count": count + 1}
+
+
+def _means(ring: Any) -> Any:
+    values, count = ring["values"], ring["count"]
+    filled = jnp.arange(len(values)) < count
+    return jnp.where(filled[:, None], values, 0).sum(axis=0) / jnp.minimum(count, len(values))

@@ -1,0 +1,249 @@
+"""WarmStart: a new training of a loop that begins with values of another one."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+from hookline import arguments
+from hookline.checkpoint import fitting, layout, load_variable, reading
+from hookline.checkpoint import leaves as paths
+from hookline.checkpoint.manifest import Leaf, Manifest
+from hookline.coordination import peers
+from hookline.errors import InvalidArgumentError, NotFoundError
+from hookline.graph import Variable, get_global_step
+from hookline.loop.counter import counter_in
+from hookline.loop.optimizer_state import of_optimizer
+from hookline.loop.saved import below, check_step, checkpoint_of, root_of
+from hookline.session import Session
+
+_logger = logging.getLogger(__name__)
+
+_WHO = "WarmStart"
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmStart:
+    """Says what a new training takes over from a checkpoint of another one: `loop.run(logdir, warm_start=...)`.
+
+    It is taken by name, where shape and dtype are the same, and nothing is cast. All else begins as the state that the
+    loop was given. The log names what is taken, what begins anew, and what is left in the checkpoint; a warning names
+    what has another shape or dtype. A training that goes on from a checkpoint of its own takes nothing.
+
+    By default the optimizer begins anew, and so do the step counter of the state and the global step: `slots=True`
+    takes these too, for a model that was changed in the middle of its training. The slots of what is new are zero then
+    while Adam's count is not, so that its first steps are larger. Positions in the data and states of hooks stay where
+    they are.
+
+    Args:
+        path: A checkpoint, or the directory of a training.
+        names: From names in the checkpoint to names in the state: of arrays, or of parts, as `train.list_variables`
+            shows them, without the `state/` in front. "/" means all. Of two that cover an array the longer one counts.
+            By default all that has the same name, `{"/": "/"}`.
+        slots: Whether the slots and counts of the optimizer, and the steps, are taken as well.
+        step: Which checkpoint of a directory: "latest", "best" or a global step.
+
+    Raises:
+        TypeError: An argument of another kind.
+        ValueError: An unknown `step`. From the session that it is for: there is nothing of a name in `names`, in the
+            checkpoint or in the state; or nothing at all can be taken. It names the arrays.
+        NotFoundError: From that session: there is no such checkpoint.
+
+    Example:
+        >>> import hookline as hl, jax.numpy as jnp, numpy as np, tempfile
+        >>> def train_step(state, batch):
+        ...     return jax.tree.map(lambda leaf: leaf + 1, state), {}
+        >>> def loop(state):
+        ...     return hl.train.Loop(train_step, state, hl.data.arrays(np.ones(4), batch_size=1))
+        >>> with tempfile.TemporaryDirectory() as logs:
+        ...     _ = loop({"body": jnp.zeros(2), "head": jnp.zeros(3)}).run(logs + "/a", last_step=4)
+        ...     state = {"encoder": jnp.zeros(2), "head": jnp.zeros(5)}
+        ...     warm = hl.train.WarmStart(logs + "/a", {"body": "encoder"})
+        ...     print(loop(state).run(logs + "/b", last_step=1, warm_start=warm))
+        {'encoder': Array([5., 5.], dtype=float32), 'head': Array([1., 1., 1., 1., 1.], dtype=float32)}
+
+    References:
+        `tf.estimator.WarmStartSettings`. Differences: names and not regular expressions; it takes what fits.
+    """
+
+    path: str
+    names: Mapping[str, str] = dataclasses.field(default_factory=lambda: {"/": "/"})
+    slots: bool = False
+    step: int | str = "latest"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", arguments.path(_WHO, "path", self.path))
+        arguments.mapping(_WHO, "names", self.names)
+        if not self.names or not all(isinstance(name, str) for pair in self.names.items() for name in pair):
+            raise TypeError(f"{_WHO} requires names as `names`, from the checkpoint to the state, got {self.names!r}.")
+        if not isinstance(self.slots, bool):
+            raise TypeError(f"{_WHO} requires True or False as slots, got {self.slots!r}.")
+        check_step(_WHO, self.step)
+
+
+def settings_of(given: Any) -> WarmStart | None:
+    """Returns what the argument `warm_start` of a loop means."""
+    if given is None or isinstance(given, WarmStart):
+        return given
+    return WarmStart(arguments.path("Loop", "warm_start", given))
+
+
+def begin(warm: WarmStart, session: Session, state: Variable) -> None:
+    """Has the state of a new session begin with what fits of the checkpoint; it raises what `WarmStart` says."""
+    path = checkpoint_of(_WHO, warm.path, warm.step)
+    manifest = layout.read_manifest(path)[1]
+    there = below(manifest, root_of(manifest))
+    found = _chosen(warm, path, there, state.spec)
+    pairs = paths.with_paths(state.spec)[0]
+    places = dict(zip((name for name, _ in pairs), state.places or [None] * len(pairs), strict=True))
+
+    def choose(manifest: Manifest) -> dict[str, fitting.Match]:
+        taken = _chosen(warm, path, below(manifest, root_of(manifest)), state.spec).taken
+        return {name: fitting.Match((leaf,), jax.tree.structure(0)) for name, leaf in taken.items()}
+
+    read = reading.read(
+        path,
+        choose,
+        shardings={name: [places[name]] for name in found.taken},
+    )
+    replace(session, state, read)
+    step = get_global_step(session.graph)
+    if warm.slots and step is not None and step.op.name in manifest.variables:
+        session.load({step.op.name: load_variable(path, step.op.name)})
+    session.origin = f"begun with values of {path}"
+    _tell(path, found, there, [name for name, _ in pairs])
+
+
+def replace(session: Session, variable: Variable, new: Mapping[str, Any]) -> None:
+    """Sets some leaves of a variable, by path, to arrays that the caller gives away."""
+    pairs, structure = paths.with_paths(session.lowlevel.handed_over(variable))
+    leaves = [new.get(path, leaf) for path, leaf in pairs]
+    session.lowlevel.load({variable.op.name: structure.unflatten(leaves)}, owned=True)
+
+
+class _Found(NamedTuple):
+    """What becomes of the leaves of a state: by path."""
+
+    taken: dict[str, Leaf]
+    unlike: dict[str, str]
+    slots: list[str]
+    new: list[str]
+
+
+def _chosen(warm: WarmStart, path: str, there: Mapping[str, Leaf], spec: Any) -> _Found:
+    rules = {ours.strip("/"): theirs.strip("/") for theirs, ours in warm.names.items()}
+    pairs = paths.with_paths(spec)[0]
+    here = [name for name, _ in pairs]
+    for ours, theirs in rules.items():
+        for name, known, where in ((ours, here, "the state"), (theirs, there, f"checkpoint '{path}'")):
+            if not any(_covers(name, leaf) for leaf in known):
+                raise ValueError(
+                    f"{_WHO}: names has {name!r}, and {where} has nothing of that name. It has: {_shown(known)}."
+                )
+    counter = counter_in(spec)
+    found = _Found({}, {}, [], [])
+    for (name, leaf), is_slot in zip(pairs, of_optimizer(spec), strict=True):
+        ours = max((rule for rule in rules if _covers(rule, name)), key=len, default=None)
+        saved = None if ours is None else there.get(_joined(rules[ours], name[len(ours) :].strip("/")))
+        if not warm.slots and (is_slot or (counter is not None and name == counter.path)):
+            found.slots.append(name)
+        elif saved is None:
+            found.new.append(name)
+        elif (saved.shape, saved.dtype) != (leaf.shape, str(leaf.dtype)):
+            found.unlike[name] = f"{name} is {_form(saved)} there and {_form(leaf)} here"
+        else:
+            found.taken[name] = saved
+    if not found.taken:
+        lines = [*found.unlike.values(), *(f"{name} is not there, or not among `names`" for name in found.new)]
+        lines += [f"{name} is of the optimizer or counts steps, and slots=True takes it" for name in found.slots]
+        raise ValueError(
+            f"{_WHO}: nothing of checkpoint '{path}' fits the state.\n  "
+            + "\n  ".join(lines)
+            + f"\nThe checkpoint has: {_shown(there)}. `names` says what is called otherwise here."
+        )
+    return found
+
+
+def _tell(path: str, found: _Found, there: Mapping[str, Leaf], here: Collection[str]) -> None:
+    if not peers.speaks():
+        return
+    taken = {leaf.name for leaf in found.taken.values()}
+    left = [name for name, leaf in there.items() if leaf.name not in taken]
+    _logger.info(
+        "Warm start from '%s'. Taken: %s. Begin anew: %s. Left in the checkpoint: %s.",
+        path,
+        summed_up(found.taken, here),
+        "; ".join(
+            text
+            for text in (
+                summed_up([*found.new, *found.unlike], here),
+                f"{summed_up(found.slots, here)} (slots=True takes such)" if found.slots else "",
+            )
+            if text
+        )
+        or "nothing",
+        summed_up(left, there) or "nothing",
+    )
+    if found.unlike:
+        _logger.warning("Warm start from '%s': %s. So they begin anew.", path, "; ".join(found.unlike.values()))
+
+
+def summed_up(chosen: Iterable[str], among: Collection[str]) -> str:
+    """Returns names as text, with a part all of which is chosen as one.
+
+    Example:
+        >>> summed_up(["a/b", "a/c", "d/e"], ["a/b", "a/c", "d/e", "d/f"])
+        'a (2 arrays), d/e'
+    """
+    wanted = set(chosen)
+
+    def parts(prefix: str, names: list[str]) -> Iterator[str]:
+        inside = [name for name in names if name in wanted]
+        if prefix and len(inside) == len(names):
+            yield names[0] if len(names) == 1 else f"{prefix} ({len(names)} arrays)"
+        elif inside:
+            below: dict[str, list[str]] = {}
+            for name in names:
+                below.setdefault(_joined(prefix, name[len(prefix) :].strip("/").partition("/")[0]), []).append(name)
+            for longer, some in below.items():
+                yield from parts(longer, some)
+
+    return ", ".join(parts("", list(among)))
+
+
+@contextlib.contextmanager
+def advising(logdir: str | None) -> Iterator[None]:
+    """Has the error of a checkpoint that does not fit the loop say what a loop can do about it."""
+    try:
+        yield
+    except (NotFoundError, InvalidArgumentError) as error:
+        if not error.message.endswith(fitting.ADVICE):
+            raise
+        raise type(error)(
+            None,
+            None,
+            error.message.removesuffix(fitting.ADVICE)
+            + f"Begin a new training with what fits, in another directory: run(another, warm_start={logdir!r}); "
+            f"train.WarmStart has more to say of it.",
+        ) from None
+
+
+def _covers(part: str, name: str) -> bool:
+    return not part or name == part or name.startswith(f"{part}/")
+
+
+def _joined(part: str, rest: str) -> str:
+    return f"{part}/{rest}" if part and rest else part or rest
+
+
+def _form(leaf: Any) -> str:
+    return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+
+
+def _shown(names: Iterable[str]) -> str:
+    return ", ".join(names) or "nothing"

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import hookline as hl
+from hookline.train import WarmStart
+
+X = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
+OPTIMIZER = optax.adam(1e-2)
+
+
+def state(**params):
+    """A state of parts of these sizes, all of ones, with its optimizer."""
+    params = {name: {"w": jnp.ones(size)} for name, size in params.items()}
+    return {"params": params, "opt": OPTIMIZER.init(params), "step": jnp.zeros((), int)}
+
+
+def train_step(state, batch):
+    loss, slope = jax.value_and_grad(
+        lambda params: sum(jnp.mean((leaf - batch.mean()) ** 2) for leaf in jax.tree.leaves(params))
+    )(state["params"])
+    updates, opt = OPTIMIZER.update(slope, state["opt"])
+    return {"params": optax.apply_updates(state["params"], updates), "opt": opt, "step": state["step"] + 1}, loss
+
+
+def loop(begin, **more):
+    return hl.train.Loop(train_step, begin, hl.data.arrays(X, batch_size=8, epochs=None), **more)
+
+
+def train(begin, logdir, last_step=2, **more):
+    return loop(begin).run(logdir and str(logdir), last_step=last_step, progress=False, **more)
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory):
+    logdir = tmp_path_factory.mktemp("old") / "run"
+    return str(logdir), train(state(body=3, head=2), logdir, 3)
+
+
+def log_of(caplog, level=logging.INFO):
+    return [r.getMessage() for r in caplog.records if r.levelno == level and "Warm start" in r.getMessage()]
+
+
+def test_what_fits_is_taken_the_rest_begins_anew_and_the_log_names_all(old, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "hookline")
+    logdir, trained = old
+    found = train(state(body=3, head=5, neck=2), tmp_path, 1, warm_start=logdir)
+    alone = train(state(body=3, head=5, neck=2), None, 1)
+    assert np.allclose(found["params"]["body"]["w"], trained["params"]["body"]["w"], atol=0.011), "one step on"
+    assert np.array_equal(found["params"]["head"]["w"], alone["params"]["head"]["w"])
+    assert (int(found["step"]), int(found["opt"][0].count)) == (1, 1), "the optimizer and the steps begin anew"
+    assert log_of(caplog) == [
+        f"Warm start from '{logdir}/model.ckpt-3'. Taken: params/body/w. Begin anew: params/head/w, params/neck/w; opt "
+        f"(7 arrays), step (slots=True takes such). Left in the checkpoint: opt (5 arrays), params/head/w, step."
+    ]
+    assert log_of(caplog, logging.WARNING) == [
+        f"Warm start from '{logdir}/model.ckpt-3': params/head/w is float32[2] there and float32[5] here. So they "
+        f"begin anew."
+    ]
+
+
+def test_a_training_goes_on_from_its_own_checkpoint_and_takes_nothing(old, tmp_path, caplog):
+    first = train(state(body=3, head=2), tmp_path, 2)
+    caplog.set_level(logging.INFO, "hookline")
+    found = train(state(body=3, head=2), tmp_path, 2, warm_start="no/such/run")
+    assert jax.tree.all(jax.tree.map(np.array_equal, first, found))
+    assert log_of(caplog) == []
+
+
+def test_a_part_may_be_called_otherwise(old, tmp_path):
+    logdir, trained = old
+    warm = WarmStart(logdir, {"params/body": "params/encoder/", "/": "/"})
+    begun = {}
+
+    class Look(hl.train.SessionRunHook):
+        def after_create_session(self, session, coord):
+            begun.update(session.snapshot()["state"])
+
+    train(state(encoder=3, head=2), tmp_path, 1, warm_start=warm, hooks=[Look()])
+    assert np.array_equal(begun["params"]["encoder"]["w"], trained["params"]["body"]["w"])
+    assert np.array_equal(begun["params"]["head"]["w"], trained["params"]["head"]["w"])
+
+
+def test_with_slots_a_changed_model_goes_on_where_the_old_one_was(old, tmp_path):
+    logdir, trained = old
+    found = train(state(body=3, head=2, neck=1), tmp_path / "a", 4, warm_start=WarmStart(logdir, slots=True))
+    by_hand = train_step(trained, X[:8])[0]
+    assert (int(found["step"]), int(found["opt"][0].count)) == (4, 4)
+    assert hl.train.latest_checkpoint(str(tmp_path / "a")).endswith("-4")
+    for one, other in ((found["opt"][0].mu, by_hand["opt"][0].mu), (found["params"], by_hand["params"])):
+        assert np.allclose(one["body"]["w"], other["body"]["w"], rtol=1e-5)
+
+
+def test_it_takes_the_step_that_is_asked_for(tmp_path):
+    train(state(body=3), tmp_path / "a", 4, save_checkpoint_steps=2)
+    early = hl.train.load(str(tmp_path / "a"), state(body=3), step=2)
+    averages = loop(state(body=3), ema=0.0)
+    averages.run(None, 1, progress=False, warm_start=WarmStart(str(tmp_path / "a"), step=2))
+    assert np.allclose(averages.result["params"]["body"]["w"], early["params"]["body"]["w"], atol=0.0101)
+    with pytest.raises(hl.errors.NotFoundError, match="has no checkpoint of step 3. There are those of"):
+        train(state(body=3), None, 1, warm_start=WarmStart(str(tmp_path / "a"), step=3))
+
+
+def test_a_graphs_training_lends_its_variables_by_name(tmp_path):
+    with hl.Graph().as_default(), hl.Session() as session:
+        hl.Variable(np.full(3, 7.0, "float32"), name="params/body/w")
+        session.run(hl.global_variables_initializer())
+        path = hl.train.Saver().save(session, str(tmp_path / "model.ckpt"), 1)
+    found = train(state(body=3), None, 1, warm_start=path)
+    assert np.allclose(found["params"]["body"]["w"], 7.0, atol=0.0101)
+
+
+def test_an_own_checkpoint_that_does_not_fit_names_each_array_and_what_to_do(old):
+    logdir, _ = old
+    with pytest.raises(hl.errors.NotFoundError) as error:
+        train(state(body=3, head=5, neck=2), logdir, 4)
+    text = str(error.value)
+    assert "missing in the checkpoint: state/params/neck/w" in text
+    assert "different: state/params/head/w has shape (2,) in the checkpoint, (5,) in the graph" in text
+    assert text.endswith(
+        f"Begin a new training with what fits, in another directory: run(another, warm_start={logdir!r}); "
+        f"train.WarmStart has more to say of it."
+    )
+    with pytest.raises(hl.errors.InvalidArgumentError, match="Begin a new training with what fits"):
+        train(state(body=3, head=5), logdir, 4)
+
+
+def test_what_is_wrong_is_said_with_the_names_of_arrays(old, tmp_path):
+    logdir, _ = old
+    with pytest.raises(ValueError, match=r"names has 'params/bodi', and the state has nothing .* params/body/w"):
+        train(state(body=3), None, warm_start=WarmStart(logdir, {"params/body": "params/bodi"}))
+    with pytest.raises(
+        ValueError, match=r"names has 'bodi', and checkpoint '.*' has nothing of that name. It has: opt"
+    ):
+        train(state(body=3), None, warm_start=WarmStart(logdir, {"bodi": "params/body"}))
+    with pytest.raises(ValueError, match="nothing of checkpoint") as error:
+        train(state(body=9, tail=1), None, warm_start=logdir)
+    assert "params/body/w is float32[3] there and float32[9] here" in str(error.value)
+    assert "params/tail/w is not there, or not among `names`" in str(error.value)
+    assert "step is of the optimizer or counts steps, and slots=True takes it" in str(error.value)
+    with pytest.raises(hl.errors.NotFoundError):
+        train(state(body=3), None, warm_start=str(tmp_path / "none"))
+    for arguments in (
+        {"path": 3},
+        {"path": "a", "names": ["b"]},
+        {"path": "a", "names": {}},
+        {"path": "a", "slots": 1},
+    ):
+        with pytest.raises(TypeError, match="WarmStart"):
+            WarmStart(**arguments)
+    with pytest.raises(ValueError, match="'latest', 'best' or a global step as step, got 'newest'"):
+        WarmStart(logdir, step="newest")
+    with pytest.raises(TypeError, match="warm_start"):
+        train(state(body=3), None, warm_start=True)
+
+
+def test_the_init_fn_of_a_scaffold_comes_before(old):
+    logdir, _ = old
+    called = []
+    scaffold = hl.train.Scaffold(init_fn=lambda scaffold, session: called.append(session.global_step))
+    train(state(body=3, head=2), None, 1, warm_start=logdir, scaffold=scaffold)
+    assert called == [0]
