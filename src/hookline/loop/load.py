@@ -14,7 +14,8 @@ from hookline.checkpoint import leaves as paths
 from hookline.checkpoint.manifest import Entry, Leaf, Manifest
 from hookline.errors import NotFoundError
 from hookline.graph import spec as specs
-from hookline.loop.forms import NnxObjects, Tree, are_nnx, is_number
+from hookline.loop.forms import NnxObjects, Tree
+from hookline.loop.kinds import are_nnx, is_number
 from hookline.loop.loop import STATE
 
 _ADVICE = (
@@ -72,8 +73,7 @@ def load(path: str, like: Any = None, *, step: int | str = "latest", prefix: str
     form = NnxObjects(like) if are_nnx(like) else Tree(_with_numbers(like, manifest, root))
     places = {root: _places(form.values, sharding)}
     found = reading.read(path, lambda manifest: {root: _match(path, manifest, root, form.values)}, shardings=places)
-    made = form.arguments(found[root])
-    return made if isinstance(form, NnxObjects) and isinstance(like, tuple) else made[0]
+    return form.whole(found[root])
 
 
 def _checkpoint(path: str, step: int | str) -> str:

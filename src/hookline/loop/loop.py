@@ -43,6 +43,7 @@ from hookline.hooks import (
 )
 from hookline.hooks.when import bare
 from hookline.loop.batches import BATCHES, batches_of, check_batches, first_spec
+from hookline.loop.call import required
 from hookline.loop.counter import CounterHook, counter_in
 from hookline.loop.forms import form_of, is_function
 from hookline.loop.metrics import ALONE
@@ -133,10 +134,13 @@ class Loop:
         batch_sharding: Any = None,
         last_batch: LastBatch = "keep",
         steps_per_run: int = 1,
+        reset_metrics_steps: int | None = 100,
     ) -> None:
         self.steps_per_run = arguments.whole("Loop", "steps_per_run", steps_per_run, at_least=1)
-        self.form = form_of(state)
-        self._step = Step("Loop", train_step, self.form)
+        if reset_metrics_steps is not None:
+            arguments.whole("Loop", "reset_metrics_steps", reset_metrics_steps, at_least=1)
+        self.form = form_of(state, required("Loop", train_step))
+        self._step = Step("Loop", train_step, self.form, reset_metrics_steps)
         if seed is not None:
             arguments.whole("Loop", "seed", seed)
         self.graph = batches.graph if isinstance(batches, Tensor) else Graph()
@@ -181,6 +185,7 @@ class Loop:
             whole = [place or self.graph.home for place in shardings]
             places = jax.tree.structure(self.form.values).unflatten(whole)
             self._say_whole(shardings)
+        self._say_call()
         self._say_numbers()
         self._say_devices(places)
         self.state = Variable(self.form.start, name=STATE, trainable=False, sharding=places)
@@ -190,13 +195,27 @@ class Loop:
             step = create_global_step()
             if found is not None:
                 step.initialize_from(op(lambda value: value.astype(step.dtype))(found.of(self.state.initial_value)))
-        key = [random_key(seed)] if self._step.takes_key else []
-        after = op(self._step).node(self.state, batch, *key)
+        more: list[Any] = [step] if self._step.takes_step else []
+        more += [random_key(seed)] if self._step.takes_key else []
+        after = op(self._step).node(self.state, batch, *more)
         self.train_op = group(self.state.assign(after[0]), step.assign_add(1), name="train_op")
         self.metrics: dict[str, Tensor] = {name: after[1][name] for name in metrics}
         self._counter = None if found is None else CounterHook(found.of(after[0]), found.path)
+        self._numbers = {name: self.metrics[name] for name, spec in metrics.items() if not spec.shape}
+        # A confusion matrix of four classes is read in a line; of more, in a histogram or by a hook.
+        self._short = {name: self.metrics[name] for name, spec in metrics.items() if spec.size <= 16}
         for name, metric in self.metrics.items():
-            summary.scalar(name, metric)
+            (summary.scalar if name in self._numbers else summary.histogram)(name, metric)
+
+    def _say_call(self) -> None:
+        if told := self._step.told:
+            _logger.info("Loop: %s.", told)
+        if left_out := self._step.left_out:
+            _logger.warning(
+                "Loop: %s: among the metrics there are no numbers, which are left out: %s.",
+                self._step.name,
+                "; ".join(f"{name!r} {reason}" for name, reason in left_out.items()),
+            )
 
     def _say_numbers(self) -> None:
         if self.form.recompiling:
@@ -291,13 +310,13 @@ class Loop:
         )
         own: list[Any] = []
         if progress and not any(isinstance(bare(hook), ProgressHook) for hook in hooks):
-            own.append(ProgressHook(self.metrics, file=sys.stderr))
+            own.append(ProgressHook(self._numbers, file=sys.stderr))
         if last_step is not None:
             own.append(StopAtStepHook(last_step=last_step))
         if watch is not None:
             own += self._watching(watch, on_nan)
-        if log_steps is not None and self.metrics:
-            own.append(_MetricsLog(self.metrics, spaced(log_steps), in_rows=log_steps < steps_per_run))
+        if log_steps is not None and self._short:
+            own.append(_MetricsLog(self._short, spaced(log_steps), in_rows=log_steps < steps_per_run))
         if self._counter is not None:
             own.append(self._counter)
         if logdir is None and not keywords.get("summary_dir"):
