@@ -128,9 +128,7 @@ class Evaluate(SessionRunHook):
                 f"are: {', '.join(names) or 'none'}."
             )
         if self._keep_best is not None and self._evaluation.shapes.get(self._keep_best):
-            raise ValueError(
-                f"Evaluate cannot keep what is best by {self._keep_best!r}, which is an array: give a mean."
-            )
+            raise ValueError(f"Evaluate cannot keep what is best by {self._keep_best!r}: it is an array. Give a mean.")
         directory = self._output_dir or self._evaluation.beside(self.name)
         self._writer = FileWriterCache.get(directory) if directory else None
 

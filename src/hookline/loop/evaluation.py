@@ -210,7 +210,7 @@ class Evaluation:
         else:
             self._count = placeholder("int32", [], name="count")
             found = op(evaluate.in_loop(self._most))(loop.state, batch, self._count, *self._fed_carried)
-        self._left = [found["carried"][number] for number in range(len(self._carried))]
+        self._left = [found["carried"][number] for number in range(len(self._carried[1:]))]
         self.shapes = {name: spec.shape for name, spec in metrics.items()}
         return {name: found["told"][name] for name in metrics}
 

@@ -31,14 +31,11 @@ from hookline.graph import (
 from hookline.graph import spec as specs
 from hookline.graph.nodes import Source
 from hookline.hooks import (
-    Firing,
-    LoggingTensorHook,
     NanTensorHook,
     ProgressHook,
     SessionRunHook,
     StepCounterHook,
     StopAtStepHook,
-    Trigger,
     spaced,
 )
 from hookline.hooks.when import bare
@@ -47,6 +44,7 @@ from hookline.loop.call import required
 from hookline.loop.counter import CounterHook, counter_in
 from hookline.loop.forms import form_of, is_function
 from hookline.loop.metrics import ALONE
+from hookline.loop.metrics_log import MetricsLog
 from hookline.loop.step import Step
 from hookline.monitored import MonitoredSession, MonitoredTrainingSession
 from hookline.monitored.callbacks import checked_hooks
@@ -316,7 +314,7 @@ class Loop:
         if watch is not None:
             own += self._watching(watch, on_nan)
         if log_steps is not None and self._short:
-            own.append(_MetricsLog(self._short, spaced(log_steps), in_rows=log_steps < steps_per_run))
+            own.append(MetricsLog(self._short, spaced(log_steps), in_rows=log_steps < steps_per_run))
         if self._counter is not None:
             own.append(self._counter)
         if logdir is None and not keywords.get("summary_dir"):
@@ -338,9 +336,10 @@ class Loop:
                 f"Loop: there is no metric {watch!r} to watch for NaN. There are: {', '.join(self.metrics) or 'none'}."
             )
         if self.metrics:
+            like = [name for name in self.metrics if name.endswith("loss")]
             _logger.warning(
                 "Loop: no metric is called 'loss', so nothing is watched for NaN. Name one of them, watch=%r, or None.",
-                next(iter(self.metrics)),
+                [*like, *self.metrics][0],
             )
         return []
 
@@ -386,64 +385,6 @@ class _Finish(SessionRunHook):
 
     def end(self, session: Session) -> None:
         self._loop.finish(session, self._last_step)
-
-
-class _MetricsLog(LoggingTensorHook):
-    """Logs metrics with the step after the run, on the runs that summaries are written of.
-
-    Where a run holds more steps than are between two lines, it logs those of a run together (`in_rows`).
-    """
-
-    def __init__(self, metrics: dict[str, Tensor], trigger: Trigger, *, in_rows: bool) -> None:
-        super().__init__(metrics, trigger=_EachRun(trigger) if in_rows else trigger)
-        self._points, self.stacked = trigger, in_rows
-        self._writes_own_lines = True  # Before a line of the base class stands the step, and nothing else.
-
-    def on_trigger(self, firing: Firing) -> None:
-        last = firing.global_step
-        assert last is not None, "a loop has one"
-        if not self.stacked:
-            self._step = last
-            super().on_trigger(firing)
-            return
-        count, found = len(jax.tree.leaves(firing.values)[0]), []
-        for row, step in enumerate(range(last - count + 1, last + 1)):
-            if self._points.should_trigger_for_step(step):
-                found.append((row, step, self._points.update_last_triggered_step(step)[0]))
-        # They come at once; each has its share of the time since the line before.
-        secs = [elapsed for *_, elapsed in found if elapsed is not None]
-        share = sum(secs) / len(secs) if secs else None
-        for row, self._step, elapsed in found:
-            values = jax.tree.map(lambda leaf, row=row: leaf[row], firing.values)
-            self._log(values, None if elapsed is None else share)
-
-    def format_line(self, values: dict[str, Any], elapsed_secs: float | None) -> str:
-        return f"step {self._step}: {super().format_line(values, elapsed_secs)}"
-
-
-class _EachRun(Trigger):
-    """Fires on each run, and keeps the phase of a trigger that its hook asks itself."""
-
-    def __init__(self, points: Trigger) -> None:
-        self._points = points
-
-    def next_step(self, after: int) -> int:
-        return after + 1
-
-    def should_trigger_for_step(self, step: int) -> bool:
-        return True
-
-    def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        return None, None
-
-    def start(self, step: int) -> None:
-        self._points.start(step)
-
-    def get_state(self) -> dict[str, Any]:
-        return self._points.get_state()
-
-    def set_state(self, state: Any) -> None:
-        self._points.set_state(state)
 
 
 def loop_of(graph: Graph) -> Loop | None:

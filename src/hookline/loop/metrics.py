@@ -129,7 +129,7 @@ def _reason(value: Any) -> str | None:
         return f"is {value!r}{', which is text' if value is not None else ''}; give a number for it"
     if not isinstance(value, jax.Array | np.ndarray | np.generic | bool | int | float | complex):
         return f"is a {type(value).__name__}, {value!r}; give numbers of it"
-    dtype = jnp.result_type(value) if not hasattr(value, "dtype") else value.dtype
+    dtype = getattr(value, "dtype", None) or jnp.result_type(value)
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         return f"is of dtype {dtype}; jax.random.key_data gives its numbers"
     if jnp.issubdtype(dtype, jnp.complexfloating):

@@ -54,8 +54,9 @@ class Step:
 
     @property
     def told(self) -> str:
-        """How it is called, in words; nothing where that is plain."""
-        return "" if len(self._form.parts) == 1 and self._call.is_plain else str(self._call)
+        """How it is called, in words, where something is spread by its place."""
+        by_place = isinstance(self._form, Tree) and any(isinstance(key, int) for key in self._form.parts.values())
+        return str(self._call) if by_place or not self._call.is_plain else ""
 
     @property
     def takes_step(self) -> bool:

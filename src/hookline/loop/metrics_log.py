@@ -1,0 +1,71 @@
+"""The line of metrics in the log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from hookline.graph import Tensor
+from hookline.hooks import Firing, LoggingTensorHook, Trigger
+
+
+class MetricsLog(LoggingTensorHook):
+    """Logs metrics with the step after the run, on the runs that summaries are written of.
+
+    Where a run holds more steps than are between two lines, it logs those of a run together (`in_rows`).
+    """
+
+    def __init__(self, metrics: dict[str, Tensor], trigger: Trigger, *, in_rows: bool) -> None:
+        super().__init__(metrics, trigger=_EachRun(trigger) if in_rows else trigger)
+        self._points, self.stacked = trigger, in_rows
+        self._writes_own_lines = True  # Before a line of the base class stands the step, and nothing else.
+
+    def on_trigger(self, firing: Firing) -> None:
+        """Logs the values, or those of several steps."""
+        last = firing.global_step
+        assert last is not None, "a loop has one"
+        if not self.stacked:
+            self._step = last
+            super().on_trigger(firing)
+            return
+        count, found = len(jax.tree.leaves(firing.values)[0]), []
+        for row, step in enumerate(range(last - count + 1, last + 1)):
+            if self._points.should_trigger_for_step(step):
+                found.append((row, step, self._points.update_last_triggered_step(step)[0]))
+        # They come at once; each has its share of the time since the line before.
+        secs = [elapsed for *_, elapsed in found if elapsed is not None]
+        share = sum(secs) / len(secs) if secs else None
+        for row, self._step, elapsed in found:
+            values = jax.tree.map(lambda leaf, row=row: leaf[row], firing.values)
+            self._log(values, None if elapsed is None else share)
+
+    def format_line(self, values: dict[str, Any], elapsed_secs: float | None) -> str:
+        """Returns the step and the values, in one line."""
+        line = super().format_line(values, elapsed_secs)
+        return f"step {self._step}: {' '.join(line.split())}"  # An array may come in several lines.
+
+
+class _EachRun(Trigger):
+    """Fires on each run, and keeps the phase of a trigger that its hook asks itself."""
+
+    def __init__(self, points: Trigger) -> None:
+        self._points = points
+
+    def next_step(self, after: int) -> int:
+        return after + 1
+
+    def should_trigger_for_step(self, step: int) -> bool:
+        return True
+
+    def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
+        return None, None
+
+    def start(self, step: int) -> None:
+        self._points.start(step)
+
+    def get_state(self) -> dict[str, Any]:
+        return self._points.get_state()
+
+    def set_state(self, state: Any) -> None:
+        self._points.set_state(state)
