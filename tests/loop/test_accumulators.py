@@ -1,4 +1,4 @@
-"""Metrics of NNX that a step updates in the state: read where they are due, begun anew, in evaluations and checkpoints."""
+"""Metrics of NNX in the state: read where they are due, begun anew, in evaluations and checkpoints."""
 
 from __future__ import annotations
 

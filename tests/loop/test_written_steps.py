@@ -1,4 +1,4 @@
-"""Metrics that are arrays, tuples or none at all, and a state in parts: what a loop makes of what steps take and return."""
+"""What steps take and return: metrics that are arrays, tuples or none at all, and a state in parts."""
 
 from __future__ import annotations
 

@@ -28,10 +28,11 @@ _logger = logging.getLogger(__name__)
 class Evaluate(SessionRunHook):
     """Evaluates on other data at a cadence: the mean of each metric, weighted by the size of the batches.
 
-    With `train.Loop`, `eval_step(state, batch)` returns metrics, as a train step does, and is compiled likewise. Of NNX
-    objects it gets as many as it requires, the first ones: `eval_step(model, batch)`. They are copies, so
-    `model.eval()` in it does nothing to the training. With a graph, tensors and feeds stand in the place of the
-    function and its batches.
+    With `train.Loop`, `eval_step(state, batch)` returns metrics, as a train step does, and is compiled likewise. Of a
+    state in parts it gets those that its parameters name as the parameters of the train step do, or as many as it
+    requires, the first ones: `eval_step(model, batch)`. NNX objects are copies, so `model.eval()` in it does nothing to
+    the training. Metrics of NNX among them begin empty and take in batch after batch: they are no means of means. With
+    a graph, tensors and feeds stand in the place of the function and its batches.
 
     The means are in the log, and in a run of their own, a directory called `name` beside the training's summaries,
     under the names of the metrics: TensorBoard draws loss over loss. The best value of each metric is remembered over
@@ -56,7 +57,7 @@ class Evaluate(SessionRunHook):
             those of single ones.
 
     Attributes:
-        values: The means of the last evaluation, by name.
+        values: The means of the last evaluation, by name: floats, and of metrics that are arrays arrays of NumPy.
         step: The global step of the last evaluation; `None` before.
         best: For each metric of which it is known what is good, its best value, and the step of that.
         trigger: Says when.

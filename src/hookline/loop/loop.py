@@ -64,14 +64,21 @@ class Loop:
 
     `train_step(state, batch)` returns the new state and metrics. It becomes one operation of a graph, its state one
     variable called `state`, its batches an iterator; so checkpoints, resume, recovery, preemption, summaries and every
-    hook work on it as on any graph. One more required positional parameter gets a random key, another one in each step.
+    hook work on it as on any graph. A required parameter called `key` or `rng` (or `dropout_rng`, ...), or one more
+    after the batch, gets a random key, another one in each step.
 
     The state is any pytree: a `TrainState`, a dict, Equinox modules, the functional form of Flax NNX. Leaves that are
-    no arrays stay outside of the variable. A tuple of NNX objects is spread: `train_step(model, optimizer, batch)`
-    changes them and returns its metrics alone; when a run is over, the objects that were given hold what came of it.
+    no arrays stay outside of the variable. NNX objects are changed by the step, which returns its metrics alone; when a
+    run is over, the objects that were given hold what came of it.
 
-    The step must be traceable, jitted or not. Metrics are a dict, nested if you like, a named tuple, a dataclass, or
-    one number, which is then called `loss`; of an object with `compute()` that is taken.
+    A state of several parts is spread over parameters: a tuple over the first ones, `train_step(model, opt_state,
+    batch)`, a dict over those of its names, wherever they stand. So is a batch, `train_step(model, opt_state, x, y)`.
+    The parts come back side by side, in the order of the parameters; what stands before and after them are metrics.
+
+    The step must be traceable, jitted or not. Metrics are numbers and arrays in a dict, nested if you like, a named
+    tuple, a dataclass, or `(loss, aux)`; one number is called `loss`. Of an object with `compute()` that is taken.
+    What is no number is left out, with a warning. Metrics of NNX and `clu` in the state accumulate: see
+    `reset_metrics_steps`.
 
     Args:
         train_step: The step.
@@ -89,6 +96,9 @@ class Loop:
             `(x, y), mask = batch`.
         steps_per_run: How many steps one run makes at most, as of `MonitoredTrainingSession`. For short steps: see
             docs/loop.md.
+        reset_metrics_steps: Steps over which metrics in the state accumulate (`nnx.MultiMetric`, `nnx.Metric`, a
+            `clu.metrics.Collection`). They begin anew after steps 1, 101, 201, where the log and the summaries are due
+            by default, so that each of these shows the mean of the 100 steps before. None for never.
 
     Attributes:
         graph: The graph; one of its own unless `batches` is a tensor. What hooks fetch beside the metrics is made in
@@ -102,7 +112,7 @@ class Loop:
         result: The state when the last session was closed in order; `None` before.
 
     Raises:
-        TypeError: The step takes or returns something else, reads values, or accumulates metrics in its state.
+        TypeError: The step takes or returns something else, or reads values; a metric in the state cannot be reset.
             Or `batches` is not a source of batches, or contains text.
         ValueError: It returns a state of another structure, shape or dtype; `batches` is empty, or lies on another mesh
             than the state. Or the first batch, or the last one of `hookline.data.arrays`, cannot be split.
@@ -187,7 +197,7 @@ class Loop:
         self._say_numbers()
         self._say_devices(places)
         self.state = Variable(self.form.start, name=STATE, trainable=False, sharding=places)
-        found = counter_in(self.form.values)
+        found = counter_in(self.form.values, self.form.parts.values())
         step = get_global_step()
         if step is None:
             step = create_global_step()
