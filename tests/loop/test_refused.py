@@ -112,7 +112,10 @@ def test_what_a_step_was_given_is_said_where_it_fails():
     [
         (lambda state: {}, r"returns its new state and its metrics, but it returned a dict. Write `return state, {'"),
         (lambda state: 0.5, "it returned a float. Write"),
-        (lambda state: (0.5, {"accuracy": 1.0}), "n is gone; w is gone"),
+        (
+            lambda state: (0.5, {"accuracy": 1.0}),
+            "it returned no new state, but a float, a dict; it was given a dict. Write",
+        ),
         (lambda state: ({"w": state["w"]}, {}), "n is gone"),
         (lambda state: ({**state, "m": state["w"]}, {}), "m is new"),
         (lambda state: ({**state, "w": state["w"][:2]}, {}), r"w was float32\[3\] and is float32\[2\]"),

@@ -121,8 +121,8 @@ def test_what_is_no_number_is_left_out_leaf_by_leaf_and_told_once(caplog):
     (told,) = [line for line in caplog.messages if "left out" in line]
     assert told == (
         "Loop: step: among the metrics there are no numbers, which are left out: 'note' is 'low', which is text; give "
-        "a number for it; 'none' is None; give a number for it; 'f' is a builtin_function_or_method, <built-in "
-        "function print>; give numbers of it; 'z' is complex; take its absolute value; 'key' is of dtype key<fry>; "
+        "a number for it; 'none' is None; give a number for it; 'f' is of the class builtin_function_or_method; "
+        "give numbers of it; 'z' is complex; take its absolute value; 'key' is of dtype key<fry>; "
         "jax.random.key_data gives its numbers."
     )
 
@@ -168,6 +168,8 @@ def test_tuples_have_sensible_names(metrics, names):
         ("model slots batch", (1, 2), {"model": 0, "slots": 1}),
         ("model slots batch rng", (1, 2), {"model": 0, "slots": 1}),
         ("model slots x y", (1, 2), {"model": 0, "slots": 1}),
+        ("params slots rng batch", (1, 2, 3), {"params": 0, "slots": 1, "rng": 2}),
+        ("rng params batch", (1, 2), {"rng": 0, "params": 1}),
         ("model x y slots", {"model": 1, "slots": 2}, {"model": "model", "slots": "slots"}),
         ("rng model batch", {"model": 1, "rng": 2}, {"rng": "rng", "model": "model"}),
         ("params batch", {"params": 1}, {"params": None}),
@@ -177,6 +179,12 @@ def test_tuples_have_sensible_names(metrics, names):
 )
 def test_which_parameters_get_which_parts_of_a_state(names, state, parts):
     assert parts_for(names.split(), state) == parts
+
+
+def test_a_dict_of_which_some_names_are_parameters_is_refused():
+    match = "this state has model, but no parameter is called optstate. There are: model, opt_state, batch"
+    with pytest.raises(TypeError, match=match):
+        parts_for(["model", "opt_state", "batch"], {"model": 1, "optstate": 2})
 
 
 @pytest.mark.parametrize(
@@ -241,12 +249,22 @@ def test_a_state_in_parts_is_found_in_what_is_returned(returned, metrics):
             (A,),
             "given 2 parts of the state, model, slots, and returned a tuple of 1. Write `return model, slots, {'loss'",
         ),
+        (
+            (0.5, {}),
+            "it returned no new state, but a float, a dict; it was given a dict, a list. Write `return model, slots",
+        ),
         (0.5, "returned a float. Write `return model, slots, {'loss': loss}`"),
     ],
 )
 def test_a_wrong_order_is_told(returned, match):
     with pytest.raises(Exception, match=match):
         told_apart([A, B], ["model", "slots"], returned)
+
+
+def test_a_state_that_is_a_pair_may_come_back_as_two():
+    assert told_apart([(A, B)], ["state"], (A, B, 0.5)) == ([(A, B)], 0.5)
+    assert told_apart([(A, B)], ["state"], ((A, B), 0.5)) == ([(A, B)], 0.5)
+    assert told_apart([(A, B)], ["state"], (A, B)) == ([(A, B)], {})
 
 
 def test_a_state_of_one_array_comes_first_where_both_could_be_it():

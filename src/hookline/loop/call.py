@@ -51,6 +51,9 @@ def parts_for(names: Sequence[str] | None, state: Any) -> dict[str, Any]:
     A dict is spread by name, where each of its names is that of a parameter. A tuple is spread over the first
     parameters: NNX objects always, other things where there are parameters enough for them and for a batch.
 
+    Raises:
+        TypeError: A dict has some names of parameters, and others.
+
     Example:
         >>> parts_for(["model", "x", "y", "slots"], {"slots": 1, "model": 2})
         {'model': 'model', 'slots': 'slots'}
@@ -66,10 +69,22 @@ def parts_for(names: Sequence[str] | None, state: Any) -> dict[str, Any]:
     names = names or ["the state"]
     if type(state) is dict and (len(state) > 1 or are_nnx(state)) and state.keys() <= set(names):
         return {name: name for name in names if name in state}
-    others = [name for name in names if not _KEY.fullmatch(name)]
-    if type(state) is tuple and 1 < len(state) < len(others) and names[: len(state)] == others[: len(state)]:
-        return dict(zip(names, range(len(state)), strict=False))
+    _refuse_half(names, state)
+    if type(state) is tuple and len(state) > 1 and any(not _KEY.fullmatch(name) for name in names[len(state) :]):
+        # (state, rng, batch) has a state of two parts and a key, more likely than a key among the parts.
+        if len(state) > 2 or _KEY.fullmatch(names[0]) or not _KEY.fullmatch(names[1]):
+            return dict(zip(names, range(len(state)), strict=False))
     return {names[0]: None}
+
+
+def _refuse_half(names: Sequence[str], state: Any) -> None:
+    known = [name for name in names if name in state] if type(state) is dict else []
+    if known and len([name for name in names if not _KEY.fullmatch(name)]) > 2:
+        others = [str(name) for name in state if name not in names]
+        raise TypeError(
+            f"Loop spreads a dict over the parameters where each of its names is one of theirs: this state has "
+            f"{', '.join(known)}, but no parameter is called {' or '.join(others)}. There are: {', '.join(names)}."
+        )
 
 
 class Call:

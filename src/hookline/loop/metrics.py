@@ -128,7 +128,7 @@ def _reason(value: Any) -> str | None:
     if value is None or isinstance(value, str | bytes):
         return f"is {value!r}{', which is text' if value is not None else ''}; give a number for it"
     if not isinstance(value, jax.Array | np.ndarray | np.generic | bool | int | float | complex):
-        return f"is a {type(value).__name__}, {value!r}; give numbers of it"
+        return f"is of the class {type(value).__name__}; give numbers of it"
     dtype = getattr(value, "dtype", None) or jnp.result_type(value)
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         return f"is of dtype {dtype}; jax.random.key_data gives its numbers"

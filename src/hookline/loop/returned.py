@@ -43,7 +43,11 @@ def told_apart(before: list[Any], names: list[str], returned: Any) -> tuple[list
     for start in starts:
         if all(map(_fits, before, items[start : start + count])):
             return items[start : start + count], _metrics(items[:start] + items[start + count :])
-    for place, item in enumerate(items):  # ((model, slots), metrics)
+    whole = list(before[0]) if count == 1 and type(before[0]) is tuple else []
+    for start in range(len(items) - len(whole) + 1 if whole else 0):  # model, slots, metrics of a state that is a pair
+        if all(map(_fits, whole, items[start : start + len(whole)])):
+            return [tuple(items[start : start + len(whole)])], _metrics(items[:start] + items[start + len(whole) :])
+    for place, item in enumerate(items):  # (model, slots), metrics of one in parts
         if count > 1 and isinstance(item, tuple | list) and len(item) == count and all(map(_fits, before, item)):
             return list(item), _metrics(items[:place] + items[place + 1 :])
     _refuse_order(before, names, items)
@@ -54,7 +58,17 @@ def told_apart(before: list[Any], names: list[str], returned: Any) -> tuple[list
         )
     # None fits; the one that is most like it is compared leaf by leaf.
     start = max(starts, key=lambda start: sum(map(_is_like, before, items[start : start + count])))
+    if not any(map(_could_be, before, items[start : start + count])):
+        raise Unfit(
+            f"it returned no new state, but {', '.join(map(_kind, items)) or 'an empty tuple'}; it was given "
+            f"{', '.join(map(_kind, before))}. Write `return {', '.join(names)}, metrics`",
+            ValueError,
+        )
     return items[start : start + count], _metrics(items[:start] + items[start + count :])
+
+
+def _could_be(before: Any, after: Any) -> bool:
+    return _is_leaf(before) or not _is_leaf(after)
 
 
 def _refuse_order(before: list[Any], names: list[str], items: list[Any]) -> None:
