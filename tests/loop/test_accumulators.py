@@ -113,17 +113,26 @@ def test_several_steps_in_a_run_have_the_same():
     assert [see.seen[step] for step in range(1, 10)] == [pytest.approx(each, rel=1e-5) for each in wanted]
 
 
-def test_they_never_begin_anew_where_that_is_asked_for_and_stand_in_the_log(caplog):
+def test_they_never_begin_anew_where_that_is_asked_for_and_stand_in_the_log(caplog, tmp_path):
     state = dict(zip(("model", "optimizer", "metrics"), objects(), strict=True))
     loop = hl.train.Loop(train_step, state, batches(), reset_metrics_steps=None)
     with caplog.at_level(logging.INFO, "hookline"):
-        final = loop.run(last_step=5, log_steps=2, progress=False)
+        final = loop.run(str(tmp_path), last_step=5, log_steps=2, progress=False)
     wanted, _ = by_hand(5)
     lines = [line for line in caplog.messages if line.startswith("step ")]
     found = [float(line.partition(", loss = ")[2].split(",")[0]) for line in lines]
     assert found == pytest.approx([wanted[step - 1]["loss"] for step in (1, 3, 5)], rel=1e-4)
     assert list(final) == ["model", "optimizer", "metrics"]
     assert int(final["optimizer"].step[...]) == 5
+    assert flat(hl.train.load(str(tmp_path), like=state)["metrics"].compute()) == pytest.approx(wanted[-1], rel=1e-5)
+
+
+def test_a_step_counter_in_a_part_sets_the_global_step():
+    state = dict(zip(("model", "optimizer", "metrics"), objects(), strict=True))
+    state["optimizer"].step[...] += 7
+    loop = hl.train.Loop(train_step, state, batches())
+    loop.run(last_step=9, progress=False)
+    assert int(state["optimizer"].step[...]) == 9
 
 
 @pytest.mark.parametrize("steps_per_run", [1, 2])

@@ -70,10 +70,11 @@ def parts_for(names: Sequence[str] | None, state: Any) -> dict[str, Any]:
     if type(state) is dict and (len(state) > 1 or are_nnx(state)) and state.keys() <= set(names):
         return {name: name for name in names if name in state}
     _refuse_half(names, state)
-    if type(state) is tuple and len(state) > 1 and any(not _KEY.fullmatch(name) for name in names[len(state) :]):
-        # (state, rng, batch) has a state of two parts and a key, more likely than a key among the parts.
-        if len(state) > 2 or _KEY.fullmatch(names[0]) or not _KEY.fullmatch(names[1]):
-            return dict(zip(names, range(len(state)), strict=False))
+    keys = [bool(_KEY.fullmatch(name)) for name in names]
+    if type(state) is tuple and len(state) > 1 and not all(keys[len(state) :]):
+        # (state, rng, batch) gets all of a pair, and a key: more likely than a key that is a part of it.
+        gets_all = len(state) == 2 and keys[:2] == [False, True]
+        return {names[0]: None} if gets_all else dict(zip(names, range(len(state)), strict=False))
     return {names[0]: None}
 
 

@@ -74,6 +74,9 @@ class Evaluated:
         carried = [jnp.asarray(leaf, leaf.dtype) for found in after for leaf in found.leaves()]
         return {"told": {name: jnp.asarray(value) for name, value in told.items()}, "carried": carried}
 
+    def __str__(self) -> str:
+        return str(self._call)
+
     def in_loop(self, most: int) -> Callable[..., dict[str, Any]]:
         """Returns the evaluation of so many of a block's batches in one compiled loop; of each metric it gives rows."""
 

@@ -29,6 +29,7 @@ from hookline.loop.batches import check_batches, check_mesh, refuse_text, shardi
 from hookline.loop.call import called, required
 from hookline.loop.evaluated import Evaluated
 from hookline.loop.loop import Loop, loop_of
+from hookline.loop.metrics import say_left_out
 from hookline.loop.step import traced
 from hookline.session.feeds import feeder
 
@@ -190,15 +191,14 @@ class Evaluation:
         evaluate = Evaluated(self._who, self._what, loop.form, spec)
         self._carried = evaluate.begun(loop.mesh)
         with placement.inside(loop.graph.context):
-            metrics = traced(self._who, evaluate.name, evaluate, loop.state.spec, spec, *self._carried)["told"]
+            try:
+                found = traced(self._who, evaluate.name, evaluate, loop.state.spec, spec, *self._carried)
+            except Exception as error:
+                error.add_note(f"hookline: {evaluate}")
+                raise
+        metrics: dict[str, Any] = found["told"]
         self._accumulated = evaluate.accumulated
-        if evaluate.left_out:
-            _logger.warning(
-                "%s: %s: among the metrics there are no numbers, which are left out: %s.",
-                self._who,
-                evaluate.name,
-                "; ".join(f"{name!r} {reason}" for name, reason in evaluate.left_out.items()),
-            )
+        say_left_out(self._who, evaluate.name, evaluate.left_out)
         leaves, self._structure = jax.tree.flatten(example)
         # Any shape will do: evaluation batches, the last one above all, are of several sizes.
         self._fed = [placeholder(leaf.dtype, name="evaluated") for leaf in leaves]

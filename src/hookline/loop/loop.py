@@ -43,7 +43,7 @@ from hookline.loop.batches import BATCHES, batches_of, check_batches, first_spec
 from hookline.loop.call import required
 from hookline.loop.counter import CounterHook, counter_in
 from hookline.loop.forms import form_of, is_function
-from hookline.loop.metrics import ALONE
+from hookline.loop.metrics import ALONE, say_left_out
 from hookline.loop.metrics_log import MetricsLog
 from hookline.loop.step import Step
 from hookline.monitored import MonitoredSession, MonitoredTrainingSession
@@ -193,7 +193,9 @@ class Loop:
             whole = [place or self.graph.home for place in shardings]
             places = jax.tree.structure(self.form.values).unflatten(whole)
             self._say_whole(shardings)
-        self._say_call()
+        if told := self._step.told:
+            _logger.info("Loop: %s.", told)
+        say_left_out("Loop", self._step.name, self._step.left_out)
         self._say_numbers()
         self._say_devices(places)
         self.state = Variable(self.form.start, name=STATE, trainable=False, sharding=places)
@@ -214,16 +216,6 @@ class Loop:
         self._short = {name: self.metrics[name] for name, spec in metrics.items() if spec.size <= 16}
         for name, metric in self.metrics.items():
             (summary.scalar if name in self._numbers else summary.histogram)(name, metric)
-
-    def _say_call(self) -> None:
-        if told := self._step.told:
-            _logger.info("Loop: %s.", told)
-        if left_out := self._step.left_out:
-            _logger.warning(
-                "Loop: %s: among the metrics there are no numbers, which are left out: %s.",
-                self._step.name,
-                "; ".join(f"{name!r} {reason}" for name, reason in left_out.items()),
-            )
 
     def _say_numbers(self) -> None:
         if self.form.recompiling:

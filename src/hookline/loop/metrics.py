@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ import numpy as np
 
 from hookline.loop.accumulators import Accumulator, is_computed
 from hookline.loop.kinds import Unfit
+
+_logger = logging.getLogger(__name__)
 
 ALONE = "loss"
 """What the one number is called that a step returned without a name, and the first of several."""
@@ -67,6 +70,13 @@ def flat(metrics: Any, accumulated: list[Accumulator] | None = None) -> tuple[di
         value = _computed(accumulator.value)
         take(_named("" if _parts(value) else accumulator.name, value), accumulator.name)
     return found, left_out
+
+
+def say_left_out(who: str, name: str, left_out: Mapping[str, str]) -> None:
+    """Warns of metrics of a function that are left out, with the reasons."""
+    if left_out:
+        reasons = "; ".join(f"{metric!r} {reason}" for metric, reason in left_out.items())
+        _logger.warning("%s: %s: among the metrics there are no numbers, which are left out: %s.", who, name, reasons)
 
 
 class _Unread(str):
