@@ -158,8 +158,9 @@ def test_a_metric_alone_is_called_as_its_parameter_and_gives_way_to_what_the_ste
         return {"loss": value}
 
     state = {"model": objects()[0], "seen": nnx.metrics.Average(), "loss": nnx.metrics.Average()}
-    loop = hl.train.Loop(step, state, batches())
-    assert sorted(loop.metrics) == ["loss", "loss/loss", "seen"]
+    for given in (state, tuple(state.values())):
+        loop = hl.train.Loop(step, given, batches())
+        assert sorted(loop.metrics) == ["loss", "loss/loss", "seen"]
 
 
 def test_what_would_not_begin_anew_is_refused():

@@ -104,7 +104,8 @@ class Evaluated:
 
     def _accumulators(self, given: tuple[Any, ...]) -> list[accumulators.Accumulator]:
         """Returns what the function can change; a pytree it could only return."""
-        return accumulators.found_in(given) if isinstance(self._form, NnxObjects) else []
+        named = dict(zip(self._parts, given, strict=True))
+        return accumulators.found_in(named) if isinstance(self._form, NnxObjects) else []
 
     def _refuse_state(self, given: tuple[Any, ...], returned: Any) -> None:
         items = returned if type(returned) is tuple else (returned,)

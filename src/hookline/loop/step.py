@@ -74,7 +74,10 @@ class Step:
         returned = self._call(self._form.split(whole), batch, *more)
         with says(self._who, self.name):
             after, told = self._form.results(whole, returned)
-            accumulated = accumulators.found_in(self._form.whole(after)) if self._form.accumulates else None
+            accumulated: list[accumulators.Accumulator] = []
+            if self._form.accumulates:  # A metric alone is called as its parameter.
+                parts = zip(self._form.parts, self._form.arguments(after), strict=True)
+                accumulated = accumulators.found_in(dict(parts))
             found, self.left_out = metrics.flat(told, accumulated)
             return after, found
 
