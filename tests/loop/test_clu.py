@@ -53,19 +53,30 @@ def test_a_collection_is_computed_in_each_step_and_in_an_evaluation():
     assert evaluate.values == pytest.approx(by_hand(2.0, X, Y), rel=1e-5)
 
 
-def test_one_that_accumulates_in_the_state_is_refused_with_advice():
+def test_one_in_the_state_accumulates_and_begins_anew(caplog):
+    def accumulating(state, batch):
+        return {"w": state["w"] + 0.5, "metrics": state["metrics"].merge(measured(state, batch))}
+
     state = {"w": jnp.zeros(3), "metrics": Metrics.empty()}
-    with pytest.raises(TypeError, match=r"holds a Metrics, which accumulates.*Take it out of the state"):
-        hl.train.Loop(train_step, state, hl.data.arrays((X, Y), 16))
+    loop = hl.train.Loop(accumulating, state, hl.data.arrays((X, Y), 16), reset_metrics_steps=2)
+    with caplog.at_level("INFO", "hookline"):
+        loop.run(log_steps=1)
+    parts = [by_hand(0.5 * n, X[16 * n : 16 * n + 16], Y[16 * n : 16 * n + 16])["loss"] for n in range(4)]
+    wanted = [parts[0], parts[1], (parts[1] + parts[2]) / 2, parts[3]]  # It begins anew after steps 1 and 3.
+    found = [float(line.rpartition("loss = ")[2].split()[0]) for line in caplog.messages if line.startswith("step ")]
+    assert found == pytest.approx(wanted, rel=1e-5)
 
 
-def test_one_that_collects_values_is_refused_with_the_reason():
+def test_one_that_collects_values_is_left_out_with_the_reason(caplog):
     @struct.dataclass
     class Collecting(metrics.Collection):
+        loss: metrics.Average.from_output("losses")  # type: ignore[valid-type]
         scores: metrics.CollectingMetric.from_outputs(("losses",))
 
     def step(state, batch):
         return state, Collecting.single_from_model_output(losses=batch[0])
 
-    with pytest.raises(TypeError, match=r"step: compute\(\) of Collecting, the metric 'loss', reads values"):
-        hl.train.Loop(step, {"w": jnp.zeros(3)}, hl.data.arrays((X, Y), 16))
+    loop = hl.train.Loop(step, {"w": jnp.zeros(3)}, hl.data.arrays((X, Y), 16))
+    assert list(loop.metrics) == ["loss"]
+    assert "'scores' is a" in caplog.text
+    assert "whose compute() reads values" in caplog.text

@@ -74,8 +74,7 @@ class Averages:
 
     def finished(self, session: Session, form: Tree | NnxObjects, values: Any, like: Any) -> Any:
         """Returns the averaged state of a session that is about to be closed, in the form of the state itself."""
-        made = form.arguments(self.put_into(values, session.lowlevel.handed_over(self.variable)))
-        return made if isinstance(form, NnxObjects) and isinstance(like, tuple) else made[0]
+        return form.whole(self.put_into(values, session.lowlevel.handed_over(self.variable)))
 
 
 def _decays(ema: Any, spec: Any) -> list[float | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -44,10 +45,20 @@ def leaf_of(state: Tensor, place: int) -> Tensor:
     return state
 
 
-def counter_in(values: Any) -> Counter | None:
-    """Returns the step counter of a state, if it has one: an integer called `step`, near the top."""
+def counter_in(values: Any, parts: Iterable[Any] = ()) -> Counter | None:
+    """Returns the step counter of a state, if it has one: an integer called `step`, near the top.
+
+    Args:
+        values: The state.
+        parts: The names of its parts where it is spread over the parameters of the step.
+    """
+    in_parts = {f"{part}/step" for part in parts}
     for place, (path, leaf) in enumerate(paths.with_paths(values)[0]):
-        if _COUNTER.fullmatch(path) and np.shape(leaf) == () and jnp.issubdtype(leaf.dtype, jnp.integer):
+        if (
+            (_COUNTER.fullmatch(path) or path in in_parts)
+            and np.shape(leaf) == ()
+            and jnp.issubdtype(leaf.dtype, jnp.integer)
+        ):
             return Counter(path, place)
     return None
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hookline import arguments, summary
 from hookline.checkpoint import Saver
 from hookline.data.batches import LastBatch
@@ -27,10 +29,11 @@ _logger = logging.getLogger(__name__)
 class Evaluate(SessionRunHook):
     """Evaluates on other data at a cadence: the mean of each metric, weighted by the size of the batches.
 
-    With `train.Loop`, `eval_step(state, batch)` returns metrics, as a train step does, and is compiled likewise. Of NNX
-    objects it gets as many as it requires, the first ones: `eval_step(model, batch)`. They are copies, so
-    `model.eval()` in it does nothing to the training. With a graph, tensors and feeds stand in the place of the
-    function and its batches.
+    With `train.Loop`, `eval_step(state, batch)` returns metrics, as a train step does, and is compiled likewise. Of a
+    state in parts it gets those that its parameters name as the parameters of the train step do, or as many as it
+    requires, the first ones: `eval_step(model, batch)`. NNX objects are copies, so `model.eval()` in it does nothing to
+    the training. Metrics of NNX among them begin empty and take in batch after batch: they are no means of means. With
+    a graph, tensors and feeds stand in the place of the function and its batches.
 
     The means are in the log, and in a run of their own, a directory called `name` beside the training's summaries,
     under the names of the metrics: TensorBoard draws loss over loss. The best value of each metric is remembered over
@@ -56,7 +59,7 @@ class Evaluate(SessionRunHook):
         averaged: Whether to evaluate the moving averages of `Loop(ema=...)`, in the place of what they are averages of.
 
     Attributes:
-        values: The means of the last evaluation, by name.
+        values: The means of the last evaluation, by name: floats, and of metrics that are arrays arrays of NumPy.
         step: The global step of the last evaluation; `None` before.
         best: For each metric of which it is known what is good, its best value, and the step of that.
         trigger: Says when.
@@ -111,7 +114,7 @@ class Evaluate(SessionRunHook):
         if mode is not None and keep_best is None:
             raise ValueError("Evaluate takes mode with keep_best, got mode alone.")
         self._mode: Mode | None = None if keep_best is None else mode_of("Evaluate", keep_best, mode)
-        self.values: dict[str, float] = {}
+        self.values: dict[str, Any] = {}
         self.step: int | None = None
         self.best: dict[str, Best] = {}
         self._writer: FileWriter | None = None
@@ -128,6 +131,8 @@ class Evaluate(SessionRunHook):
                 f"Evaluate cannot keep what is best by {self._keep_best!r}, which is no metric of {self.name!r}. There "
                 f"are: {', '.join(names) or 'none'}."
             )
+        if self._keep_best is not None and self._evaluation.shapes.get(self._keep_best):
+            raise ValueError(f"Evaluate cannot keep what is best by {self._keep_best!r}: it is an array. Give a mean.")
         self._writer = writer_of(self._output_dir or self._evaluation.beside(self.name), self.name)
 
     def get_state(self) -> dict[str, Any]:
@@ -179,7 +184,7 @@ class Evaluate(SessionRunHook):
         """Evaluates; returns whether there is a checkpoint to keep."""
         self.values, self.step = self._evaluation.means(session), step
         improved = []
-        for name, value in self.values.items():
+        for name, value in self._numbers().items():
             mode = self._mode if name == self._keep_best else known_mode(name)
             so_far = self.best.get(name)
             if mode is not None and is_better(mode, value, so_far and so_far.value):
@@ -188,9 +193,12 @@ class Evaluate(SessionRunHook):
         self._tell(step, improved)
         return self._keep_best in improved
 
+    def _numbers(self) -> dict[str, float]:
+        return {name: value for name, value in self.values.items() if isinstance(value, float)}
+
     def _tell(self, step: int, improved: list[str]) -> None:
         shown = ", ".join(
-            f"{name} = {value:.6g}{' (the best so far)' if name in improved else ''}"
+            f"{name} = {_text(value)}{' (the best so far)' if name in improved else ''}"
             for name, value in sorted(self.values.items())
         )
         _logger.info("%s at step %d: %s", self.name, step, shown)
@@ -200,7 +208,7 @@ class Evaluate(SessionRunHook):
             self._is_marked = True
             # What a run that came to nothing has written from there on is no more.
             self._writer.add_session_log(summary.SessionLog(status=summary.SessionLog.START), self._created_at + 1)
-        values = [summary.Summary.Value(tag=name, simple_value=value) for name, value in self.values.items()]
+        values = [summary.Summary.Value(tag=name, simple_value=value) for name, value in self._numbers().items()]
         self._writer.add_summary(summary.Summary(value=values), step)
 
     def _begin_to_keep(self, session: Session) -> None:
@@ -225,6 +233,12 @@ class Evaluate(SessionRunHook):
             )
         (saver,) = found
         return saver
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return np.array2string(value, precision=4) if value.size <= 16 else f"an array of the shape {value.shape}"
 
 
 def evaluations_of(session: Session) -> dict[str, Evaluate]:

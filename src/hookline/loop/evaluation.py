@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from hookline import arguments
@@ -27,10 +26,11 @@ from hookline.errors import FailedPreconditionError
 from hookline.graph import Graph, Tensor, get_default_graph, op, placeholder, placement
 from hookline.graph import spec as specs
 from hookline.loop.batches import check_batches, check_mesh, refuse_text, sharding_for
-from hookline.loop.forms import Unfit
+from hookline.loop.call import called, required
+from hookline.loop.evaluated import Evaluated
 from hookline.loop.loop import Loop, loop_of
-from hookline.loop.metrics import flat
-from hookline.loop.step import called, required, says, traced
+from hookline.loop.metrics import say_left_out
+from hookline.loop.step import traced
 from hookline.session.feeds import feeder
 
 if TYPE_CHECKING:
@@ -104,6 +104,11 @@ class Evaluation:
         self._fed: list[Tensor] = []
         self._count: Tensor | None = None
         self._checks: list[Callable[[Any], Any]] = []
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self._accumulated: frozenset[str] = frozenset()
+        self._carried: list[Any] = []
+        self._fed_carried: list[Tensor] = []
+        self._left: list[Tensor] = []
         self._structure: Any = None
 
     def build(self) -> list[str]:
@@ -125,20 +130,31 @@ class Evaluation:
         loop = loop_of(get_default_graph())
         return os.path.join(loop.logdir, name) if loop is not None and loop.logdir else None
 
-    def means(self, session: Session) -> dict[str, float]:
-        """Returns the mean of each metric over all batches, weighted by how many examples each has."""
+    def means(self, session: Session) -> dict[str, Any]:
+        """Returns the mean of each metric over all batches, weighted by how many examples each has.
+
+        A number is a float, an array one of NumPy. What accumulates in the state is what it came to after the last one.
+
+        Raises:
+            ValueError: There is no batch; or a metric has another shape in another batch.
+        """
         weights: list[int] = []
-        numbers: dict[str, list[float]] = {name: [] for name in self._fetches}
+        found: dict[str, list[Any]] = {name: [] for name in self._fetches}
         unread: collections.deque[tuple[int, dict[str, Any]]] = collections.deque()
+        carried = self._carried
 
         def read() -> None:
             count, values = unread.popleft()
             for name, value in values.items():
-                numbers[name] += map(float, np.asarray(value).reshape(-1)[:count])
+                array = np.asarray(value)
+                found[name] += list(array[:count] if self._count is not None else array[None])
 
         for sizes, row in self._rows():
             weights += sizes
-            unread.append((len(sizes), session.run(self._fetches, self._feeds(row))))
+            feeds = {**self._feeds(row), **dict(zip(self._fed_carried, carried, strict=True))}
+            values, left = session.run((self._fetches, self._left), feeds)
+            carried = [np.False_, *left] if left else []
+            unread.append((len(sizes), values))
             if len(unread) > _MAX_UNREAD:
                 read()
         while unread:
@@ -147,7 +163,17 @@ class Evaluation:
             weights = [sum(sizes) for sizes in zip(*self._peers.gather(f"sizes of {self._who}", weights), strict=True)]
         if not sum(weights):
             raise self._empty()
-        return {name: _mean(values, weights) for name, values in numbers.items()}
+        return {name: self._over_all(name, values, weights) for name, values in found.items()}
+
+    def _over_all(self, name: str, values: list[Any], weights: list[int]) -> Any:
+        shapes = {value.shape for value in values}
+        if len(shapes) > 1:
+            raise ValueError(
+                f"{self._who}: the metric {name!r} has the shapes {sorted(shapes)} in different batches, so it has no "
+                f"mean. Reduce what it has for each example: a mean over the batch."
+            )
+        value = values[-1] if name in self._accumulated else _mean(values, weights)
+        return float(value) if shapes == {()} else np.asarray(value)
 
     def _made_of(self, loop: Loop | None) -> dict[str, Tensor]:
         """Returns the metrics of a function, made of the state of a loop and of what will be fed."""
@@ -161,22 +187,6 @@ class Evaluation:
             raise ValueError(
                 f"{self._who} takes averaged=True with train.Loop(..., ema=0.999), and the loop has no ema."
             )
-        names = required(self._who, self._what)
-        count = loop.form.count if names is None else len(names) - 1
-        if not 1 <= count <= loop.form.count:
-            raise TypeError(
-                f"{self._who}: {called(self._what)} is called with the state ({loop.form!r}) and a batch; it requires "
-                f"{', '.join(names or ()) or 'nothing'}."
-            )
-
-        def evaluate(values: Any, batch: Any) -> dict[str, Any]:
-            returned = self._what(*loop.form.arguments(values)[:count], batch)
-            with says(self._who, called(self._what)):
-                if type(returned) is tuple:
-                    raise Unfit("an evaluation returns its metrics alone, but it returned a tuple, like a train step")
-                return flat(returned)
-
-        evaluate.__name__ = called(self._what)
         first = next(self._batches(), None)
         if first is None:
             raise self._empty()
@@ -187,19 +197,31 @@ class Evaluation:
         self._places.put_over(sharding_for(self._who, self._sharding, loop.mesh), is_default=self._sharding is None)
         check_mesh(self._who, loop.mesh, self._places)
         spec = self._places.spec_of(specs.of_value(example))
+        evaluate = Evaluated(self._who, self._what, loop.form, spec)
+        self._carried = evaluate.begun(loop.mesh)
         with placement.inside(loop.graph.context):
-            metrics = traced(self._who, called(self._what), evaluate, state.spec, spec)
+            try:
+                found = traced(self._who, evaluate.name, evaluate, state.spec, spec, *self._carried)
+            except Exception as error:
+                error.add_note(f"hookline: {evaluate}")
+                raise
+        metrics: dict[str, Any] = found["told"]
+        self._accumulated = evaluate.accumulated
+        say_left_out(self._who, evaluate.name, evaluate.left_out)
         leaves, self._structure = jax.tree.flatten(example)
         # Any shape will do: evaluation batches, the last one above all, are of several sizes.
         self._fed = [placeholder(leaf.dtype, name="evaluated") for leaf in leaves]
         self._checks = [feeder(tensor) for tensor in self._fed]
         batch = jax.tree.unflatten(self._structure, self._fed)
+        self._fed_carried = [placeholder(leaf.dtype, leaf.shape, name="accumulated") for leaf in self._carried]
         if self._most == 1:
-            told = op(evaluate)(state, batch)
+            found = op(evaluate)(state, batch, *self._fed_carried)
         else:
             self._count = placeholder("int32", [], name="count")
-            told = op(_in_loop(evaluate, self._most))(state, batch, self._count)
-        return {name: told[name] for name in metrics}
+            found = op(evaluate.in_loop(self._most))(state, batch, self._count, *self._fed_carried)
+        self._left = [found["carried"][number] for number in range(len(self._carried[1:]))]
+        self.shapes = {name: spec.shape for name, spec in metrics.items()}
+        return {name: found["told"][name] for name in metrics}
 
     def _batches(self) -> Iterator[Any]:
         return (read.batch for read in self._sequence.read(START, Demand()))
@@ -322,31 +344,11 @@ def _some(found: Iterator[T]) -> tuple[list[T], Exception | None]:
     return row, None
 
 
-def _mean(values: list[float], weights: list[int]) -> float:
-    total = 0.0
+def _mean(values: list[Any], weights: list[int]) -> Any:
+    total: Any = 0.0
     for value, weight in zip(values, weights, strict=False):
-        total += weight * value
+        total += weight * value.astype("float64")
     return total / sum(weights)
-
-
-def _in_loop(evaluate: Callable[[Any, Any], dict[str, Any]], most: int) -> Callable[[Any, Any, Any], dict[str, Any]]:
-    """Returns the evaluation of so many of a block's batches in one compiled loop; of each metric it gives rows."""
-
-    def evaluate_rows(values: Any, block: Any, count: Any) -> dict[str, Any]:
-        def one(place: Any) -> dict[str, Any]:
-            return evaluate(
-                values, jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, place, keepdims=False), block)
-            )
-
-        def body(place: Any, rows: dict[str, Any]) -> dict[str, Any]:
-            return jax.tree.map(lambda row, value: row.at[place].set(value), rows, one(place))
-
-        like = jax.eval_shape(one, 0)
-        rows = {name: jnp.zeros((most, *value.shape), value.dtype) for name, value in like.items()}
-        return jax.lax.fori_loop(0, count, body, rows)
-
-    evaluate_rows.__name__ = evaluate.__name__
-    return evaluate_rows
 
 
 def _tensors(what: Any, name: str = "") -> dict[str, Tensor]:

@@ -11,21 +11,23 @@ import numpy as np
 
 from hookline.checkpoint import leaves as paths
 from hookline.graph import spec as specs
+from hookline.loop.accumulators import found_in
+from hookline.loop.call import parts_for
+from hookline.loop.kinds import Unfit, are_nnx, is_array, is_nnx, is_number, is_value
+from hookline.loop.returned import told_apart
+
+_WHOLE: Mapping[str, Any] = {"the state": None}
 
 
-class Unfit(Exception):
-    """What a step returned cannot be used; whoever called the step raises a `kind` that says whose it was."""
-
-    def __init__(self, message: str, kind: type[Exception] = TypeError) -> None:
-        super().__init__(message)
-        self.kind = kind
-
-
-def form_of(given: Any) -> Tree | NnxObjects:
+def form_of(given: Any, names: list[str] | None) -> Tree | NnxObjects:
     """Returns the form of a state, or of the state that a function makes, which is not called for that.
 
+    Args:
+        given: The state, or the function.
+        names: The parameters that the step requires; `None` where that is not known.
+
     Raises:
-        TypeError: An abstract state; NNX objects among other things; something that accumulates metrics; no arrays.
+        TypeError: An abstract state; NNX objects among other things; metrics that nobody can begin anew; no arrays.
     """
     make = given if is_function(given) else None
     state = given if make is None else _abstract(make)
@@ -34,20 +36,20 @@ def form_of(given: Any) -> Tree | NnxObjects:
             "Loop: the state is abstract: its arrays have shapes and no values. Give the function that makes it, "
             "Loop(train_step, init, batches): the arrays are then made where they live, by sharding= if you give one."
         )
-    _refuse_accumulators(state)
     _refuse_references(state)
+    parts, accumulates = parts_for(names, state), bool(found_in(state))
     if are_nnx(state):
-        return NnxObjects(state, make)
+        return NnxObjects(state, make, parts, accumulates)
     inside = [leaf for leaf in jax.tree.leaves(state, is_leaf=is_nnx) if is_nnx(leaf)]
     if inside:
         raise TypeError(
-            f"Loop requires a state of NNX objects alone, as a tuple, or of none: {type(inside[0]).__name__} stands "
-            f"among other things in {type(state).__name__}. Put the other things into a module, as nnx.Variable; or "
-            f"take the functional form, `graphdef, state = nnx.split(...)`."
+            f"Loop requires a state of NNX objects alone, as a tuple or a dict, or of none: "
+            f"{type(inside[0]).__name__} stands among other things in {type(state).__name__}. Put the other things "
+            f"into a module, as nnx.Variable; or take the functional form, `graphdef, state = nnx.split(...)`."
         )
-    if not any(map(_is_value, jax.tree.leaves(state))):
+    if not any(map(is_value, jax.tree.leaves(state))):
         raise TypeError(f"Loop requires a state that holds arrays, got {state!r}.")
-    return Tree(state, make)
+    return Tree(state, make, parts, accumulates)
 
 
 def is_function(state: Any) -> bool:
@@ -61,7 +63,7 @@ def _abstract(make: Callable[[], Any]) -> Any:
 
     def arrays() -> list[Any]:
         made[:] = [make()]
-        return [leaf for leaf in jax.tree.leaves(made[0]) if _is_array(leaf)]
+        return [leaf for leaf in jax.tree.leaves(made[0]) if is_array(leaf)]
 
     try:
         found = iter(jax.eval_shape(arrays))
@@ -75,20 +77,7 @@ def _abstract(make: Callable[[], Any]) -> Any:
         from flax import nnx
 
         return nnx.eval_shape(make)
-    return jax.tree.map(lambda leaf: next(found) if _is_array(leaf) else leaf, made[0])
-
-
-def is_nnx(value: Any) -> bool:
-    """Whether it is an object of Flax NNX, such as a module or an optimizer. Flax need not be there."""
-    return any(
-        kind.__module__.startswith("flax.nnx") and kind.__name__ in ("Pytree", "Object", "Module")
-        for kind in type(value).__mro__
-    )
-
-
-def are_nnx(state: Any) -> bool:
-    """Whether it is such an object, or a tuple of them."""
-    return is_nnx(state) or (isinstance(state, tuple) and bool(state) and all(map(is_nnx, state)))
+    return jax.tree.map(lambda leaf: next(found) if is_array(leaf) else leaf, made[0])
 
 
 class NnxObjects:
@@ -96,14 +85,20 @@ class NnxObjects:
 
     recompiling: Mapping[str, Any] = {}
 
-    def __init__(self, state: Any, make: Callable[[], Any] | None = None) -> None:
+    def __init__(
+        self,
+        state: Any,
+        make: Callable[[], Any] | None = None,
+        parts: Mapping[str, Any] = _WHOLE,
+        accumulates: bool = False,
+    ) -> None:
         from flax import nnx
 
         self._objects, self._make = state, make
+        self.parts, self.accumulates = parts, accumulates
         self._graphdef, held = nnx.split(state)
         self._held = jax.tree.structure(held)
         self.values = _strong(nnx.to_pure_dict(held))
-        self.count = len(state) if isinstance(state, tuple) else 1
 
     @property
     def shown(self) -> Any:  # noqa: D102
@@ -120,13 +115,18 @@ class NnxObjects:
         self.values = specs.of_value(self.values)
 
     def arguments(self, values: Any) -> tuple[Any, ...]:  # noqa: D102
+        return self.split(self.whole(values))
+
+    def split(self, whole: Any) -> tuple[Any, ...]:  # noqa: D102
+        return _split(self.parts, whole)
+
+    def whole(self, values: Any) -> Any:  # noqa: D102
         from flax import nnx
 
         # A state and its plain dict have their leaves in one order: both sort the same keys.
-        objects = nnx.merge(self._graphdef, jax.tree.unflatten(self._held, jax.tree.leaves(values)))
-        return tuple(objects) if isinstance(self._objects, tuple) else (objects,)
+        return nnx.merge(self._graphdef, jax.tree.unflatten(self._held, jax.tree.leaves(values)))
 
-    def results(self, arguments: tuple[Any, ...], returned: Any) -> tuple[Any, Any]:  # noqa: D102
+    def results(self, whole: Any, returned: Any) -> tuple[Any, Any]:  # noqa: D102
         from flax import nnx
 
         if any(map(is_nnx, jax.tree.leaves(returned, is_leaf=is_nnx))):
@@ -134,7 +134,7 @@ class NnxObjects:
                 "a step that is given NNX objects changes them and returns its metrics alone, but it returned such "
                 "objects as well. Return the metrics: `return {'loss': loss}`"
             )
-        after = nnx.to_pure_dict(nnx.state(arguments if isinstance(self._objects, tuple) else arguments[0]))
+        after = nnx.to_pure_dict(nnx.state(whole))
         check_alike(self.values, after)
         return _as_given(self.values, after), returned
 
@@ -153,7 +153,7 @@ class NnxObjects:
         return False
 
     def __repr__(self) -> str:
-        objects = self._objects if isinstance(self._objects, tuple) else (self._objects,)
+        objects = self.split(self._objects)
         return f"NNX objects: {', '.join(type(item).__name__ for item in objects)}"
 
 
@@ -166,17 +166,23 @@ class Tree:
 
     Attributes:
         values: The state that was given, as a variable holds it: a pytree of arrays, or of their shapes.
-        count: How many arguments of the step the state is.
+        parts: Which parameters of the step get which parts of the state, by their keys in it; None is all of it.
+        accumulates: Whether there are metrics in it, which accumulate over steps.
         recompiling: Numbers of Python that the step returns in another dtype than JAX gives them: by path, that dtype.
     """
 
-    count = 1
-
-    def __init__(self, state: Any, make: Callable[[], Any] | None = None) -> None:
+    def __init__(
+        self,
+        state: Any,
+        make: Callable[[], Any] | None = None,
+        parts: Mapping[str, Any] = _WHOLE,
+        accumulates: bool = False,
+    ) -> None:
         self._make = make
+        self.parts, self.accumulates = parts, accumulates
         self._leaves, self._structure = jax.tree.flatten(state)
-        self._inside = [_is_array(leaf) for leaf in self._leaves]
-        self._weak = [_is_array(leaf) and _is_weak(leaf) for leaf in self._leaves]
+        self._inside = [is_array(leaf) for leaf in self._leaves]
+        self._weak = [is_array(leaf) and _is_weak(leaf) for leaf in self._leaves]
         self.recompiling: dict[str, Any] = {}
         self._seen: list[Any] = []
         self._rebuild()
@@ -232,7 +238,7 @@ class Tree:
                     f"{before!r}. Keep there what does not change",
                     ValueError,
                 )
-            if not _is_value(after):
+            if not is_value(after):
                 raise Unfit(
                     f"the state at {path!r} was given as the number {before!r}, and returned as {after!r}", ValueError
                 )
@@ -247,23 +253,26 @@ class Tree:
 
     def arguments(self, values: Any) -> tuple[Any, ...]:
         """Returns the arguments of the step that these values mean."""
+        return self.split(self.whole(values))
+
+    def split(self, whole: Any) -> tuple[Any, ...]:
+        """Returns the arguments of the step that this state is."""
+        return _split(self.parts, whole)
+
+    def whole(self, values: Any) -> Any:
+        """Returns the state that these values mean."""
         arrays = iter(jax.tree.leaves(values))
         taken = [next(arrays) if inside else leaf for leaf, inside in zip(self._leaves, self._inside, strict=True)]
-        return (self._whole([_weakened(leaf) if weak else leaf for leaf, weak in zip(taken, self._weak, strict=True)]),)
+        return self._whole([_weakened(leaf) if weak else leaf for leaf, weak in zip(taken, self._weak, strict=True)])
 
-    def results(self, arguments: tuple[Any, ...], returned: Any) -> tuple[Any, Any]:
-        """Returns the values and the metrics after the step, for what it was given and what it returned.
+    def results(self, whole: Any, returned: Any) -> tuple[Any, Any]:
+        """Returns the values and the metrics after the step, for the state that it was given and what it returned.
 
         Raises:
             Unfit: It returned something else, or a state of another form than it was given.
         """
-        if not isinstance(returned, tuple) or len(returned) != 2:
-            shown = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else f"a {type(returned).__name__}"
-            raise Unfit(
-                f"a step returns a pair, the new state and its metrics, but it returned {shown}. Write `return state, "
-                f"{{'loss': loss}}`; a step without metrics returns {{}} for them"
-            )
-        state, metrics = returned
+        parts, metrics = told_apart(list(self.split(self._whole(self._leaves))), list(self.parts), returned)
+        state = _joined(self.parts, whole, parts)
         leaves, structure = jax.tree.flatten(state)
         if structure != self._structure:
             check_alike(self._whole(self._leaves), state)
@@ -279,7 +288,7 @@ class Tree:
 
     def finished(self, values: Any) -> Any:
         """Returns the state as the user knows it, from values that are over: the same objects, where it has some."""
-        return self.arguments(values)[0]
+        return self.whole(values)
 
     def held(self, values: Any) -> Any:
         """Returns the values that the user's objects hold since those were over."""
@@ -295,6 +304,16 @@ class Tree:
         return f"a {type(self._whole(self._leaves)).__name__}"
 
 
+def _split(parts: Mapping[str, Any], whole: Any) -> tuple[Any, ...]:
+    return tuple(whole if key is None else whole[key] for key in parts.values())
+
+
+def _joined(parts: Mapping[str, Any], whole: Any, found: list[Any]) -> Any:
+    if None in parts.values():
+        return found[0]
+    return tuple(found) if isinstance(whole, tuple) else dict(zip(parts, found, strict=True))
+
+
 def check_alike(before: Any, after: Any) -> None:
     """Raises `Unfit` unless two states have the same paths, shapes and dtypes."""
     given, found = dict(paths.with_paths(before)[0]), dict(paths.with_paths(after)[0])
@@ -302,7 +321,7 @@ def check_alike(before: Any, after: Any) -> None:
     lines += [f"{path or 'it'} is new" for path in found.keys() - given.keys()]
     for path in given.keys() & found.keys():
         one, other = given[path], found[path]
-        if _is_array(one) and _shown(one) != _shown(other):
+        if is_array(one) and _shown(one) != _shown(other):
             lines.append(f"{path or 'it'} was {_shown(one)} and is {_shown(other)}")
     if lines:
         raise Unfit(
@@ -311,7 +330,7 @@ def check_alike(before: Any, after: Any) -> None:
 
 
 def _shown(leaf: Any) -> str:
-    return f"{_dtype(leaf)}[{','.join(map(str, np.shape(leaf)))}]" if _is_value(leaf) else repr(leaf)
+    return f"{_dtype(leaf)}[{','.join(map(str, np.shape(leaf)))}]" if is_value(leaf) else repr(leaf)
 
 
 def _dtype(leaf: Any) -> Any:
@@ -345,38 +364,15 @@ def _strong(tree: Any) -> Any:
     return jax.tree.map(strong, tree)
 
 
-def _is_array(leaf: Any) -> bool:
-    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
-        return True
-    return isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind not in "OSUMm"
-
-
-def is_number(leaf: Any) -> bool:
-    """Whether it is a number of Python."""
-    return isinstance(leaf, bool | int | float | complex)
-
-
-def _is_value(leaf: Any) -> bool:
-    return _is_array(leaf) or is_number(leaf)
-
-
 def _same(before: Any, after: Any) -> bool:
     if before is after:
         return True
-    if type(before) is not type(after) or _is_array(after):
+    if type(before) is not type(after) or is_array(after):
         return False
     try:
         return bool(before == after) or before != before  # Not a number, as it was.
     except Exception:
         return False
-
-
-_ACCUMULATES = ("merge", "update", "reset")
-
-
-def is_computed(value: Any) -> bool:
-    """Whether it is a metric that says by `compute()` what it comes to."""
-    return callable(getattr(type(value), "compute", None))  # nnx.Rngs has a stream of any name.
 
 
 def _refuse_references(state: Any) -> None:
@@ -387,22 +383,3 @@ def _refuse_references(state: Any) -> None:
             f"`jax.tree.map(jax.ref.get, state)`, and make references inside of a step: `refs = jax.tree.map("
             f"jax.new_ref, state); metrics = train_step(refs, batch); return jax.tree.map(jax.ref.get, refs), metrics`."
         )
-
-
-def _refuse_accumulators(state: Any) -> None:
-    found = [leaf for leaf in jax.tree.leaves(state, is_leaf=_accumulates) if _accumulates(leaf)]
-    objects: list[Any] = [leaf for leaf in jax.tree.leaves(state, is_leaf=is_nnx) if is_nnx(leaf)]
-    if objects and not found:
-        from flax import nnx
-
-        found = [node for _, node in nnx.iter_graph(tuple(objects)) if _accumulates(node)]
-    if found:
-        raise TypeError(
-            f"Loop: the state holds a {type(found[0]).__name__}, which accumulates over steps until somebody resets "
-            f"it, and nobody here does. Take it out of the state and return what this batch gives as metrics, "
-            f"`{{'loss': loss}}`: they are logged and drawn as they are, and train.Evaluate averages over batches."
-        )
-
-
-def _accumulates(value: Any) -> bool:
-    return is_computed(value) and any(callable(getattr(type(value), name, None)) for name in _ACCUMULATES)

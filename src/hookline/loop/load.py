@@ -14,7 +14,8 @@ from hookline.checkpoint import leaves as paths
 from hookline.checkpoint.manifest import Entry, Leaf, Manifest
 from hookline.errors import NotFoundError
 from hookline.graph import spec as specs
-from hookline.loop.forms import NnxObjects, Tree, are_nnx, is_number
+from hookline.loop.forms import NnxObjects, Tree
+from hookline.loop.kinds import are_nnx, is_number
 from hookline.loop.saved import below, checkpoint_of, root_of
 
 _ADVICE = (
@@ -90,8 +91,7 @@ def load(
     if averaged:
         narrowed = lambda leaf, own: leaf if leaf.dtype == own.dtype else leaf.astype(own.dtype)  # noqa: E731
         found = jax.tree.map(narrowed, found, form.values)
-    made = form.arguments(found)
-    return made if isinstance(form, NnxObjects) and isinstance(like, tuple) else made[0]
+    return form.whole(found)
 
 
 def _averaged(path: str, manifest: Manifest, root: str, like: Any) -> dict[str, Leaf]:

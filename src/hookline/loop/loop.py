@@ -43,13 +43,14 @@ from hookline.loop import refused, said
 from hookline.loop import warm_start as warm_starts
 from hookline.loop.averages import Averages
 from hookline.loop.batches import BATCHES, batches_of, check_batches, first_spec
+from hookline.loop.call import required
 from hookline.loop.counter import CounterHook, counter_in
 from hookline.loop.forms import form_of, is_function
 from hookline.loop.hyperparameters import CHECKPOINT, SCRIPT, HyperparametersHook
 from hookline.loop.learning_rate import NAME as RATE
 from hookline.loop.learning_rate import learning_rate_of
 from hookline.loop.memory import Memory
-from hookline.loop.metrics import ALONE
+from hookline.loop.metrics import ALONE, say_left_out
 from hookline.loop.metrics_log import MetricsLog
 from hookline.loop.rates import examples_in, flops_of
 from hookline.loop.recent import RecentMeans
@@ -70,14 +71,21 @@ class Loop:
 
     `train_step(state, batch)` returns the new state and metrics. It becomes one operation of a graph, its state one
     variable called `state`, its batches an iterator; so checkpoints, resume, recovery, preemption, summaries and every
-    hook work on it as on any graph. One more required positional parameter gets a random key, another one in each step.
+    hook work on it as on any graph. A required parameter called `key` or `rng` (or `dropout_rng`, ...), or one more
+    after the batch, gets a random key, another one in each step.
 
     The state is any pytree: a `TrainState`, a dict, Equinox modules, the functional form of Flax NNX. Leaves that are
-    no arrays stay outside of the variable. A tuple of NNX objects is spread: `train_step(model, optimizer, batch)`
-    changes them and returns its metrics alone; when a run is over, the objects that were given hold what came of it.
+    no arrays stay outside of the variable. NNX objects are changed by the step, which returns its metrics alone; when a
+    run is over, the objects that were given hold what came of it.
 
-    The step must be traceable, jitted or not. Metrics are a dict, nested if you like, a named tuple, a dataclass, or
-    one number, which is then called `loss`; of an object with `compute()` that is taken.
+    A state of several parts is spread over parameters: a tuple over the first ones, `train_step(model, opt_state,
+    batch)`, a dict over those of its names, wherever they stand. So is a batch, `train_step(model, opt_state, x, y)`.
+    The parts come back side by side, in the order of the parameters; what stands before and after them are metrics.
+
+    The step must be traceable, jitted or not. Metrics are numbers and arrays in a dict, nested if you like, a named
+    tuple, a dataclass, or `(loss, aux)`; one number is called `loss`. Of an object with `compute()` that is taken.
+    What is no number is left out, with a warning. Metrics of NNX and `clu` in the state accumulate: see
+    `reset_metrics_steps`.
 
     Args:
         train_step: The step.
@@ -101,6 +109,9 @@ class Loop:
         learning_rate: The schedule that the optimizer was given, a function of a count: the rate of each step is then
             the metric `learning_rate`. That of `optax.inject_hyperparams` is one unasked.
         mean_over: Over how many steps means of the metrics are kept, on the device; None for none.
+        reset_metrics_steps: Steps over which metrics in the state accumulate (`nnx.MultiMetric`, `nnx.Metric`, a
+            `clu.metrics.Collection`). They begin anew after steps 1, 101, 201, where the log and the summaries are due
+            by default, so that each of these shows the mean of the 100 steps before. None for never.
 
     Attributes:
         graph: The graph; one of its own unless `batches` is a tensor. What hooks fetch beside the metrics is made in
@@ -117,7 +128,7 @@ class Loop:
         averaged_result: With `ema`, the same with the averages; NNX objects are new ones.
 
     Raises:
-        TypeError: The step takes or returns something else, reads values, or accumulates metrics in its state.
+        TypeError: The step takes or returns something else, or reads values; a metric in the state cannot be reset.
             Or `batches` is not a source of batches, or contains text. Or `learning_rate` is no schedule.
         ValueError: It returns a state of another structure, shape or dtype; `batches` is empty, or lies on another mesh
             than the state. Or the first batch, or the last one of `hookline.data.arrays`, cannot be split. Or `ema` is
@@ -151,10 +162,13 @@ class Loop:
         ema: float | Mapping[str, float] | None = None,
         learning_rate: Any = None,
         mean_over: int | None = None,
+        reset_metrics_steps: int | None = 100,
     ) -> None:
         self.steps_per_run = arguments.whole("Loop", "steps_per_run", steps_per_run, at_least=1)
-        self.form = form_of(state)
-        self._step = Step("Loop", train_step, self.form)
+        if reset_metrics_steps is not None:
+            arguments.whole("Loop", "reset_metrics_steps", reset_metrics_steps, at_least=1)
+        self.form = form_of(state, required("Loop", train_step))
+        self._step = Step("Loop", train_step, self.form, reset_metrics_steps)
         if seed is not None:
             arguments.whole("Loop", "seed", seed)
         self.graph = batches.graph if isinstance(batches, Tensor) else Graph()
@@ -210,17 +224,21 @@ class Loop:
             whole = [place or self.graph.home for place in shardings]
             places = jax.tree.structure(self.form.values).unflatten(whole)
             said.of_whole(self.form.values, shardings)
+        if told := self._step.told:
+            _logger.info("Loop: %s.", told)
+        say_left_out("Loop", self._step.name, self._step.left_out)
         said.of_numbers(self.form, self._step.name)
         said.of_devices(places)
         self.state = Variable(self.form.start, name=STATE, trainable=False, sharding=places)
-        found = counter_in(self.form.values)
+        found = counter_in(self.form.values, self.form.parts.values())
         step = get_global_step()
         if step is None:
             step = create_global_step()
             if found is not None:
                 step.initialize_from(op(lambda value: value.astype(step.dtype))(found.of(self.state.initial_value)))
-        key = [random_key(seed)] if self._step.takes_key else []
-        self._after = after = op(self._step).node(self.state, batch, *key)
+        more: list[Any] = [step] if self._step.takes_step else []
+        more += [random_key(seed)] if self._step.takes_key else []
+        self._after = after = op(self._step).node(self.state, batch, *more)
         self.metrics: dict[str, Tensor] = {name: after[1][name] for name in metrics}
         self._counter = None if found is None else CounterHook(found.of(after[0]), found.path)
 
@@ -245,8 +263,12 @@ class Loop:
                 raise ValueError("Loop was given a learning_rate, and the step returns a metric of that name already.")
             self.metrics[RATE] = rate
         self.train_op = group(*updates, step.assign_add(1), name="train_op")
-        for name, metric in {**self.metrics, **self.means}.items():
-            summary.scalar(name, metric)
+        shown = {**self.metrics, **self.means}
+        self._numbers = {name: metric for name, metric in shown.items() if not metric.spec.shape}
+        # A confusion matrix of four classes is read in a line; of more, in a histogram or by a hook.
+        self._short = {name: metric for name, metric in shown.items() if metric.spec.size <= 16}
+        for name, metric in shown.items():
+            (summary.scalar if name in self._numbers else summary.histogram)(name, metric)
 
     @property
     def averaged(self) -> Tensor | None:
@@ -334,17 +356,16 @@ class Loop:
             "Loop", "steps_per_run", keywords.setdefault("steps_per_run", self.steps_per_run), at_least=1
         )
         own: list[Any] = []
-        shown = {**self.metrics, **self.means}
         rates = self._rates(per_step, peak_flops)
         if progress and not any(isinstance(bare(hook), ProgressHook) for hook in hooks):
             per_second = {name: count for name, count in rates.items() if name != FLOPS}
-            own.append(ProgressHook(shown, file=sys.stderr, per_step=per_second))
+            own.append(ProgressHook(self._numbers, file=sys.stderr, per_step=per_second))
         if last_step is not None:
             own.append(StopAtStepHook(last_step=last_step))
         if watch is not None:
             own += self._watching(watch, on_nan)
-        if log_steps is not None and shown:
-            own.append(MetricsLog(shown, spaced(log_steps), in_rows=log_steps < steps_per_run))
+        if log_steps is not None and self._short:
+            own.append(MetricsLog(self._short, spaced(log_steps), in_rows=log_steps < steps_per_run))
         own += [hook for hook in (self._counter, self._recent, self._hyperparameters) if hook is not None]
         if hyperparams not in (CHECKPOINT, SCRIPT):
             raise ValueError(f"Loop requires {CHECKPOINT!r} or {SCRIPT!r} as hyperparams, got {hyperparams!r}.")
@@ -368,7 +389,9 @@ class Loop:
         """Has a session that restored nothing begin where this loop was left, or with values of another training."""
         if self._memory is not None:
             if warm is not None:
-                _logger.info("Loop goes on from step %d, where it was left, and makes no warm start.", self._memory.step)
+                _logger.info(
+                    "Loop goes on from step %d, where it was left, and makes no warm start.", self._memory.step
+                )
             return Scaffold(init_fn=self._go_on, copy_from_scaffold=given)
         if warm is None:
             return given
@@ -400,9 +423,10 @@ class Loop:
                 f"Loop: there is no metric {watch!r} to watch for NaN. There are: {', '.join(self.metrics) or 'none'}."
             )
         if self.metrics:
+            like = [name for name in self.metrics if name.endswith("loss")]
             _logger.warning(
                 "Loop: no metric is called 'loss', so nothing is watched for NaN. Name one of them, watch=%r, or None.",
-                next(iter(self.metrics)),
+                [*like, *self.metrics][0],
             )
         return []
 

@@ -41,8 +41,9 @@ class MetricsLog(LoggingTensorHook):
             self._log(values, None if elapsed is None else share)
 
     def format_line(self, values: dict[str, Any], elapsed_secs: float | None) -> str:
-        """Returns the line, with the step in front."""
-        return f"step {self._step}: {super().format_line(values, elapsed_secs)}"
+        """Returns the step and the values, in one line."""
+        line = super().format_line(values, elapsed_secs)
+        return f"step {self._step}: {' '.join(line.split())}"  # An array may come in several lines.
 
 
 class _EachRun(Trigger):

@@ -28,11 +28,10 @@ def flops_of(step: Step, values: Any, batch: Any, context: Any) -> float | None:
     The step is traced for that, and not compiled. The body of a loop is counted once, and what is computed again
     (`jax.checkpoint`) twice. Where a state is split over devices it is the operations of all of them.
     """
-    key = [jax.eval_shape(lambda: jax.random.key(0))] if step.takes_key else []
     flops = 0.0
     if all(isinstance(size, int) for leaf in jax.tree.leaves(batch) for size in leaf.shape):
         with placement.inside(context):
-            found = jax.jit(step).lower(specs.of_value(values), batch, *key).cost_analysis() or {}
+            found = jax.jit(step).lower(specs.of_value(values), batch, *step.more()).cost_analysis() or {}
         flops = found.get("flops", 0.0)
     if not flops > 0 or not math.isfinite(flops):
         _logger.warning(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,8 +11,10 @@ import jax
 
 from hookline import notebooks
 from hookline.graph import spec as specs
-from hookline.loop import metrics
-from hookline.loop.forms import NnxObjects, Tree, Unfit
+from hookline.loop import accumulators, metrics
+from hookline.loop.call import Call, called
+from hookline.loop.forms import NnxObjects, Tree
+from hookline.loop.kinds import Unfit
 
 # What JAX raises for Python that asks a traced value what it is.
 _READS = (
@@ -25,32 +26,66 @@ _LIBRARIES = ("hookline", "jax", "jaxlib", "flax", "equinox", "optax", "numpy", 
 
 
 class Step:
-    """A function of a state and a batch, and of a key if it requires one positional parameter more.
+    """A function of a state and a batch, and of a random key if it requires one, as an operation can call it.
+
+    Args:
+        who: Whose it is, for messages.
+        function: The function.
+        form: How the state is held, and which parameters get it.
+        reset_steps: After how many steps what accumulates in the state begins anew; None for never.
+
+    Attributes:
+        left_out: The metrics of the last trace that are none, with the reasons.
 
     Raises:
-        TypeError: It is no function, or requires other parameters.
+        TypeError: It is no function, or requires arguments by name.
     """
 
-    def __init__(self, who: str, function: Any, form: Tree | NnxObjects) -> None:
+    def __init__(self, who: str, function: Any, form: Tree | NnxObjects, reset_steps: int | None = None) -> None:
         self.name = self.__name__ = called(function)
-        self._who, self._function, self._form = who, function, form
-        names = required(who, function)
-        extra = 0 if names is None else len(names) - form.count - 1
-        if extra not in (0, 1):
-            raise TypeError(
-                f"{who}: {self.name} is called with the state ({form!r}), a batch, and a random key if it requires one "
-                f"more; it requires {', '.join(names or ()) or 'nothing'}. A batch is one argument: `x, y = batch`."
-            )
-        self.takes_key = extra == 1
-        self._key_name = names[-1] if names and self.takes_key else ""
+        self._who, self._form = who, form
+        self._call = Call(who, function, list(form.parts))
+        self._reset_steps = reset_steps if form.accumulates else None
+        self.left_out: dict[str, str] = {}
 
-    def __call__(self, values: Any, batch: Any, *key: Any) -> tuple[Any, dict[str, Any]]:
-        """Returns the values after the step, and its metrics by name."""
-        arguments = self._form.arguments(values)
-        returned = self._function(*arguments, batch, *key)
+    @property
+    def takes_key(self) -> bool:
+        """Whether one of its parameters gets a random key. The spec of a batch tells."""
+        return self._call.key is not None
+
+    @property
+    def told(self) -> str:
+        """How it is called, in words, where something is spread by its place."""
+        by_place = isinstance(self._form, Tree) and any(isinstance(key, int) for key in self._form.parts.values())
+        return str(self._call) if by_place or not self._call.is_plain else ""
+
+    @property
+    def takes_step(self) -> bool:
+        """Whether it is given the global step before it."""
+        return self._reset_steps is not None
+
+    def more(self) -> list[Any]:
+        """Returns the specs of its arguments after the state and the batch."""
+        step = [jax.ShapeDtypeStruct((), "int32")] if self.takes_step else []
+        return step + ([jax.eval_shape(lambda: jax.random.key(0))] if self.takes_key else [])
+
+    def __call__(self, values: Any, batch: Any, *more: Any) -> tuple[Any, dict[str, Any]]:
+        """Returns the values after the step, and its metrics by name. More are the global step and a random key."""
+        whole = self._form.whole(values)
+        if self._reset_steps is not None:
+            step, *more = more  # type: ignore[assignment]
+            with says(self._who, self.name):
+                # After steps 1, 101, 201: that is where hooks fire that do so each 100 steps.
+                whole = accumulators.begun_anew(whole, step % self._reset_steps == 1 % self._reset_steps)
+        returned = self._call(self._form.split(whole), batch, *more)
         with says(self._who, self.name):
-            after, told = self._form.results(arguments, returned)
-            return after, metrics.flat(told)
+            after, told = self._form.results(whole, returned)
+            accumulated: list[accumulators.Accumulator] = []
+            if self._form.accumulates:  # A metric alone is called as its parameter.
+                parts = zip(self._form.parts, self._form.arguments(after), strict=True)
+                accumulated = accumulators.found_in(dict(parts))
+            found, self.left_out = metrics.flat(told, accumulated)
+            return after, found
 
     def spec(self, batch: Any, placed: Callable[[Any], Any] = lambda spec: spec) -> tuple[Any, dict[str, Any]]:
         """Returns the specs of what it returns for a batch of this spec, without running it.
@@ -62,48 +97,17 @@ class Step:
             ValueError: It returns a state that is not like the one that it was given.
             Exception: What it raises itself.
         """
-        key = [jax.eval_shape(lambda: jax.random.key(0))] if self.takes_key else []
+        self._call.settle(batch)
         while True:
             try:
                 values = placed(specs.of_value(self._form.values))
-                found = traced(self._who, self.name, self, values, batch, *key)
+                found = traced(self._who, self.name, self, values, batch, *self.more())
             except Exception as error:
-                if self.takes_key:
-                    error.add_note(f"hookline: the parameter {self._key_name!r} of {self.name} is given a random key")
+                error.add_note(f"hookline: {self._call}")
                 raise
             with says(self._who, self.name):
                 if not self._form.learn():
                     return found
-
-
-def required(who: str, function: Any) -> list[str] | None:
-    """Returns the names of the positional parameters that a function requires; `None` where that is not known.
-
-    Raises:
-        TypeError: It is no function, or requires arguments by name.
-    """
-    if not callable(function):
-        raise TypeError(f"{who} requires a function, got {function!r}.")
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    found = [parameter for parameter in parameters if parameter.default is parameter.empty]
-    by_name = [parameter.name for parameter in found if parameter.kind is parameter.KEYWORD_ONLY]
-    if by_name:
-        raise TypeError(
-            f"{who}: {called(function)} requires {', '.join(by_name)} by name, which nobody gives it. Give it "
-            f"yourself: functools.partial({called(function)}, {by_name[0]}=...)."
-        )
-    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in found):
-        return None
-    return [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-
-
-def called(function: Any) -> str:
-    """Returns what to call a function in a message."""
-    inner = getattr(function, "func", function)  # of functools.partial
-    return getattr(inner, "__name__", type(inner).__name__)
 
 
 @contextlib.contextmanager

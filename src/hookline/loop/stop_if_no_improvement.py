@@ -104,6 +104,8 @@ class StopIfNoImprovement(SessionRunHook):
                 f"{', '.join(evaluate.values) or 'none'}."
             )
         value = evaluate.values[self._metric]
+        if not isinstance(value, float):
+            raise ValueError(f"StopIfNoImprovement requires a number, and the metric {self._metric!r} is an array.")
         if is_better(self._mode, value, self._best, self._min_delta):
             self._best, self._waited = value, 0
             return

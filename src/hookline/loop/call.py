@@ -1,0 +1,178 @@
+"""How a function is called: which of its parameters are given the state, the batch, and a random key."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from hookline.loop.kinds import are_nnx
+
+# rng, key, dropout_rng, prng_key, ...
+_KEY = re.compile(r"(.+_)?(key|subkey|rngs?|prng)")
+
+
+def required(who: str, function: Any) -> list[str] | None:
+    """Returns the names of the positional parameters that a function requires; `None` where that is not known.
+
+    Raises:
+        TypeError: It is no function, or requires arguments by name.
+    """
+    if not callable(function):
+        raise TypeError(f"{who} requires a function, got {function!r}.")
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    found = [parameter for parameter in parameters if parameter.default is parameter.empty]
+    by_name = [parameter.name for parameter in found if parameter.kind is parameter.KEYWORD_ONLY]
+    if by_name:
+        raise TypeError(
+            f"{who}: {called(function)} requires {', '.join(by_name)} by name, which nobody gives it. Give it "
+            f"yourself: functools.partial({called(function)}, {by_name[0]}=...)."
+        )
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in found):
+        return None
+    return [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def called(function: Any) -> str:
+    """Returns what to call a function in a message."""
+    inner = getattr(function, "func", function)  # of functools.partial
+    return getattr(inner, "__name__", type(inner).__name__)
+
+
+def parts_for(names: Sequence[str] | None, state: Any) -> dict[str, Any]:
+    """Returns which parameters get which parts of a state, by their keys in it; None is the key of all of it.
+
+    A dict is spread by name, where each of its names is that of a parameter. A tuple is spread over the first
+    parameters: NNX objects always, other things where there are parameters enough for them and for a batch.
+
+    Raises:
+        TypeError: A dict has some names of parameters, and others.
+
+    Example:
+        >>> parts_for(["model", "x", "y", "slots"], {"slots": 1, "model": 2})
+        {'model': 'model', 'slots': 'slots'}
+        >>> parts_for(["model", "slots", "batch"], (2, 1))
+        {'model': 0, 'slots': 1}
+        >>> parts_for(["state", "batch", "key"], (2, 1))
+        {'state': None}
+    """
+    if type(state) is tuple and are_nnx(state):
+        known = list(names or ())[: len(state)]
+        known += [f"the state's {number}" for number in range(len(known), len(state))]
+        return dict(zip(known, range(len(state)), strict=True))
+    names = names or ["the state"]
+    if type(state) is dict and (len(state) > 1 or are_nnx(state)) and state.keys() <= set(names):
+        return {name: name for name in names if name in state}
+    _refuse_half(names, state)
+    keys = [bool(_KEY.fullmatch(name)) for name in names]
+    if type(state) is tuple and len(state) > 1 and not all(keys[len(state) :]):
+        # (state, rng, batch) gets all of a pair, and a key: more likely than a key that is a part of it.
+        gets_all = len(state) == 2 and keys[:2] == [False, True]
+        return {names[0]: None} if gets_all else dict(zip(names, range(len(state)), strict=False))
+    return {names[0]: None}
+
+
+def _refuse_half(names: Sequence[str], state: Any) -> None:
+    known = [name for name in names if name in state] if type(state) is dict else []
+    if known and len([name for name in names if not _KEY.fullmatch(name)]) > 2:
+        others = [str(name) for name in state if name not in names]
+        raise TypeError(
+            f"Loop spreads a dict over the parameters where each of its names is one of theirs: this state has "
+            f"{', '.join(known)}, but no parameter is called {' or '.join(others)}. There are: {', '.join(names)}."
+        )
+
+
+class Call:
+    """How a function is called with a state and a batch.
+
+    Args:
+        who: Whose function it is, for messages.
+        function: The function.
+        state: The names of the parameters that get the state, or parts of it.
+        keyed: Whether one more parameter gets a random key.
+
+    Attributes:
+        key: The name of the parameter that gets a random key; `None` for none.
+    """
+
+    def __init__(self, who: str, function: Any, state: Sequence[str], *, keyed: bool = True) -> None:
+        self.name = called(function)
+        self._who, self._function, self._keyed = who, function, keyed
+        self._names = required(who, function)
+        self._state = list(state)
+        self._rest = [name for name in self._names or () if name not in self._state]
+        self.key: str | None = None
+        self._batch: list[tuple[str, Any]] = []
+
+    def settle(self, batch: Any) -> None:
+        """Finds out what its parameters get of batches like this one.
+
+        Raises:
+            TypeError: It requires something else.
+        """
+        if self._names is None:
+            return
+        rest = self._rest
+        keys = [name for name in rest if _KEY.fullmatch(name)] if self._keyed and len(rest) > 1 else []
+        by_name = isinstance(batch, Mapping) and len(rest) > 1 and set(rest) <= {*batch, *keys[-1:]}
+        self.key = keys[-1] if keys and not (by_name and keys[-1] in batch) else None
+        rest = [name for name in rest if name != self.key]
+        parts = batch if type(batch) is list else list(batch) if isinstance(batch, tuple) else []
+        if self._keyed and self.key is None and len(rest) == 2 != len(parts) and not by_name:
+            self.key = rest.pop()  # Whatever it is called.
+        if len(rest) == 1:
+            self._batch = [(rest[0], None)]
+        elif by_name:
+            self._batch = [(name, name) for name in rest]
+        elif rest and len(rest) == len(parts):
+            self._batch = list(zip(rest, range(len(rest)), strict=True))
+        else:
+            raise TypeError(self._refusal(batch))
+
+    def _refusal(self, batch: Any) -> str:
+        key = ", and a random key if it requires one more" if self._keyed else ""
+        return (
+            f"{self._who}: {self.name} is called with the state ({', '.join(self._state)}), a batch{key}; it requires "
+            f"{', '.join(self._names or ()) or 'nothing'}. A batch is one argument, or one for each of its parts, "
+            f"where it is a tuple of as many or a dict with these names; here it is {_shown(batch)}. Parts of the "
+            f"state are spread where it is a dict with the names of the parameters, or a tuple of the first ones."
+        )
+
+    def __call__(self, state: Sequence[Any], batch: Any, *key: Any) -> Any:
+        """Calls the function with the parts of a state, a batch, and a key if it takes one."""
+        if self._names is None:
+            return self._function(*state, batch, *key)
+        given = dict(zip(self._state, state, strict=True))
+        given |= {name: batch if part is None else batch[part] for name, part in self._batch}
+        if self.key is not None:
+            (given[self.key],) = key
+        return self._function(*(given[name] for name in self._names))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether one parameter gets the batch, as it is."""
+        return self._names is None or len(self._batch) == 1
+
+    def __str__(self) -> str:
+        parts = ", ".join(name for name, _ in self._batch)
+        what = "a batch" if len(self._batch) < 2 else "the parts of a batch"
+        key = f", and a random key as {self.key}" if self.key else ""
+        state = (
+            f"the parts of the state as {', '.join(self._state)}"
+            if len(self._state) > 1
+            else (f"the state as {', '.join(self._state)}")
+        )
+        return f"{self.name} is given {state}, {what} as {parts}{key}" if parts else f"{self.name} is given {state}"
+
+
+def _shown(batch: Any) -> str:
+    def one(leaf: Any) -> str:
+        return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]" if hasattr(leaf, "dtype") else repr(leaf)
+
+    return str(jax.tree.map(one, batch)).replace("'", "")

@@ -1,0 +1,170 @@
+"""Metrics of NNX in the state: read where they are due, begun anew, in evaluations and checkpoints."""
+
+from __future__ import annotations
+
+import logging
+
+import jax
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import hookline as hl
+
+X = np.random.default_rng(0).normal(size=(70, 4)).astype("float32")
+Y = (X.sum(axis=1) > 0).astype("int32")
+
+
+def loss_fn(model, batch):
+    x, y = batch
+    logits = model(x)
+    return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean(), logits
+
+
+@nnx.jit
+def train_step(model, optimizer, metrics, batch):
+    (loss, logits), slope = nnx.value_and_grad(loss_fn, has_aux=True)(model, batch)
+    metrics.update(loss=loss, logits=logits, labels=batch[1])
+    optimizer.update(model, slope)
+
+
+@nnx.jit
+def eval_step(model, metrics, batch):
+    loss, logits = loss_fn(model, batch)
+    metrics.update(loss=loss, logits=logits, labels=batch[1])
+
+
+def objects():
+    model = nnx.Linear(4, 2, rngs=nnx.Rngs(0))
+    metrics = nnx.MultiMetric(
+        accuracy=nnx.metrics.Accuracy(), loss=nnx.metrics.Average("loss"), spread=nnx.metrics.Welford("loss")
+    )
+    return model, nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param), metrics
+
+
+def batches():
+    return hl.data.arrays((X, Y), 10, epochs=None)
+
+
+def flat(computed):
+    spread = computed.pop("spread")
+    return {name: float(value) for name, value in computed.items()} | {"spread/mean": float(spread.mean)}
+
+
+def by_hand(steps, reset_after=()):
+    """Runs the published loop; returns what the metrics come to after each step, and the model."""
+    model, optimizer, metrics = objects()
+    found = []
+    for step, batch in zip(range(1, steps + 1), batches(), strict=False):
+        train_step(model, optimizer, metrics, batch)
+        found.append(flat(metrics.compute()))
+        if step in reset_after:
+            metrics.reset()
+    return found, model
+
+
+class See(hl.train.SessionRunHook):
+    """Keeps the metrics of each step."""
+
+    stacked = True
+
+    def __init__(self, metrics):
+        self.metrics, self.seen = metrics, {}
+
+    def before_run(self, run_context):
+        return hl.train.SessionRunArgs(self.metrics)
+
+    def after_run(self, run_context, run_values):
+        step = run_context.session.global_step
+        rows = jax.tree.map(np.atleast_1d, jax.device_get(run_values.results))
+        for row in range(len(rows["loss"])):
+            told = {name: float(values[row]) for name, values in rows.items()}
+            self.seen[step - len(rows["loss"]) + row + 1] = {
+                name: value for name, value in told.items() if "standard" not in name
+            }
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    """One training, killed in the middle of a window: its directory, and what its hooks saw."""
+    directory, seen = str(tmp_path_factory.mktemp("logs")), {}
+    for last_step in (5, 9):
+        loop = hl.train.Loop(train_step, objects(), batches(), reset_metrics_steps=3)
+        see = See(loop.metrics)
+        final = loop.run(directory, last_step, hooks=[see], progress=False)
+        seen |= see.seen
+    return directory, seen, final
+
+
+def test_they_are_means_since_they_began_anew_also_over_a_restart(logs):
+    _, seen, (model, _, metrics) = logs
+    wanted, hand = by_hand(9, reset_after=(1, 4, 7))
+    assert [seen[step] for step in range(1, 10)] == [pytest.approx(each, rel=1e-5) for each in wanted]
+    np.testing.assert_allclose(model.kernel[...], hand.kernel[...], rtol=1e-5)
+    assert flat(metrics.compute()) == pytest.approx(wanted[-1], rel=1e-5), "the objects hold them in the end"
+
+
+def test_several_steps_in_a_run_have_the_same():
+    loop = hl.train.Loop(train_step, objects(), batches(), reset_metrics_steps=3, steps_per_run=4)
+    see = See(loop.metrics)
+    loop.run(last_step=9, hooks=[see], progress=False, watch=None, log_steps=None, log_step_count_steps=None)
+    wanted, _ = by_hand(9, reset_after=(1, 4, 7))
+    assert [see.seen[step] for step in range(1, 10)] == [pytest.approx(each, rel=1e-5) for each in wanted]
+
+
+def test_they_never_begin_anew_where_that_is_asked_for_and_stand_in_the_log(caplog, tmp_path):
+    state = dict(zip(("model", "optimizer", "metrics"), objects(), strict=True))
+    loop = hl.train.Loop(train_step, state, batches(), reset_metrics_steps=None)
+    with caplog.at_level(logging.INFO, "hookline"):
+        final = loop.run(str(tmp_path), last_step=5, log_steps=2, progress=False)
+    wanted, _ = by_hand(5)
+    lines = [line for line in caplog.messages if line.startswith("step ")]
+    found = [float(line.partition(", loss = ")[2].split(",")[0]) for line in lines]
+    assert found == pytest.approx([wanted[step - 1]["loss"] for step in (1, 3, 5)], rel=1e-4)
+    assert list(final) == ["model", "optimizer", "metrics"]
+    assert int(final["optimizer"].step[...]) == 5
+    assert flat(hl.train.load(str(tmp_path), like=state)["metrics"].compute()) == pytest.approx(wanted[-1], rel=1e-5)
+
+
+def test_a_step_counter_in_a_part_sets_the_global_step():
+    state = dict(zip(("model", "optimizer", "metrics"), objects(), strict=True))
+    state["optimizer"].step[...] += 7
+    loop = hl.train.Loop(train_step, state, batches())
+    loop.run(last_step=9, progress=False)
+    assert int(state["optimizer"].step[...]) == 9
+
+
+@pytest.mark.parametrize("steps_per_run", [1, 2])
+def test_an_evaluation_begins_with_empty_ones_and_takes_in_batch_after_batch(steps_per_run):
+    model, optimizer, metrics = objects()
+    evaluate = hl.train.Evaluate(eval_step, hl.data.arrays((X, Y), 16), every=2, steps_per_run=steps_per_run)
+    loop = hl.train.Loop(train_step, (model, optimizer, metrics), batches())
+    loop.run(last_step=3, hooks=[evaluate], progress=False)
+    trained = flat(metrics.compute())
+    metrics.reset()
+    for batch in hl.data.arrays((X, Y), 16):
+        eval_step(model, metrics, batch)
+    found = {name: value for name, value in evaluate.values.items() if "standard" not in name}
+    assert found == pytest.approx(flat(metrics.compute()), rel=1e-5)
+    assert trained != pytest.approx(found), "the training has its own"
+
+
+def test_a_metric_alone_is_called_as_its_parameter_and_gives_way_to_what_the_step_returns():
+    def step(model, seen, loss, batch):
+        value, _ = loss_fn(model, batch)
+        seen.update(values=value)
+        loss.update(values=value)
+        return {"loss": value}
+
+    state = {"model": objects()[0], "seen": nnx.metrics.Average(), "loss": nnx.metrics.Average()}
+    for given in (state, tuple(state.values())):
+        loop = hl.train.Loop(step, given, batches())
+        assert sorted(loop.metrics) == ["loss", "loss/loss", "seen"]
+
+
+def test_what_would_not_begin_anew_is_refused():
+    with pytest.raises(ValueError, match="reset_metrics_steps >= 1, got 0"):
+        hl.train.Loop(train_step, objects(), batches(), reset_metrics_steps=0)
+    with pytest.raises(TypeError, match="requires a whole number as reset_metrics_steps"):
+        hl.train.Loop(train_step, objects(), batches(), reset_metrics_steps="epoch")

@@ -1,0 +1,310 @@
+"""What steps take and return: metrics that are arrays, tuples or none at all, and a state in parts."""
+
+from __future__ import annotations
+
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import hookline as hl
+from hookline.loop.call import Call, parts_for
+from hookline.loop.metrics import flat
+from hookline.loop.returned import told_apart
+
+STATE = {"w": jnp.zeros(3), "n": jnp.zeros((), int)}
+X = np.arange(24, dtype="float32").reshape(8, 3)
+
+
+def batches():
+    return hl.data.arrays(X, 2)
+
+
+class See(hl.train.SessionRunHook):
+    """Keeps the metrics of each step."""
+
+    def __init__(self, metrics):
+        self.metrics, self.seen = metrics, []
+
+    def before_run(self, run_context):
+        return hl.train.SessionRunArgs(self.metrics)
+
+    def after_run(self, run_context, run_values):
+        self.seen.append(jax.device_get(run_values.results))
+
+
+def run(loop, *args, hooks=(), **arguments):
+    see = See(loop.metrics)
+    loop.run(*args, hooks=[*hooks, see], progress=False, log_step_count_steps=None, **arguments)
+    return see.seen
+
+
+# Arrays ------------------------------------------------------------------------------------------------------------
+
+
+def measured(state, batch):
+    return {"loss": batch.mean(), "by_class": batch.sum(axis=0), "confusion": jnp.outer(batch[0], batch[1]).astype(int)}
+
+
+def test_an_array_is_a_metric_a_short_line_of_the_log_and_a_histogram(tmp_path, caplog):
+    loop = hl.train.Loop(lambda state, batch: (state, measured(state, batch)), STATE, batches())
+    with caplog.at_level(logging.INFO, "hookline"):
+        seen = run(loop, str(tmp_path), last_step=2, log_steps=1, save_summaries_steps=1)
+    np.testing.assert_array_equal(seen[1]["by_class"], X[2:4].sum(axis=0))
+    np.testing.assert_array_equal(seen[1]["confusion"], np.outer(X[2], X[3]))
+    assert "step 1: by_class = [3.0 5.0 7.0], confusion = [[ 0 0 0] [ 3 4 5] [ 6 8 10]], loss = 2.5" in caplog.messages
+    written = EventAccumulator(str(tmp_path), {"histograms": 0}).Reload()
+    assert [event.value for event in written.Scalars("loss")] == [2.5, 8.5]
+    assert [event.histogram_value.num for event in written.Histograms("by_class")] == [3, 3]
+    assert "by_class" not in written.Tags()["scalars"]
+
+
+def test_a_long_array_is_for_hooks_and_histograms_and_no_line(caplog):
+    loop = hl.train.Loop(lambda state, batch: (state, {"loss": 0.5, "all": jnp.ones(17)}), STATE, batches())
+    with caplog.at_level(logging.INFO, "hookline"):
+        assert run(loop, last_step=1, log_steps=1)[0]["all"].shape == (17,)
+    assert "step 1: loss = 0.5" in caplog.messages
+
+
+def test_an_array_is_averaged_in_an_evaluation_and_comes_back_after_a_restart(tmp_path, caplog):
+    def evaluate():
+        return hl.train.Evaluate(measured, hl.data.arrays(X, 3), every=2, steps_per_run=2)
+
+    def trained(last_step):
+        hook = evaluate()
+        loop = hl.train.Loop(lambda state, batch: ({**state, "n": state["n"] + 1}, {}), STATE, batches())
+        loop.run(str(tmp_path), last_step, hooks=[hook], progress=False)
+        return hook
+
+    def at(value):
+        return np.asarray(value, "float64")
+
+    weights = at([3, 3, 2])
+    parts = [X[:3], X[3:6], X[6:]]
+    for hook in (trained(2), trained(2)):
+        assert hook.values["loss"] == pytest.approx(X.mean())
+        by_class = sum(w * at(part.sum(axis=0)) for w, part in zip(weights, parts, strict=True)) / 8
+        np.testing.assert_allclose(hook.values["by_class"], by_class)
+        assert list(hook.best) == ["loss"]
+
+
+def test_an_array_is_nothing_to_keep_a_best_by():
+    def trained(*hooks):
+        loop = hl.train.Loop(lambda state, batch: (state, {}), STATE, batches())
+        loop.run(last_step=2, hooks=hooks, progress=False)
+
+    with pytest.raises(ValueError, match="cannot keep what is best by 'by_class': it is an array"):
+        trained(hl.train.Evaluate(measured, [X], every=1, keep_best="by_class", mode="max"))
+    evaluate = hl.train.Evaluate(measured, [X[:2]], every=1)
+    with pytest.raises(ValueError, match="requires a number, and the metric 'by_class' is an array"):
+        trained(evaluate, hl.train.StopIfNoImprovement("by_class", 1, mode="max"))
+    each = hl.train.Evaluate(lambda state, batch: {"each": batch}, hl.data.arrays(X, 3), every=1)
+    with pytest.raises(ValueError, match=r"'each' has the shapes \[\(2, 3\), \(3, 3\)\] in different batches"):
+        trained(each)
+
+
+# Leaf by leaf ------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_no_number_is_left_out_leaf_by_leaf_and_told_once(caplog):
+    def step(state, batch):
+        told = {"loss": 0.5, "note": "low", "none": None, "f": print, "z": 1j * state["n"], "key": jax.random.key(0)}
+        return state, told
+
+    with caplog.at_level(logging.INFO, "hookline"):
+        loop = hl.train.Loop(step, STATE, batches())
+        run(loop, last_step=2)
+    assert list(loop.metrics) == ["loss"]
+    (told,) = [line for line in caplog.messages if "left out" in line]
+    assert told == (
+        "Loop: step: among the metrics there are no numbers, which are left out: 'note' is 'low', which is text; give "
+        "a number for it; 'none' is None; give a number for it; 'f' is of the class builtin_function_or_method; "
+        "give numbers of it; 'z' is complex; take its absolute value; 'key' is of dtype key<fry>; "
+        "jax.random.key_data gives its numbers."
+    )
+
+
+def test_an_evaluation_leaves_out_leaf_by_leaf_too(caplog):
+    evaluate = hl.train.Evaluate(lambda state, batch: (batch.mean(), {"note": "low"}), [X], every=1)
+    hl.train.Loop(lambda state, batch: (state, {}), STATE, batches()).run(last_step=1, hooks=[evaluate])
+    assert evaluate.values == {"loss": 11.5}
+    assert "Evaluate 'eval': <lambda>: among the metrics there are no numbers" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("metrics", "names"),
+    [
+        (1.0, ["loss"]),
+        ((1.0, {"accuracy": 2.0}), ["loss", "accuracy"]),
+        ((1.0, {"loss": 2.0, "top": {"1": 3.0}}), ["loss", "aux/loss", "top/1"]),
+        ((1.0, 2.0), ["loss", "aux"]),
+        ((1.0, (2.0, 3.0)), ["loss", "aux/0", "aux/1"]),
+        ((1.0, 2.0, 3.0), ["loss", "aux/0", "aux/1"]),
+        ((1.0, ({"a": 2.0}, [3.0])), ["loss", "aux/0/a", "aux/1/0"]),
+        ((1.0, {"a": 2.0}, {"a": 3.0}), ["loss", "a", "aux/1/a"]),
+        (({"a": (1.0, 2)}, {"rate": 0.1}), ["a/0", "a/1", "rate"]),
+        ([1.0], ["loss"]),
+        ({}, []),
+        ((), []),
+        (None, []),
+    ],
+)
+def test_tuples_have_sensible_names(metrics, names):
+    assert list(flat(metrics)[0]) == names
+
+
+# A state in parts --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "state", "parts"),
+    [
+        ("state batch", (1, 2), {"state": None}),
+        ("state batch key", (1, 2), {"state": None}),
+        ("state rng batch", (1, 2), {"state": None}),
+        ("model slots batch", (1, 2), {"model": 0, "slots": 1}),
+        ("model slots batch rng", (1, 2), {"model": 0, "slots": 1}),
+        ("model slots x y", (1, 2), {"model": 0, "slots": 1}),
+        ("params slots rng batch", (1, 2, 3), {"params": 0, "slots": 1, "rng": 2}),
+        ("rng params batch", (1, 2), {"rng": 0, "params": 1}),
+        ("model x y slots", {"model": 1, "slots": 2}, {"model": "model", "slots": "slots"}),
+        ("rng model batch", {"model": 1, "rng": 2}, {"rng": "rng", "model": "model"}),
+        ("params batch", {"params": 1}, {"params": None}),
+        ("params batch", {"params": 1, "slots": 2}, {"params": None}),
+        ("state batch", [1, 2], {"state": None}),
+    ],
+)
+def test_which_parameters_get_which_parts_of_a_state(names, state, parts):
+    assert parts_for(names.split(), state) == parts
+
+
+def test_a_dict_of_which_some_names_are_parameters_is_refused():
+    match = "this state has model, but no parameter is called optstate. There are: model, opt_state, batch"
+    with pytest.raises(TypeError, match=match):
+        parts_for(["model", "opt_state", "batch"], {"model": 1, "optstate": 2})
+
+
+@pytest.mark.parametrize(
+    ("signature", "batch", "given"),
+    [
+        ("state, batch", (1, 2), [0, (1, 2)]),
+        ("state, batch, key", (1, 2), [0, (1, 2), "key"]),
+        ("state, dropout_rng, batch", (1, 2), [0, "key", (1, 2)]),
+        ("state, x, y", (1, 2), [0, 1, 2]),
+        ("state, x, y", [1, 2], [0, 1, 2]),
+        ("state, x, y, key", (1, 2), [0, 1, 2, "key"]),
+        ("state, y, x", {"x": 1, "y": 2}, [0, 2, 1]),
+        ("state, y, x, rng", {"x": 1, "y": 2}, [0, 2, 1, "key"]),
+        ("state, query, key", {"query": 1, "key": 2}, [0, 1, 2]),
+        ("state, batch, noise", {"x": 1}, [0, {"x": 1}, "key"]),
+        ("state, batch, mask=None", (1, 2), [0, (1, 2)]),
+        ("*given", (1, 2), [0, (1, 2)]),
+    ],
+)
+def test_which_parameters_get_what_of_a_batch(signature, batch, given):
+    called = eval(f"lambda {signature}: [{signature.replace(', mask=None', '')}]")
+    call = Call("Loop", called, ["state"])
+    call.settle(batch)
+    assert call([0], batch, *["key"] * (call.key is not None)) == given
+
+
+@pytest.mark.parametrize("batch", [(1, 2), {"x": 1, "y": 2}, 1])
+def test_more_parameters_than_there_is_to_give_are_refused(batch):
+    call = Call("Loop", lambda state, x, y, mask: None, ["state"])
+    with pytest.raises(TypeError, match="it requires state, x, y, mask. A batch is one argument, or one for each"):
+        call.settle(batch)
+
+
+A, B = {"a": np.zeros(2)}, [np.zeros(3)]
+
+
+@pytest.mark.parametrize(
+    ("returned", "metrics"),
+    [
+        ((A, B), {}),
+        ((A, B, 0.5), 0.5),
+        ((0.5, A, B), 0.5),
+        (((A, B), 0.5), 0.5),
+        ((0.5, (A, B)), 0.5),
+        ((A, B, 0.5, {"x": 1}), (0.5, {"x": 1})),
+        ((0.5, A, B, {"x": 1}), (0.5, {"x": 1})),
+    ],
+)
+def test_a_state_in_parts_is_found_in_what_is_returned(returned, metrics):
+    assert told_apart([A, B], ["model", "slots"], returned) == ([A, B], metrics)
+
+
+@pytest.mark.parametrize(
+    ("returned", "match"),
+    [
+        (
+            (B, A, 0.5),
+            r"in another order than its parameters have, .*: slots, model, \.\.\.\. Write `return model, slots",
+        ),
+        ((A, 0.5, B), r"not side by side: model, \.\.\., slots"),
+        (
+            (A,),
+            "given 2 parts of the state, model, slots, and returned a tuple of 1. Write `return model, slots, {'loss'",
+        ),
+        (
+            (0.5, {}),
+            "it returned no new state, but a float, a dict; it was given a dict, a list. Write `return model, slots",
+        ),
+        (0.5, "returned a float. Write `return model, slots, {'loss': loss}`"),
+    ],
+)
+def test_a_wrong_order_is_told(returned, match):
+    with pytest.raises(Exception, match=match):
+        told_apart([A, B], ["model", "slots"], returned)
+
+
+def test_a_state_that_is_a_pair_may_come_back_as_two():
+    assert told_apart([(A, B)], ["state"], (A, B, 0.5)) == ([(A, B)], 0.5)
+    assert told_apart([(A, B)], ["state"], ((A, B), 0.5)) == ([(A, B)], 0.5)
+    assert told_apart([(A, B)], ["state"], (A, B)) == ([(A, B)], {})
+
+
+def test_a_state_of_one_array_comes_first_where_both_could_be_it():
+    assert told_apart([np.zeros(())], ["w"], (1.0, 2.0)) == ([1.0], 2.0)
+    with pytest.raises(Exception, match="it returned a float"):
+        told_apart([np.zeros(())], ["w"], 1.0)
+
+
+def test_how_a_step_is_called_is_told_where_it_was_found_out(caplog):
+    def make_step(model, slots, x, y):
+        return model + 0 * x.sum(), slots, y.mean()
+
+    with caplog.at_level(logging.INFO, "hookline"):
+        hl.train.Loop(make_step, (jnp.zeros(3), jnp.zeros(2)), hl.data.arrays((X, X[:, 0]), 2))
+        hl.train.Loop(lambda state, batch: (state, {}), STATE, batches())
+    assert [line for line in caplog.messages if "is given" in line] == [
+        "Loop: make_step is given the parts of the state as model, slots, the parts of a batch as x, y."
+    ]
+
+
+def test_an_evaluation_gets_parts_by_name_and_a_batch_in_parts():
+    def make_step(model, x, y, slots):
+        return model + x.sum(axis=0), slots, y.mean()
+
+    def evaluate(slots, model, x, y):
+        return {"model": model.sum(), "slots": slots.sum(), "y": y.mean()}
+
+    hook = hl.train.Evaluate(evaluate, [(X, X[:, 1])], every=4)
+    state = {"model": jnp.zeros(3), "slots": jnp.ones(2)}
+    final = hl.train.Loop(make_step, state, hl.data.arrays((X, X[:, 0]), 2)).run(hooks=[hook])
+    assert hook.values == {"model": X.sum(), "slots": 2.0, "y": X[:, 1].mean()}
+    assert list(final) == ["model", "slots"]
+
+
+def test_an_evaluation_of_other_parts_is_refused():
+    def step(model, slots, batch):
+        return model, slots, 0.0
+
+    hook = hl.train.Evaluate(lambda a, b, c, d: 0.0, [X], every=1)
+    with pytest.raises(
+        TypeError, match=r"parts of the state \(model, slots\) and a batch; it requires a, b, c, d. Call"
+    ):
+        hl.train.Loop(step, (jnp.zeros(3), jnp.zeros(2)), batches()).run(last_step=1, hooks=[hook])
