@@ -240,6 +240,8 @@ class Loop:
         more += [random_key(seed)] if self._step.takes_key else []
         self._after = after = op(self._step).node(self.state, batch, *more)
         self.metrics: dict[str, Tensor] = {name: after[1][name] for name in metrics}
+        # Of those that are arrays.
+        self._sizes = {name: spec.size for name, spec in metrics.items() if spec.shape}
         self._counter = None if found is None else CounterHook(found.of(after[0]), found.path)
 
     def _build_more(self, ema: Any, schedule: Any, mean_over: int | None) -> None:
@@ -264,9 +266,9 @@ class Loop:
             self.metrics[RATE] = rate
         self.train_op = group(*updates, step.assign_add(1), name="train_op")
         shown = {**self.metrics, **self.means}
-        self._numbers = {name: metric for name, metric in shown.items() if not metric.spec.shape}
+        self._numbers = {name: metric for name, metric in shown.items() if not self._sizes.get(name)}
         # A confusion matrix of four classes is read in a line; of more, in a histogram or by a hook.
-        self._short = {name: metric for name, metric in shown.items() if metric.spec.size <= 16}
+        self._short = {name: metric for name, metric in shown.items() if self._sizes.get(name, 0) <= 16}
         for name, metric in shown.items():
             (summary.scalar if name in self._numbers else summary.histogram)(name, metric)
 
