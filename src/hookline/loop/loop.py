@@ -19,6 +19,7 @@ from hookline.data.sources import is_one_shot
 from hookline.errors import FailedPreconditionError
 from hookline.graph import (
     Graph,
+    GraphKeys,
     Tensor,
     Variable,
     create_global_step,
@@ -193,6 +194,7 @@ class Loop:
         key = [random_key(seed)] if self._step.takes_key else []
         after = op(self._step).node(self.state, batch, *key)
         self.train_op = group(self.state.assign(after[0]), step.assign_add(1), name="train_op")
+        self.graph.add_to_collection(GraphKeys.TRAIN_OP, self.train_op)
         self.metrics: dict[str, Tensor] = {name: after[1][name] for name in metrics}
         self._counter = None if found is None else CounterHook(found.of(after[0]), found.path)
         for name, metric in self.metrics.items():

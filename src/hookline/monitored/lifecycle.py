@@ -13,7 +13,7 @@ from hookline import arguments, preemption
 from hookline.coordination import Coordinator, service
 from hookline.coordination.agreement import FAILURE, Decision
 from hookline.errors import END_OF_INPUT, Preempted
-from hookline.graph import Graph, get_default_graph
+from hookline.graph import Graph, GraphKeys, get_default_graph
 from hookline.graph.dialect import InDialect
 from hookline.graph.registry import FINALIZED
 from hookline.monitored import finalized, in_step
@@ -26,6 +26,8 @@ from hookline.monitored.in_step import InStep
 from hookline.monitored.quiet import NOT_RUN, NotRun, Quiet
 from hookline.monitored.recoverable import RecoverableSession
 from hookline.monitored.recovery import RecoveryPolicy
+from hookline.monitored.rehearsal import rehearse
+from hookline.monitored.run_plan import RunPlan
 from hookline.monitored.scaffold import Scaffold
 from hookline.monitored.step_context import StepContext, check_step_fn
 from hookline.monitored.stop_request import StopRequest
@@ -166,6 +168,53 @@ class MonitoredLifecycle(InDialect):
         if self._closed:
             raise RuntimeError(_CLOSED)
         return self._session.live().hooked.raw
+
+    def plan(self, steps: int = 1000, fetches: Any = None, feed_dict: Mapping[Any, Any] | None = None) -> RunPlan:
+        """Says which hooks the next runs would call, what those would ask for, and which programs that makes.
+
+        The session's own schedule says it, in a rehearsal: nothing is run, written or drawn, no hook is called, and no
+        trigger moves. The clock, latches, triggers of your own that decide themselves, and what hooks ask for in
+        `before_run` are not foreseen, and the plan says so. It ends where a hook stops the training at a step.
+
+        Args:
+            steps: How many global steps; of fetches that leave the step alone, how many runs.
+            fetches: What each run fetches; by default the train op of `Optimizer.minimize` or of a `Loop`.
+            feed_dict: Has the tensors that each run or hook feeds as keys; the values do not count.
+
+        Returns:
+            The plan; `print` shows it as a table.
+
+        Raises:
+            TypeError: `steps` is not a whole number.
+            ValueError: It is below 1; or there is not exactly one train op, and no `fetches`.
+            RuntimeError: The session is closed, or a run is under way.
+            Exception: What a run of these fetches would raise before it starts.
+
+        Example:
+            >>> import hookline as hl
+            >>> from hookline import train
+            >>> with hl.Graph().as_default():
+            ...     train_op = train.get_or_create_global_step().assign_add(1)
+            ...     with train.MonitoredSession(hooks=[train.StopAtStepHook(last_step=300)]) as session:
+            ...         session.plan(100, train_op).hooks[0].fires_at, session.plan(1000, train_op).hooks[0].fires_at
+            ((), (300,))
+        """
+        arguments.whole("plan", "steps", steps, at_least=1)
+        arguments.mapping("plan", "feed_dict", feed_dict, optional=True)
+        if fetches is None:
+            fetches = self._train_op()
+        with Claim(self._turn) as claim, claim:
+            self._take_alone(claim, "be planned")
+            return rehearse(self._session.live().hooked, steps, fetches, feed_dict)
+
+    def _train_op(self) -> Any:
+        found = self._graph.get_collection(GraphKeys.TRAIN_OP)
+        if len(found) != 1:
+            raise ValueError(
+                f"plan requires fetches, that which your loop runs: the graph has {len(found)} train ops "
+                "(GraphKeys.TRAIN_OP)."
+            )
+        return found[0]
 
     def add_hook(self, hook: Any) -> None:
         """Adds a hook, from the next run on.

@@ -44,6 +44,10 @@ class Timer:
         self.fired = 0
         self.elapsed: tuple[float | None, int | None] = (None, None)
 
+    def go_on_from(self, other: Timer) -> None:
+        """Is asked next when another one would be."""
+        self.at_step, self.at_secs, self.at_run, self.due = other.at_step, other.at_secs, other.at_run, other.due
+
     def plan(self, step: int, run: int, *, bound: bool) -> None:
         """Asks when it must be asked next; called after a run that led to a step.
 

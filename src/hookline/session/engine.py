@@ -152,6 +152,12 @@ class Engine(LowLevel):
         """Returns the step of a request, made now or before."""
         return self._plans.find(self, fetches, watched, feed_dict)
 
+    def plans(self) -> PlanCache:
+        """See `LowLevel.plans`."""
+        with self.lock:
+            self.check_usable()
+            return self._plans.copied()
+
     def cached_step(self, fetches: Any, watched: Watched | None = None) -> CachedStep | None:
         """Returns what makes the run again in one call; None where it is more than a program."""
         found = self.planned(fetches, watched, None)

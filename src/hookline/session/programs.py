@@ -57,6 +57,13 @@ class Programs:
         self.sharing = Sharing()
         self._made: MutableMapping[Any, Program] = weakref.WeakValueDictionary()
 
+    def copied(self) -> Programs:
+        """Returns others that have the same programs so far, and the same constants."""
+        other = Programs()
+        other.constants, other.sharing = self.constants, self.sharing.copied()
+        other._made = weakref.WeakValueDictionary(self._made)
+        return other
+
     def choose(
         self, plan: Plan, request: Request, pulled: Iterable[Tensor], store: VariableStore, capacity: int = 1
     ) -> tuple[Program | None, tuple[jax.Array, ...]]:

@@ -112,6 +112,10 @@ class RawSession:
             limits[key] = last_step if owner is not None else min(last_step, limits.get(key, last_step))
         self.step_limit = min(limits.values(), default=None)
 
+    def step_limit_of(self, owner: object) -> int | None:
+        """Returns the limit that `limit_step` set for an owner; None without one."""
+        return self._step_limits.get(id(owner))
+
     def close(self) -> None:
         """Ends it; again does nothing."""
         self.closed = True
@@ -178,6 +182,10 @@ class LowLevel:
         if not isinstance(found, list | tuple) or len(found) != 2 or len(found[1]) != len(asked[1]):
             raise TypeError(f"{type(self.session).__name__}.run must return the structure of {asked!r}, got {found!r}.")
         return found[0], answers(watched, found[1])
+
+    def plans(self) -> Any:
+        """Returns a copy of the `PlanCache`, to look up the programs of runs that are not made; None without one."""
+        return None
 
     def cached_step(self, fetches: Any, watched: Watched | None = None) -> Any:
         """Returns what makes the run again in one call, a `CachedStep`; None where nothing does."""
