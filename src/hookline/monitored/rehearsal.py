@@ -72,7 +72,7 @@ def rehearse(hooked: HookedSession, steps: int, fetches: Any, feed_dict: Mapping
                 raise done.error
             rehearsed.run(fetches, feed_dict)
     rehearsed.settle()
-    counts_steps = session.count > begin or session.is_over
+    counts_steps = session.has_step and (session.count > begin or session.is_over)
     begins_at, ends_at = (begin, session.count) if counts_steps else (begun, session.runs)
     is_over = session.is_over
     if hooked.steps_per_run > 1 and ends_at > begins_at + steps:  # The last run holds more than was asked for.
@@ -139,6 +139,10 @@ class _Counting(RawSession, LowLevel):
     @property
     def count(self) -> int:
         return self.runs if self._step is None else self._step
+
+    @property
+    def has_step(self) -> bool:
+        return self._step is not None
 
     @property
     def is_over(self) -> bool:
