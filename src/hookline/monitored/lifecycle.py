@@ -19,6 +19,8 @@ from hookline.graph.registry import FINALIZED
 from hookline.monitored import finalized, in_step
 from hookline.monitored.callbacks import checked_hooks, create_for, describe, override
 from hookline.monitored.coordinated import CoordinatedSession
+from hookline.monitored.cost_report import CostReport
+from hookline.monitored.costs import Costs
 from hookline.monitored.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from hookline.monitored.hook_list import HookList
 from hookline.monitored.hooked import HookedSession
@@ -72,11 +74,14 @@ class MonitoredLifecycle(InDialect):
         on_preemption: str = preemption.EXIT,
         grace_secs: float = preemption.DEFAULT_GRACE_SECS,
         steps_per_run: int = 1,
+        report: bool = False,
     ) -> None:
         who = type(self).__name__
+        arguments.instance(who, "report", report, bool)
+        self._costs = Costs() if report else None
         self._steps_per_run = arguments.whole(who, "steps_per_run", steps_per_run, at_least=1)
         self._creator = arguments.having(who, "session_creator", session_creator, "a SessionCreator", "create_session")
-        self._hooks = HookList(hooks)
+        self._hooks = HookList(hooks, None if self._costs is None else self._costs.timed)
         arguments.path(who, "summary_dir", summary_dir, optional=True)
         self._grace_secs = arguments.number(who, "stop_grace_period_secs", stop_grace_period_secs, at_least=0)
         arguments.instance(who, "recovery", recovery, RecoveryPolicy)
@@ -124,6 +129,8 @@ class MonitoredLifecycle(InDialect):
                     except Exception as closing:
                         exc.add_note(f"Giving up what the session held failed as well: {closing!r}")
                 raise
+        if self._costs is not None:
+            self.run = self._costs.of_run(self.run)
 
     @property
     def graph(self) -> Graph:
@@ -216,6 +223,21 @@ class MonitoredLifecycle(InDialect):
             )
         return found[0]
 
+    def report(self) -> CostReport:
+        """Returns what the session has cost so far: where its time went, by part and by hook, and its compilations.
+
+        It may be asked for at any moment, also in a hook and after the session was closed. At the end it is logged, at
+        INFO, however the training ended.
+
+        Raises:
+            RuntimeError: The session was made without `report=True`.
+        """
+        if self._costs is None:
+            raise RuntimeError(
+                f"This {type(self).__name__} has measured nothing. Make it with report=True to have a report."
+            )
+        return self._costs.report()
+
     def add_hook(self, hook: Any) -> None:
         """Adds a hook, from the next run on.
 
@@ -235,14 +257,14 @@ class MonitoredLifecycle(InDialect):
             raise RuntimeError(f"The {describe(hook)} rides along on this session already.")
         with Claim(self._turn) as claim, claim:
             self._take_alone(claim, "take another hook")
-            hooks = HookList([*self._hooks.hooks, hook])
+            hooks = HookList([*self._hooks.hooks, hook], self._hooks.timed)
             hooks.claim(self)
             raw = self._session.live().hooked.raw
             try:
                 with self._graph.as_default():
                     self._begin_late(hook)
                     hooks.set_states(raw.lowlevel.restored_hook_states, [hook])
-                    create_for(hook, raw, self.coordinator)
+                    create_for(hook, raw, self.coordinator, hooks.callback)
                 self._session.current.hooked.use(hooks)
             except BaseException as exc:
                 mapped = raw.lowlevel.map_error(exc)
@@ -569,6 +591,8 @@ class MonitoredLifecycle(InDialect):
         """Ends or abandons the training and closes everything; returns the errors on the way, in order."""
         self._closed = self._stop.asked = True
         failures: list[BaseException] = []
+        if self._costs is not None:
+            self._costs.end()
         # Whatever happens in between, even a second Ctrl-C: threads, session, files and graph are not left behind.
         for part in (
             lambda: failures.extend(self._wind_up(leaving)),
@@ -578,6 +602,7 @@ class MonitoredLifecycle(InDialect):
             lambda: FileWriterCache.release(self._writers),
             self._preemption.close,
             self._give_back,
+            *([] if self._costs is None else [self._costs.close]),
         ):
             try:
                 part()
@@ -714,6 +739,8 @@ class MonitoredLifecycle(InDialect):
         self._stepping = None
         with self._graph.as_default():
             self._raw = raw = self._creator.create_session()
+            if self._costs is not None:
+                self._costs.watch(raw)
             self._preemption.renew()
             # A thread's OutOfRangeError is an error of the session: only its consumer ends the training quietly.
             coord = Coordinator(clean_stop_exception_types=())

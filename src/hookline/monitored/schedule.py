@@ -94,7 +94,7 @@ class Schedule:
                 f"steps_per_run={steps_per_run} counts global steps, and the graph has no global step. Create it with "
                 "train.get_or_create_global_step()."
             )
-        self._riders = [Rider(hook, place, session.graph) for place, hook in enumerate(hooks.hooks)]
+        self._riders = [Rider(hook, place, session.graph, hooks) for place, hook in enumerate(hooks.hooks)]
         self._by_hook = {id(rider.hook): rider for rider in self._riders}
         self._capacity, self.repeats, self.room = steps_per_run, False, 1
         self.begins_at: int | None = None
@@ -544,7 +544,7 @@ class Schedule:
         if not self._recalled:
             return
         for rider in self._recalled:
-            rider.before, rider.after = override(rider.hook, "before_run"), override(rider.hook, "after_run")
+            rider.come_back()
         self._recalled.clear()
         self._read_riders()
 
@@ -565,7 +565,7 @@ class Schedule:
             while waiting and waiting[0].is_due(run):
                 late = waiting.popleft()
                 try:
-                    values = late.results.get()
+                    values = rider.values(late)
                 except Exception:  # Lost with the session; the recovery says why.
                     if not is_lost:
                         raise

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from hookline import arguments, errors
 from hookline.graph.graph import Graph, Operation
+from hookline.session.compilation import CompilationLog
 from hookline.session.late import LateResults
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.watched import Watched
@@ -137,6 +138,7 @@ class LowLevel:
 
     Attributes:
         session: As above.
+        compilations: Its compilations so far; None of a session that says nothing of them.
         shared: Whether others may change its variables: they live on parameter servers.
         writes: How many runs and loads have changed variables. Where nobody counts them, a run that fails is taken for
             one that has changed nothing, and the last state may be saved.
@@ -148,6 +150,7 @@ class LowLevel:
         restored_hook_states: What a checkpoint held of it when it was restored.
     """
 
+    compilations: CompilationLog | None = None
     shared = False
     writes = alarms = step_changes = 0
 
@@ -217,6 +220,9 @@ class LowLevel:
     def map_error(self, error: BaseException) -> BaseException:
         """Returns the error of `hookline.errors` that an error of the engine means; other errors as they are."""
         return errors.from_exception(error)
+
+    def measure(self, waits: Callable[[Any], Any], reads: Callable[[Any], Any]) -> None:
+        """Has a wrapper around what waits for the device, and another one around what waits for batches."""
 
     def serve(self, coord: Any) -> None:
         """Lets the threads that read data ahead stop with a `Coordinator`."""
