@@ -45,16 +45,28 @@ from hookline.hooks import (
 from hookline.hooks.when import bare
 from hookline.loop.batches import BATCHES, batches_of, check_batches, first_spec
 from hookline.loop.counter import CounterHook, counter_in
+from hookline.loop.description import (
+    LoopDescription,
+    form_of_batch,
+    parts_of,
+    place_of,
+    programs_of,
+    written_by,
+)
 from hookline.loop.forms import form_of, is_function
 from hookline.loop.metrics import ALONE
 from hookline.loop.step import Step
 from hookline.monitored import MonitoredSession, MonitoredTrainingSession
 from hookline.monitored.callbacks import checked_hooks
+from hookline.monitored.cost_report import CostReport
+from hookline.monitored.training_session import usual_hooks
 from hookline.session import Session
 
 _logger = logging.getLogger(__name__)
 
 _LOOPS = "hookline/loop"
+# Arguments of `Loop.session` that are not handed on.
+_OWN = {"hooks", "progress", "log_steps", "watch", "on_nan"}
 # Arguments of a session that a loop does not take.
 _OF_GRAPHS = ("master", "is_chief")
 STATE = "state"
@@ -102,6 +114,7 @@ class Loop:
         form: How the state is held.
         logdir: Of the last session.
         result: The state when the last session was closed in order; `None` before.
+        report: Of the last `run(report=True)`, where its time went, also after an error; else `None`.
 
     Raises:
         TypeError: The step takes or returns something else, reads values, or accumulates metrics in its state.
@@ -149,6 +162,7 @@ class Loop:
         self._has_run = False
         self.logdir: str | None = None
         self.result: Any = None
+        self.report: CostReport | None = None
         self._layout: tuple[Any, list[Any]] | None = None
         shardings = self._shardings(sharding)
         of_state = placement.mesh_of(shardings, "Loop: the state")
@@ -249,9 +263,13 @@ class Loop:
             Preempted: SIGTERM or Ctrl-C came; what was trained is saved, and `result` holds it.
             NanLossDuringTrainingError: The loss is NaN.
         """
-        with self.session(logdir, last_step, **arguments) as session:
-            while not session.should_stop():
-                session.run(self.train_op)
+        session = self.session(logdir, last_step, **arguments)
+        try:
+            with session:
+                while not session.should_stop():
+                    session.run(self.train_op)
+        finally:
+            self.report = session.report() if arguments.get("report") else None
         return self.result
 
     def session(
@@ -285,9 +303,42 @@ class Loop:
             ValueError: `watch` is no metric; or it is to train on parameter servers.
             FailedPreconditionError: There is a checkpoint to go on from, and `batches` cannot be read from the start.
         """
+        riding = self._riding(
+            logdir,
+            last_step,
+            keywords,
+            hooks=hooks,
+            progress=progress,
+            log_steps=log_steps,
+            watch=watch,
+            on_nan=on_nan,
+        )
+        if logdir is not None or keywords.get("summary_dir"):
+            self._check_repeatable(logdir)
+        self.logdir = keywords.get("summary_dir") or logdir
+        with self.graph.as_default():
+            session = MonitoredTrainingSession(
+                checkpoint_dir=logdir, hooks=[*riding, _Finish(self, last_step)], **keywords
+            )
+        self._has_run = True
+        return session
+
+    def _riding(
+        self,
+        logdir: str | None,
+        last_step: int | None,
+        keywords: dict[str, Any],
+        *,
+        hooks: Iterable[Any] = (),
+        progress: bool = True,
+        log_steps: int | None = 100,
+        watch: str | None = "loss",
+        on_nan: str = "raise",
+    ) -> list[Any]:
+        """Returns the hooks that `session` hands on, as of its arguments."""
         _refuse_arguments(progress, log_steps, keywords)
-        logdir = arguments.path("Loop", "logdir", logdir, optional=True)
-        hooks, finish = checked_hooks(hooks), _Finish(self, last_step)
+        arguments.path("Loop", "logdir", logdir, optional=True)
+        hooks = checked_hooks(hooks)
         steps_per_run = arguments.whole(
             "Loop", "steps_per_run", keywords.setdefault("steps_per_run", self.steps_per_run), at_least=1
         )
@@ -305,13 +356,54 @@ class Loop:
         if logdir is None and not keywords.get("summary_dir"):
             steps = keywords.get("log_step_count_steps", 100)
             own += [StepCounterHook(every_n_steps=steps)] if steps else []
-        else:
-            self._check_repeatable(logdir)
-        self.logdir = keywords.get("summary_dir") or logdir
-        with self.graph.as_default():
-            session = MonitoredTrainingSession(checkpoint_dir=logdir, hooks=[*own, *hooks, finish], **keywords)
-        self._has_run = True
-        return session
+        return [*own, *hooks]
+
+    def describe(self, logdir: str | None = None, last_step: int | None = None, **arguments: Any) -> LoopDescription:
+        """Says what the loop holds, where that lies, what `run` would write, and which programs it makes.
+
+        Nothing is run, made or written. What fires when, and how many programs that makes, says `plan` of the session.
+
+        Args:
+            logdir: As in `session`, like everything else.
+            last_step: As in `session`.
+            **arguments: As in `session`.
+
+        Returns:
+            The description; `print` shows it as a table.
+
+        Raises:
+            TypeError, ValueError: As `session`.
+
+        Example:
+            >>> import hookline as hl, numpy as np
+            >>> step = lambda state, batch: (state, {"loss": (state["w"] * batch).sum()})
+            >>> loop = hl.train.Loop(step, {"w": np.ones(3, np.float32)}, lambda: iter(np.ones((9, 3), np.float32)))
+            >>> print(loop.describe("/tmp/run"))
+            3 numbers in 1 arrays, 12 B, of which a device holds 12 B; on 1 device (cpu:0).
+              w               3       12 B
+            A batch: float32[3].
+            It begins with the state that was given.
+            StepCounterHook writes the steps per second, events in '/tmp/run'; SecondOrStepTimer(every_steps=100) and...
+            SummarySaverHook writes summaries, events in '/tmp/run'; SecondOrStepTimer(every_steps=100) and at the end.
+            CheckpointSaverHook writes checkpoints '/tmp/run/model.ckpt-<step>'; SecondOrStepTimer(every_secs=600) ...
+            Programs:
+              outputs none; writes state, global_step
+              the same with what hooks ask for, where they fire; session.plan() counts them
+        """
+        riding = self._riding(logdir, last_step, arguments, **{k: arguments.pop(k) for k in _OWN & arguments.keys()})
+        of_session = inspect.signature(usual_hooks).parameters
+        usual = {name: value for name, value in arguments.items() if name in of_session and name != "summary_dir"}
+        written = usual_hooks(logdir, arguments.get("summary_dir") or logdir, **usual)
+        path = latest_checkpoint(logdir) if logdir else None
+        ends = "" if last_step is None else f", to step {last_step}"
+        return LoopDescription(
+            parts_of(self.state),
+            place_of(self.state, self.mesh),
+            form_of_batch(first_spec(self._batch)),
+            f"It goes on from '{path}'{ends}." if path else f"It begins with the state that was given{ends}.",
+            written_by([*(arguments.get("chief_only_hooks") or ()), *written, *riding]),
+            programs_of(self.train_op, arguments["steps_per_run"], watches=bool(self.metrics)),
+        )
 
     def _watching(self, watch: str, on_nan: str) -> list[Any]:
         if watch in self.metrics:

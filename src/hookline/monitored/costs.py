@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -75,10 +75,16 @@ class Costs:
 
     # What is wrapped --------------------------------------------------------------------------------------------
 
-    def of_run(self, run: Callback) -> Callback:
-        """Returns a monitored session's `run`, measured; the session is there now."""
+    def of_runs(self, run: Callback, run_in_step: Callback) -> tuple[Callback, Callback]:
+        """Returns a session's `run`, and its run inside a step function, measured; the session is there now."""
         self.enter(_OUTSIDE)
-        return self._measured(run, _STEP, self._runs)
+        inner = self._measured(run_in_step, _STEP)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self._runs[0] += self._account != _STEP  # Else `run` has called this.
+            return inner(*args, **kwargs)
+
+        return self._measured(run, _STEP, self._runs), counted
 
     def watch(self, raw: Session) -> None:
         """Measures a raw session: its waits for the device and for batches, and its compilations."""
@@ -103,10 +109,7 @@ class Costs:
 
     def timed(self, hook: Any, name: str, callback: Callback) -> Callback:
         """Returns a callback of a hook, measured; "values" is what it waits with for what it has asked for."""
-        found = self._hooks.get(id(bare(hook)))
-        if found is None:
-            found = self._hooks[id(bare(hook))] = _OfHook(bare(hook), len(self._secs))
-            self._secs.append(0.0)
+        found = self._of(hook)
         if name == "values":
             return self._measured_values(found, callback)
         if name == "on_trigger":
@@ -114,6 +117,13 @@ class Costs:
         if name == "after_run":
             return self._measured(found.told(callback), found.account, found.after_runs)
         return self._measured(callback, found.account, found.before_runs if name == "before_run" else None)
+
+    def _of(self, hook: Any) -> _OfHook:
+        found = self._hooks.get(id(bare(hook)))
+        if found is None:
+            found = self._hooks[id(bare(hook))] = _OfHook(bare(hook), len(self._secs))
+            self._secs.append(0.0)
+        return found
 
     def _measured_values(self, of: _OfHook, get: Callback) -> Callback:
         def measured(late: Any) -> Any:
@@ -159,14 +169,14 @@ class Costs:
         self._note_step()
         self.enter(_ENDING)
 
-    def close(self) -> None:
+    def close(self, hooks: Iterable[Any]) -> None:
         """Stops to count, and logs the report: the session is closed."""
         self.enter(_ENDING)
         self._is_over, self._raw = True, None
-        logger.info("%s", self.report())
+        logger.info("%s", self.report(hooks))
 
-    def report(self) -> CostReport:
-        """Returns the costs so far."""
+    def report(self, hooks: Iterable[Any]) -> CostReport:
+        """Returns the costs so far; the hooks are those of the session, in their order."""
         if not self._is_over:
             self._note_step()
             self.enter(self._account)
@@ -179,7 +189,7 @@ class Costs:
             secs=secs,
             runs=self._runs[0],
             steps=None if first is None or last is None else last - first,
-            hooks=tuple(of.cost(self._secs[of.account]) for of in self._hooks.values()),
+            hooks=tuple(of.cost(self._secs[of.account]) for of in map(self._of, hooks)),
             compilations=tuple(self._compiled),
         )
 

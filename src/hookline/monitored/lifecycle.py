@@ -130,7 +130,7 @@ class MonitoredLifecycle(InDialect):
                         exc.add_note(f"Giving up what the session held failed as well: {closing!r}")
                 raise
         if self._costs is not None:
-            self.run = self._costs.of_run(self.run)
+            self.run, self._run_in_step = self._costs.of_runs(self.run, self._run_in_step)
 
     @property
     def graph(self) -> Graph:
@@ -236,7 +236,7 @@ class MonitoredLifecycle(InDialect):
             raise RuntimeError(
                 f"This {type(self).__name__} has measured nothing. Make it with report=True to have a report."
             )
-        return self._costs.report()
+        return self._costs.report(self._hooks.hooks)
 
     def add_hook(self, hook: Any) -> None:
         """Adds a hook, from the next run on.
@@ -602,7 +602,7 @@ class MonitoredLifecycle(InDialect):
             lambda: FileWriterCache.release(self._writers),
             self._preemption.close,
             self._give_back,
-            *([] if self._costs is None else [self._costs.close]),
+            lambda: None if self._costs is None else self._costs.close(self._hooks.hooks),
         ):
             try:
                 part()
