@@ -81,7 +81,7 @@ def test_it_says_how_the_state_is_split():
     state = types.SimpleNamespace(spec=spec, places=(whole, rows))
     assert [(part.name, part.size_bytes, part.bytes_a_device, part.placement) for part in parts_of(state)] == [
         ("b", 8, 8, "1 whole"),
-        ("w", 32, 8, "1 PartitionSpec('data',)"),
+        ("w", 32, 8, "1 P('data',)"),
     ]
     assert parts_of(types.SimpleNamespace(spec=spec["w"], places=(), op=types.SimpleNamespace(name="state")))[0] == (
         "state",

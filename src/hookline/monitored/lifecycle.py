@@ -13,7 +13,7 @@ from hookline import arguments, preemption
 from hookline.coordination import Coordinator, service
 from hookline.coordination.agreement import FAILURE, Decision
 from hookline.errors import END_OF_INPUT, Preempted
-from hookline.graph import Graph, GraphKeys, get_default_graph
+from hookline.graph import Graph, GraphKeys, get_default_graph, placement
 from hookline.graph.dialect import InDialect
 from hookline.graph.registry import FINALIZED
 from hookline.monitored import finalized, in_step
@@ -210,7 +210,7 @@ class MonitoredLifecycle(InDialect):
         arguments.mapping("plan", "feed_dict", feed_dict, optional=True)
         if fetches is None:
             fetches = self._train_op()
-        with Claim(self._turn) as claim, claim:
+        with Claim(self._turn) as claim, claim, placement.off_the_record():
             self._take_alone(claim, "be planned")
             return rehearse(self._session.live().hooked, steps, fetches, feed_dict)
 

@@ -65,7 +65,9 @@ class Programs:
     def copied(self) -> Programs:
         """Returns others that have the same programs so far, and the same constants."""
         other = Programs()
-        other.constants, other.sharing = self.constants, self.sharing.copied()
+        # In step all processes put a constant on their devices at the same place of the script.
+        other.constants = weakref.WeakKeyDictionary(self.constants) if placement.is_in_step() else self.constants
+        other.sharing = self.sharing.copied()
         other._made = weakref.WeakValueDictionary(self._made)
         other._seen = {writes: tuple(map(set, seen)) for writes, seen in self._seen.items()}  # type: ignore[misc]
         return other
@@ -139,7 +141,7 @@ class Programs:
         watched = {t.key: t.name for t in program.outputs if t.key in program.watched}
         inputs = {t.key: t.name for t in program.inputs}
         updates = [update for updates in program.plan.updates.values() for update in updates]
-        writes = (any(update.initialises for update in updates), *(v.op for v in (*program.written, *program.hosted)))
+        writes = any(u.initialises for u in updates), frozenset(v.op for v in (*program.written, *program.hosted))
         known = self._seen.get(writes)
         seen = self._seen.setdefault(writes, (set(), set(), set(), set()))
         if known is None:
