@@ -33,7 +33,8 @@ class Costs:
     """The accounts of a session; it begins with the session's constructor."""
 
     def __init__(self) -> None:
-        self._begun = self._at = clock.monotonic()
+        self._read = clock.reader()
+        self._begun = self._at = self._read()
         self._account = _STARTING
         # By account: the parts, and behind them the hooks. A list is the fastest to add to.
         self._secs = [0.0] * len(_PARTS)
@@ -47,25 +48,25 @@ class Costs:
 
     def enter(self, account: int) -> int:
         """Puts the time from now on on another account; returns the one before."""
-        now, before = clock.monotonic(), self._account
+        now, before = self._read(), self._account
         self._secs[before] += now - self._at
         self._at, self._account = now, account
         return before
 
     def _measured(self, function: Callback, account: int, called: list[int] | None = None) -> Callback:
-        """Returns a function whose time is on an account, and whose calls are counted.
+        """Returns a function whose time is on an account, and whose calls are counted; it takes positions alone.
 
         It is called on each run, so `enter` stands here twice: calls of it would cost more than the rest.
         """
-        secs, read, calls = self._secs, clock.monotonic, [0] if called is None else called
+        secs, read, calls = self._secs, self._read, [0] if called is None else called
 
-        def measured(*args: Any, **kwargs: Any) -> Any:
+        def measured(*args: Any) -> Any:
             now, before = read(), self._account
             secs[before] += now - self._at
             self._at, self._account = now, account
             calls[0] += 1
             try:
-                return function(*args, **kwargs)
+                return function(*args)
             finally:
                 now = read()
                 secs[self._account] += now - self._at
@@ -78,13 +79,27 @@ class Costs:
     def of_runs(self, run: Callback, run_in_step: Callback) -> tuple[Callback, Callback]:
         """Returns a session's `run`, and its run inside a step function, measured; the session is there now."""
         self.enter(_OUTSIDE)
-        inner = self._measured(run_in_step, _STEP)
+        secs, read, runs = self._secs, self._read, self._runs
+        inner = self._measured(lambda args, named: run_in_step(*args, **named), _STEP)
 
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            self._runs[0] += self._account != _STEP  # Else `run` has called this.
-            return inner(*args, **kwargs)
+        def counted(*args: Any, **named: Any) -> Any:
+            runs[0] += self._account != _STEP  # Else `run` has called this.
+            return inner(args, named)
 
-        return self._measured(run, _STEP, self._runs), counted
+        # As `_measured`, but Python collects no arguments for it.
+        def measured(fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
+            now, before = read(), self._account
+            secs[before] += now - self._at
+            self._at, self._account = now, _STEP
+            runs[0] += 1
+            try:
+                return run(fetches, feed_dict, options, run_metadata)
+            finally:
+                now = read()
+                secs[self._account] += now - self._at
+                self._at, self._account = now, before
+
+        return measured, counted
 
     def watch(self, raw: Session) -> None:
         """Measures a raw session: its waits for the device and for batches, and its compilations."""
@@ -102,7 +117,7 @@ class Costs:
     def _has_compiled(self, made: Compiled) -> None:
         self._compiled.append(made)
         # It was on the account of whoever started the program.
-        now = clock.monotonic()
+        now = self._read()
         secs = min(made.secs, self._secs[self._account] + now - self._at)
         self._secs[self._account] -= secs
         self._secs[_COMPILING] += secs
@@ -147,12 +162,12 @@ class Costs:
         return measured
 
     def _wait(self, of: _OfHook, wait: Callable[[], Any]) -> Any:
-        before, start = self.enter(_WAITING), clock.monotonic()
+        before, start = self.enter(_WAITING), self._read()
         try:
             return wait()
         finally:
             of.waits += 1
-            of.wait_secs += clock.monotonic() - start
+            of.wait_secs += self._read() - start
             self.enter(before)
 
     # The report -------------------------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ def MonitoredTrainingSession(
         steps_per_run: How many steps `run` makes at most, in one compiled loop. It ends where a hook is due, at a stop,
             a save, and with the data. Only runs that advance the global step hold several: a program that takes its
             batches from iterators, and nothing else. What they fetch has a row for each step.
-        report: Whether to measure where the time goes, for `session.report()`; it costs at most 2 µs a step.
+        report: Whether to measure where the time goes, for `session.report()`. It costs some 1 µs a run without hooks.
 
     Example:
         >>> import hookline as hl
