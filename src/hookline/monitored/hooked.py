@@ -72,7 +72,7 @@ class HookedSession:
         self._stop = stop or StopRequest()
         self._quiet = quiet or Quiet()
         self._hooks = hooks
-        self.steps_per_run = steps_per_run
+        self._steps_per_run = steps_per_run
         self._schedule: Schedule | None = None
         self._at_callbacks = False
         self._failed_inside = False
@@ -93,7 +93,7 @@ class HookedSession:
             hooks,
             before,
             runs=self._stop.runs,
-            steps_per_run=self.steps_per_run,
+            steps_per_run=self._steps_per_run,
             in_step=self._in_step,
         )
         self._hooks = hooks
@@ -108,6 +108,11 @@ class HookedSession:
         schedule.let_pass(self._passed)
         self._passed = 0
         return schedule
+
+    @property
+    def steps_per_run(self) -> int:
+        """How many steps one of its runs may hold."""
+        return self._steps_per_run
 
     @property
     def runs(self) -> int:
@@ -220,7 +225,7 @@ class HookedSession:
             foreseen = schedule.finish()
             if schedule.still:
                 self._stop.warn_of_stillness(self.raw.global_step)
-            capacity = self.steps_per_run if schedule.repeats else 1
+            capacity = self._steps_per_run if schedule.repeats else 1
             may_pass = options is None and not self._stop.requested and self._in_step is None
             if foreseen is not None and foreseen.runs >= capacity and may_pass:
                 make = self._make_of(schedule, fetches, fed=bool(feed_dict))
@@ -253,8 +258,8 @@ class HookedSession:
         callers = schedule.callers
         watched = callers.watched if callers.watches or callers.riding else None
         if schedule.repeats:
-            step = self._low.repeated_step(fetches, watched, self.steps_per_run)
-            return partial(self._quiet.make_several, step, self.steps_per_run)
+            step = self._low.repeated_step(fetches, watched, self._steps_per_run)
+            return partial(self._quiet.make_several, step, self._steps_per_run)
         is_more = fed or callers.stale or callers.feeders or callers.options
         step = None if is_more else self._low.cached_step(fetches, watched)
         if step is not None and not callers.riding:
@@ -364,20 +369,20 @@ class HookedSession:
         for name, given in (("feed_dict", feed_dict), ("options", options), ("run_metadata", run_metadata)):
             if given:
                 raise ValueError(
-                    f"steps_per_run={self.steps_per_run} needs runs that take their batches from iterators: a run "
+                    f"steps_per_run={self._steps_per_run} needs runs that take their batches from iterators: a run "
                     f"that advances the global step takes no {name}. Leave out steps_per_run."
                 )
 
     def _check_feeders(self, riders: Ridership) -> None:
         for hook, _ in riders.feeders:
             raise ValueError(
-                f"steps_per_run={self.steps_per_run} needs runs that take their batches from iterators, and the "
+                f"steps_per_run={self._steps_per_run} needs runs that take their batches from iterators, and the "
                 f"{describe(hook)} feeds. Leave out steps_per_run."
             )
 
     def _available(self, fetches: Any, most: int, to_come: float) -> int:
         """Returns for how many steps there are batches, at most `most`; `to_come` is as of `when_available`."""
-        return self._low.repeated_step(fetches, None, self.steps_per_run).available(most, to_come)
+        return self._low.repeated_step(fetches, None, self._steps_per_run).available(most, to_come)
 
     def _run_several(
         self,
@@ -390,7 +395,7 @@ class HookedSession:
         """Makes the steps that the schedule has room for; returns both results."""
         watched = riders.watched if riders.watches else None
         try:
-            step = self._low.repeated_step(fetches, watched, self.steps_per_run)
+            step = self._low.repeated_step(fetches, watched, self._steps_per_run)
             if options is None and step.holds_watch and not schedule.is_called:
                 found = step.run_several(schedule.room, schedule.begins_at, exactly=True)
                 if found is not CHANGED:
@@ -416,7 +421,7 @@ class HookedSession:
         of_each, parts, left = riders.of_each_step, [], schedule.room - 1
         try:
             while left:
-                step = self._low.repeated_step(fetches, of_each, self.steps_per_run)
+                step = self._low.repeated_step(fetches, of_each, self._steps_per_run)
                 made, results = step.run_several(left)
                 parts.append(results)
                 left -= made
