@@ -85,6 +85,16 @@ def monotonic() -> float:
     return _installed.monotonic()
 
 
+def reader() -> Callable[[], float]:
+    """Returns what reads the clock that is installed now as `monotonic` does, in less time.
+
+    Example:
+        >>> monotonic() <= reader()()
+        True
+    """
+    return _installed.monotonic
+
+
 def has_come(moment: float) -> bool:
     """Returns whether a reading of `monotonic` has been reached.
 

@@ -122,7 +122,7 @@ def test_a_job_with_a_watcher_compiles_two_step_programs(sess, caplog):
     assert compilations(caplog) == 2
     causes = [record.message for record in caplog.records if "Compiling" in record.message]
     assert "and what hooks watch" in causes[0]
-    assert "first run" in causes[1]
+    assert "no hook asks for anything" in causes[1]
 
 
 def test_reading_counters_compiles_nothing_and_shares_the_step(sess, caplog):

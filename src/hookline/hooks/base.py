@@ -275,6 +275,7 @@ class SessionRunHook:
     | `fetches` | what it wants to see then, any nesting of tensors, operations and names | None: nothing |
     | `late` | whether it can wait for the values: True, until they have arrived; n, for n runs | False |
     | `stacked` | whether it takes the values of all steps of a run at once, in rows | False |
+    | `writes` | what it writes, and where, in words, for `Loop.describe` | nothing |
 
     | callback | when | the graph |
     |---|---|---|
@@ -311,6 +312,7 @@ class SessionRunHook:
     fetches: Any = None
     late: bool | int = False
     stacked: bool = False
+    writes: str = ""
 
     # What a subclass may define that TF 1.x called, and nothing calls here, with what is called in its place.
     _renamed: ClassVar[tuple[tuple[str, str], ...]] = ()

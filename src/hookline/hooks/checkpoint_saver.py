@@ -121,6 +121,7 @@ class CheckpointSaverHook(SessionRunHook):
         failures.refuse_url("CheckpointSaverHook", self._checkpoint_dir)
         name = arguments.path("CheckpointSaverHook", "checkpoint_basename", checkpoint_basename)
         self._save_path = os.path.join(self._checkpoint_dir, name)
+        self.writes = f"checkpoints '{self._save_path}-<step>'"
         arguments.having("CheckpointSaverHook", "scaffold", scaffold, "a Scaffold", "saver", optional=True)
         self._saver = arguments.having("CheckpointSaverHook", "saver", saver, "a Saver", "save", optional=True)
         self._scaffold = scaffold

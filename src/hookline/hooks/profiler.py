@@ -82,6 +82,7 @@ class ProfilerHook(SessionRunHook):
     ) -> None:
         self.trigger = chosen_trigger("ProfilerHook", trigger, ("save_steps", save_steps), ("save_secs", save_secs))
         self._output_dir = arguments.path("ProfilerHook", "output_dir", output_dir) or os.curdir
+        self.writes = f"profiles '{self._output_dir}/plugins/profile/step_<step>'"
         self._show_dataflow = show_dataflow
         self._show_memory = show_memory
         # With these options the run waits for the device.

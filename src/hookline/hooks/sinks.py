@@ -76,6 +76,10 @@ class SinkHook(SessionRunHook):
         self._hparams = _flat(hparams)
         self._feeding: Feeding | None = None
         self._is_told = self._has_failed = False
+        names = ", ".join(type(sink).__name__ for sink in self.sinks)
+        written = [f"all summaries to {names}"] if names else []
+        written += ["hyperparameters"] if self._hparams else []
+        self.writes = ", and ".join(written)
 
     def begin(self) -> None:
         """Follows the writers that this session's hooks take."""

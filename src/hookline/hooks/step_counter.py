@@ -92,6 +92,8 @@ class StepCounterHook(SessionRunHook):
         self._output_dir = arguments.path("StepCounterHook", "output_dir", output_dir, optional=True)
         check_writer("StepCounterHook", summary_writer)
         self._given_writer = summary_writer
+        if self._output_dir and summary_writer is None:
+            self.writes = f"the steps per second, events in '{self._output_dir}'"
         self._writer = summary_writer
         self._per_step = rates_given("StepCounterHook", per_step)
         self._peak_flops = peak_flops

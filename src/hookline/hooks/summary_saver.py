@@ -86,6 +86,8 @@ class SummarySaverHook(SessionRunHook):
         check_writer("SummarySaverHook", summary_writer)
         arguments.having("SummarySaverHook", "scaffold", scaffold, "a Scaffold", "summary_op", optional=True)
         self._given_writer = summary_writer
+        if self._output_dir and summary_writer is None:
+            self.writes = f"summaries, events in '{self._output_dir}'"
         self._writer = summary_writer
         self._scaffold = scaffold
         self._summary_op = summary_op

@@ -110,6 +110,8 @@ class Evaluate(SessionRunHook):
             f"Evaluate {name!r}", eval_step, batches, batch_sharding, last_batch, steps_per_run, averaged
         )
         self.name, self._output_dir = name, output_dir
+        best = "" if keep_best is None else ", and the best checkpoint"
+        self.writes = f"its means, events in '{output_dir or f'<summaries>/{name}'}'{best}"
         self._keep_best = arguments.text("Evaluate", "keep_best", keep_best, optional=True)
         if mode is not None and keep_best is None:
             raise ValueError("Evaluate takes mode with keep_best, got mode alone.")

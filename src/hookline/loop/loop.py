@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import sys
@@ -12,12 +13,13 @@ import jax
 
 from hookline import arguments, summary
 from hookline import sharding as rules
-from hookline.checkpoint import latest_checkpoint, list_variables, load_variable
+from hookline.checkpoint import latest_checkpoint
 from hookline.data.batches import LastBatch
 from hookline.data.sources import is_one_shot
-from hookline.errors import FailedPreconditionError, Interrupted
+from hookline.errors import Interrupted
 from hookline.graph import (
     Graph,
+    GraphKeys,
     Tensor,
     Variable,
     create_global_step,
@@ -30,40 +32,53 @@ from hookline.graph import (
 from hookline.graph import spec as specs
 from hookline.graph.nodes import Source
 from hookline.hooks import (
-    NanTensorHook,
     ProgressHook,
     SessionRunHook,
+    SinkHook,
     StepCounterHook,
     StopAtStepHook,
     spaced,
 )
-from hookline.hooks.step_rates import FLOPS, rates_given
+from hookline.hooks.step_rates import FLOPS
 from hookline.hooks.when import bare
 from hookline.loop import refused, said
 from hookline.loop import warm_start as warm_starts
 from hookline.loop.averages import Averages
-from hookline.loop.batches import BATCHES, batches_of, check_batches, first_spec
+from hookline.loop.batches import batches_of, check_batches, first_spec
 from hookline.loop.call import required
 from hookline.loop.counter import CounterHook, counter_in
+from hookline.loop.description import (
+    LoopDescription,
+    form_of_batch,
+    parts_of,
+    place_of,
+    programs_of,
+    written_by,
+)
 from hookline.loop.forms import form_of, is_function
 from hookline.loop.hyperparameters import CHECKPOINT, SCRIPT, HyperparametersHook
 from hookline.loop.learning_rate import NAME as RATE
 from hookline.loop.learning_rate import learning_rate_of
 from hookline.loop.memory import Memory
-from hookline.loop.metrics import ALONE, say_left_out
+from hookline.loop.metrics import say_left_out
 from hookline.loop.metrics_log import MetricsLog
-from hookline.loop.rates import examples_in, flops_of
+from hookline.loop.rates import rates_of
 from hookline.loop.recent import RecentMeans
-from hookline.loop.saved import STATE
+from hookline.loop.saved import STATE, check_repeatable
 from hookline.loop.step import Step
 from hookline.loop.warm_start import WarmStart, advising, settings_of
+from hookline.loop.watching import watching
 from hookline.monitored import MonitoredSession, MonitoredTrainingSession, Scaffold
 from hookline.monitored.callbacks import checked_hooks
+from hookline.monitored.cost_report import CostReport
+from hookline.monitored.training_session import usual_hooks
 from hookline.session import Session
 
 _logger = logging.getLogger(__name__)
 
 _LOOPS = "hookline/loop"
+# Arguments of `Loop.session` that are not handed on.
+_OWN = {"hooks", "progress", "log_steps", "watch", "on_nan", "hyperparams", "per_step", "peak_flops"}
 
 
 class Loop:
@@ -126,6 +141,7 @@ class Loop:
         logdir: Of the last session.
         result: The state when the last session was closed in order; `None` before.
         averaged_result: With `ema`, the same with the averages; NNX objects are new ones.
+        report: Of the last `run(report=True)`, where its time went, also after an error; else `None`.
 
     Raises:
         TypeError: The step takes or returns something else, or reads values; a metric in the state cannot be reset.
@@ -182,6 +198,7 @@ class Loop:
         self.result: Any = None
         self._memory: Memory | None = None
         self.averaged_result: Any = None
+        self.report: CostReport | None = None
         self._layout: tuple[Any, list[Any]] | None = None
         shardings = self._shardings(sharding)
         of_state = placement.mesh_of(shardings, "Loop: the state")
@@ -265,6 +282,7 @@ class Loop:
                 raise ValueError("Loop was given a learning_rate, and the step returns a metric of that name already.")
             self.metrics[RATE] = rate
         self.train_op = group(*updates, step.assign_add(1), name="train_op")
+        self.graph.add_to_collection(GraphKeys.TRAIN_OP, self.train_op)
         shown = {**self.metrics, **self.means}
         self._numbers = {name: metric for name, metric in shown.items() if not self._sizes.get(name)}
         # A confusion matrix of four classes is read in a line; of more, in a histogram or by a hook.
@@ -297,9 +315,13 @@ class Loop:
             NanLossDuringTrainingError: The loss is NaN.
         """
         try:
-            with self.session(logdir, last_step, **arguments) as session:
-                while not session.should_stop():
-                    session.run(self.train_op)
+            session = self.session(logdir, last_step, **arguments)
+            try:
+                with session:
+                    while not session.should_stop():
+                        session.run(self.train_op)
+            finally:
+                self.report = session.report() if arguments.get("report") else None
         except Interrupted as interrupt:
             if self._memory is not None:
                 interrupt.add_note(f"This loop holds step {self._memory.step}; its run() goes on from there.")
@@ -351,41 +373,135 @@ class Loop:
             NotFoundError, InvalidArgumentError: The checkpoint in `logdir` does not fit; the message names each array.
             FailedPreconditionError: There is a checkpoint to go on from, and `batches` cannot be read from the start.
         """
+        riding = self._riding(
+            logdir,
+            last_step,
+            keywords,
+            hooks=hooks,
+            progress=progress,
+            log_steps=log_steps,
+            watch=watch,
+            on_nan=on_nan,
+            hyperparams=hyperparams,
+            per_step=per_step,
+            peak_flops=peak_flops,
+        )
+        if self._is_one_shot and not self._has_run:
+            check_repeatable(logdir)
+        self._hyperparameters.whose = hyperparams
+        self.logdir = keywords.get("summary_dir") or logdir
+        keywords["scaffold"] = self._scaffold(settings_of(warm_start), keywords.get("scaffold"))
+        with self.graph.as_default(), advising(logdir):
+            session = MonitoredTrainingSession(
+                checkpoint_dir=logdir, hooks=[*riding, _Finish(self, last_step)], **keywords
+            )
+        self._has_run = True
+        return session
+
+    def _riding(
+        self,
+        logdir: str | None,
+        last_step: int | None,
+        keywords: dict[str, Any],
+        *,
+        hooks: Iterable[Any],
+        progress: bool,
+        log_steps: int | None,
+        watch: str | None,
+        on_nan: str,
+        hyperparams: str,
+        per_step: Mapping[str, float] | None,
+        peak_flops: float | None,
+    ) -> list[Any]:
+        """Returns the hooks of a session, as of its arguments; `keywords` are then those of a monitored session."""
         refused.check(Loop.session, progress, log_steps, keywords)
-        logdir = arguments.path("Loop", "logdir", logdir, optional=True)
-        hooks, finish = checked_hooks(hooks), _Finish(self, last_step)
+        arguments.path("Loop", "logdir", logdir, optional=True)
+        if hyperparams not in (CHECKPOINT, SCRIPT):
+            raise ValueError(f"Loop requires {CHECKPOINT!r} or {SCRIPT!r} as hyperparams, got {hyperparams!r}.")
+        hooks = checked_hooks(hooks)
         steps_per_run = arguments.whole(
             "Loop", "steps_per_run", keywords.setdefault("steps_per_run", self.steps_per_run), at_least=1
         )
         own: list[Any] = []
-        rates = self._rates(per_step, peak_flops)
+        rates = rates_of(self._step, self.state.spec, self._example, self.graph.context, per_step, peak_flops)
         if progress and not any(isinstance(bare(hook), ProgressHook) for hook in hooks):
             per_second = {name: count for name, count in rates.items() if name != FLOPS}
             own.append(ProgressHook(self._numbers, file=sys.stderr, per_step=per_second))
         if last_step is not None:
             own.append(StopAtStepHook(last_step=last_step))
         if watch is not None:
-            own += self._watching(watch, on_nan)
+            own += watching(self.metrics, watch, on_nan)
         if log_steps is not None and self._short:
             own.append(MetricsLog(self._short, spaced(log_steps), in_rows=log_steps < steps_per_run))
         own += [hook for hook in (self._counter, self._recent, self._hyperparameters) if hook is not None]
-        if hyperparams not in (CHECKPOINT, SCRIPT):
-            raise ValueError(f"Loop requires {CHECKPOINT!r} or {SCRIPT!r} as hyperparams, got {hyperparams!r}.")
-        self._hyperparameters.whose = hyperparams
-        self.logdir = keywords.get("summary_dir") or logdir
-        self._check_repeatable(logdir)
-        steps = keywords.pop("log_step_count_steps", 100)
+        # The session adds no step counter of its own then.
+        steps, keywords["log_step_count_steps"] = keywords.get("log_step_count_steps", 100), None
         if steps is not None and arguments.whole("Loop", "log_step_count_steps", steps) > 0:
+            folder = keywords.get("summary_dir") or logdir
             counting = {"per_step": rates, "peak_flops": peak_flops, "memory": True}
-            own.append(StepCounterHook(every_n_steps=steps, output_dir=self.logdir, **counting))
-            steps = None  # A session has none of its own then.
-        keywords["scaffold"] = self._scaffold(settings_of(warm_start), keywords.get("scaffold"))
-        with self.graph.as_default(), advising(logdir):
-            session = MonitoredTrainingSession(
-                checkpoint_dir=logdir, hooks=[*own, *hooks, finish], log_step_count_steps=steps, **keywords
-            )
-        self._has_run = True
-        return session
+            own.append(StepCounterHook(every_n_steps=steps, output_dir=folder, **counting))
+        return [*own, *hooks]
+
+    def describe(self, logdir: str | None = None, last_step: int | None = None, **arguments: Any) -> LoopDescription:
+        """Says what the loop holds, where that lies, what `run` would write, and which programs it makes.
+
+        Nothing is run, made or written. What fires when, and how many programs that makes, says `plan` of the session.
+
+        Args:
+            logdir: As in `session`, like everything else.
+            last_step: As in `session`.
+            **arguments: As in `session`.
+
+        Returns:
+            The description; `print` shows it as a table.
+
+        Raises:
+            TypeError, ValueError: As `session`.
+
+        Example:
+            >>> import hookline as hl, numpy as np
+            >>> step = lambda state, batch: (state, {"loss": (state["w"] * batch).sum()})
+            >>> loop = hl.train.Loop(step, {"w": np.ones(3, np.float32)}, lambda: iter(np.ones((9, 3), np.float32)))
+            >>> print(loop.describe("/tmp/run"))
+            3 numbers in 1 arrays, 12 B, of which a device holds 12 B; on 1 device (cpu:0).
+              w               3       12 B
+            A batch: float32[3].
+            It begins with the state that was given.
+            StepCounterHook writes the steps per second, events in '/tmp/run'; SecondOrStepTimer(every_steps=100) and...
+            SummarySaverHook writes summaries, events in '/tmp/run'; SecondOrStepTimer(every_steps=100) and at the end.
+            CheckpointSaverHook writes checkpoints '/tmp/run/model.ckpt-<step>'; SecondOrStepTimer(every_secs=600) ...
+            Programs:
+              outputs none; writes state, global_step
+              the same with what hooks ask for, where they fire; session.plan() counts them
+        """
+        given = inspect.signature(Loop.session).bind(self, logdir, last_step, **arguments)
+        given.apply_defaults()
+        keywords = given.arguments["keywords"]
+        own = {name: value for name, value in given.arguments.items() if name in _OWN}
+        riding = self._riding(logdir, last_step, keywords, **own)
+        folder = keywords.get("summary_dir") or logdir
+        feeds = SinkHook(keywords.get("sinks", ()), folder, keywords.get("hparams"))
+        of_session = inspect.signature(usual_hooks).parameters
+        usual = {name: value for name, value in keywords.items() if name in of_session and name != "summary_dir"}
+        written = usual_hooks(logdir, folder, has_sinks=bool(feeds.sinks), **usual)
+        path = latest_checkpoint(logdir) if logdir else None
+        warm = settings_of(given.arguments["warm_start"])
+        if path:
+            begins = f"It goes on from '{path}'"
+        elif self._memory is not None:
+            begins = f"It goes on from step {self._memory.step}, where it was left"
+        elif warm is not None:
+            begins = f"It begins with what fits of '{warm.path}'"
+        else:
+            begins = "It begins with the state that was given"
+        return LoopDescription(
+            parts_of(self.state),
+            place_of(self.state, self.mesh),
+            form_of_batch(first_spec(self._batch)),
+            begins + ("." if last_step is None else f", to step {last_step}."),
+            written_by([feeds, *(keywords.get("chief_only_hooks") or ()), *written, *riding]),
+            programs_of(self.train_op, keywords["steps_per_run"], watches=bool(self.metrics)),
+        )
 
     def _scaffold(self, warm: WarmStart | None, given: Scaffold | None) -> Scaffold | None:
         """Has a session that restored nothing begin where this loop was left, or with values of another training."""
@@ -407,43 +523,6 @@ class Loop:
                 self._averages.begin_anew(session, self.state)
 
         return Scaffold(init_fn=init, copy_from_scaffold=given)
-
-    def _rates(self, given: Mapping[str, float] | None, peak_flops: float | None) -> dict[str, float]:
-        """Returns how many of what a step takes."""
-        count = examples_in(self._example)
-        rates = rates_given("Loop", {"examples": count} if given is None and count else given)
-        if peak_flops is not None and FLOPS not in rates:
-            flops = flops_of(self._step, self.state.spec, self._example, self.graph.context)
-            rates |= {} if flops is None else {FLOPS: flops}
-        return rates
-
-    def _watching(self, watch: str, on_nan: str) -> list[Any]:
-        if watch in self.metrics:
-            return [NanTensorHook(self.metrics[watch], on_nan=on_nan)]
-        if watch != ALONE or on_nan != "raise":
-            raise ValueError(
-                f"Loop: there is no metric {watch!r} to watch for NaN. There are: {', '.join(self.metrics) or 'none'}."
-            )
-        if self.metrics:
-            like = [name for name in self.metrics if name.endswith("loss")]
-            _logger.warning(
-                "Loop: no metric is called 'loss', so nothing is watched for NaN. Name one of them, watch=%r, or None.",
-                [*like, *self.metrics][0],
-            )
-        return []
-
-    def _check_repeatable(self, logdir: str | None) -> None:
-        """Refuses to go on where a checkpoint is with batches that this process has only from there on."""
-        path = latest_checkpoint(logdir) if logdir and self._is_one_shot and not self._has_run else None
-        names = [name for name, _ in list_variables(path)] if path else []
-        if path and f"{BATCHES}/count" in names and load_variable(path, f"{BATCHES}/count"):
-            raise FailedPreconditionError(
-                None,
-                None,
-                f"Loop cannot go on from '{path}': its batches are an iterator, which gives each once, and those "
-                f"before are needed to come to where the checkpoint is. Give a function that makes it, `lambda: "
-                f"batches()`, or a source with a state.",
-            )
 
     def _go_on(self, scaffold: Scaffold, session: Session) -> None:
         """Has a session that restored nothing go on in memory."""

@@ -4,15 +4,38 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 
 from hookline.graph import placement
 from hookline.graph import spec as specs
+from hookline.hooks.step_rates import FLOPS, rates_given
 from hookline.loop.step import Step
 
 _logger = logging.getLogger(__name__)
+
+
+def rates_of(
+    step: Step, values: Any, batch: Any, context: Any, given: Mapping[str, float] | None, peak_flops: float | None
+) -> dict[str, float]:
+    """Returns the counts per step whose rates are shown: given ones or the examples, and FLOPs with `peak_flops`.
+
+    Args:
+        step: The step.
+        values: The specs of its state.
+        batch: The spec of a batch.
+        context: The mesh in which it is traced.
+        given: As `per_step` of `Loop.session`.
+        peak_flops: As of `Loop.session`.
+    """
+    count = examples_in(batch)
+    rates = rates_given("Loop", {"examples": count} if given is None and count else given)
+    if peak_flops is not None and FLOPS not in rates:
+        flops = flops_of(step, values, batch, context)
+        rates |= {} if flops is None else {FLOPS: flops}
+    return rates
 
 
 def examples_in(batch: Any) -> int | None:

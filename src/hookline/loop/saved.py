@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from hookline.checkpoint import get_checkpoint_state, layout, reading
+from hookline.checkpoint import (
+    get_checkpoint_state,
+    latest_checkpoint,
+    layout,
+    list_variables,
+    load_variable,
+    reading,
+)
 from hookline.checkpoint.manifest import Leaf, Manifest
-from hookline.errors import NotFoundError
+from hookline.errors import FailedPreconditionError, NotFoundError
+from hookline.loop.batches import BATCHES
 
 STATE = "state"
 """What the variable of the state is called, and so what checkpoints call it."""
@@ -87,3 +95,21 @@ def _named(manifest: Manifest) -> list[tuple[str, str, Leaf]]:
         for name, entry in manifest.variables.items()
         for leaf in entry.leaves
     ]
+
+
+def check_repeatable(logdir: str | None) -> None:
+    """Refuses to go on from a checkpoint with batches that are an iterator, which this process has from there only.
+
+    Raises:
+        FailedPreconditionError: The newest checkpoint of the directory has used batches.
+    """
+    path = latest_checkpoint(logdir) if logdir else None
+    names = [name for name, _ in list_variables(path)] if path else []
+    if path and f"{BATCHES}/count" in names and load_variable(path, f"{BATCHES}/count"):
+        raise FailedPreconditionError(
+            None,
+            None,
+            f"Loop cannot go on from '{path}': its batches are an iterator, which gives each once, and those before "
+            f"are needed to come to where the checkpoint is. Give a function that makes it, `lambda: batches()`, or a "
+            f"source with a state.",
+        )

@@ -6,7 +6,7 @@ import collections
 import logging
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -31,6 +31,7 @@ class HookList:
 
     Args:
         hooks: The hooks; None for none.
+        timed: Wraps each callback that is looked up, given its hook and its name; by default none is wrapped.
 
     Raises:
         TypeError: An item is a class, a function, has no callback at all, or one that would not run when called.
@@ -49,14 +50,22 @@ class HookList:
         TypeError: hooks[0] is the class Greeting, not an instance of it: write Greeting(...).
     """
 
-    def __init__(self, hooks: Iterable[Any] | None) -> None:
+    def __init__(
+        self, hooks: Iterable[Any] | None, timed: Callable[[Any, str, Callback], Callback] | None = None
+    ) -> None:
+        self.timed = timed
         self.hooks: tuple[Any, ...] = in_order(checked_hooks(hooks))
         self._owner: weakref.ref[object] | None = None
 
     def overrides(self, name: str) -> list[tuple[Any, Callback]]:
         """Returns the hooks that really have the callback `name`, each with its bound method."""
-        found = ((hook, override(hook, name)) for hook in self.hooks)
+        found = ((hook, self.callback(hook, name)) for hook in self.hooks)
         return [(hook, callback) for hook, callback in found if callback is not None]
+
+    def callback(self, hook: Any, name: str) -> Callback | None:
+        """Returns what `override` does, wrapped if callbacks are."""
+        found = override(hook, name)
+        return found if found is None or self.timed is None else self.timed(hook, name, found)
 
     def begin(self) -> None:
         """Calls every `begin`."""
@@ -70,7 +79,7 @@ class HookList:
             RuntimeError: One of them has closed the session.
         """
         for hook in self.hooks:
-            create_for(hook, session, coord)
+            create_for(hook, session, coord, self.callback)
 
     def states(self) -> dict[str, Any]:
         """Returns the states of the hooks that have one, by class and number among its kind."""

@@ -100,6 +100,25 @@ class HookedSession:
         self.raw.hook_data[HookedSession] = self
         return schedule
 
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule, between two runs."""
+        self.let_go()
+        schedule = self._schedule or self.use(self._hooks)
+        schedule.let_pass(self._passed)
+        self._passed = 0
+        return schedule
+
+    @property
+    def steps_per_run(self) -> int:
+        """How many steps one of its runs may hold."""
+        return self._steps_per_run
+
+    @property
+    def runs(self) -> int:
+        """How many runs the monitored session has made."""
+        return self._stop.runs + self._quiet.made
+
     def recall(self, hook: Any) -> None:
         """Has a hook that has retired called on each run again, from the next one on: it decides itself from now on."""
         if self._schedule is not None:
@@ -153,7 +172,7 @@ class HookedSession:
     @property
     def has_run(self) -> bool:
         """Whether it has made a run."""
-        return self._stop.runs + self._quiet.made > self._runs_before
+        return self.runs > self._runs_before
 
     def should_stop(self) -> bool:
         """Returns whether a hook has requested the stop."""

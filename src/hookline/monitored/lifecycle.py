@@ -14,12 +14,14 @@ from hookline import arguments, interrupts, notebooks, preemption
 from hookline.coordination import Coordinator, service
 from hookline.coordination.agreement import FAILURE, Decision
 from hookline.errors import END_OF_INPUT, LEFT_IN_ORDER
-from hookline.graph import Graph, get_default_graph
+from hookline.graph import Graph, GraphKeys, get_default_graph, placement
 from hookline.graph.dialect import InDialect
 from hookline.graph.registry import FINALIZED
 from hookline.monitored import finalized, in_step
 from hookline.monitored.callbacks import checked_hooks, create_for, describe, override
 from hookline.monitored.coordinated import CoordinatedSession
+from hookline.monitored.cost_report import CostReport
+from hookline.monitored.costs import Costs
 from hookline.monitored.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from hookline.monitored.hook_list import HookList
 from hookline.monitored.hooked import HookedSession
@@ -27,6 +29,8 @@ from hookline.monitored.in_step import InStep
 from hookline.monitored.quiet import NOT_RUN, NotRun, Quiet
 from hookline.monitored.recoverable import RecoverableSession
 from hookline.monitored.recovery import RecoveryPolicy
+from hookline.monitored.rehearsal import rehearse
+from hookline.monitored.run_plan import RunPlan
 from hookline.monitored.scaffold import Scaffold
 from hookline.monitored.step_context import StepContext, check_step_fn
 from hookline.monitored.stop_request import StopRequest
@@ -71,11 +75,14 @@ class MonitoredLifecycle(InDialect):
         on_preemption: str = preemption.EXIT,
         grace_secs: float = preemption.DEFAULT_GRACE_SECS,
         steps_per_run: int = 1,
+        report: bool = False,
     ) -> None:
         who = type(self).__name__
+        arguments.instance(who, "report", report, bool)
+        self._costs = Costs() if report else None
         self._steps_per_run = arguments.whole(who, "steps_per_run", steps_per_run, at_least=1)
         self._creator = arguments.having(who, "session_creator", session_creator, "a SessionCreator", "create_session")
-        self._hooks = HookList(hooks)
+        self._hooks = HookList(hooks, None if self._costs is None else self._costs.timed)
         arguments.path(who, "summary_dir", summary_dir, optional=True)
         self._grace_secs = arguments.number(who, "stop_grace_period_secs", stop_grace_period_secs, at_least=0)
         arguments.instance(who, "recovery", recovery, RecoveryPolicy)
@@ -130,6 +137,8 @@ class MonitoredLifecycle(InDialect):
                     except Exception as closing:
                         exc.add_note(f"Giving up what the session held failed as well: {closing!r}")
                 raise
+        if self._costs is not None:
+            self.run, self._run_in_step = self._costs.of_runs(self.run, self._run_in_step)
 
     @property
     def graph(self) -> Graph:
@@ -175,6 +184,68 @@ class MonitoredLifecycle(InDialect):
             raise RuntimeError(_CLOSED)
         return self._session.live().hooked.raw
 
+    def plan(self, steps: int = 1000, fetches: Any = None, feed_dict: Mapping[Any, Any] | None = None) -> RunPlan:
+        """Says which hooks the next runs would call, what those would ask for, and which programs that makes.
+
+        The session's own schedule says it, in a rehearsal: nothing is run, written or drawn, no hook is called, and no
+        trigger moves. The clock, latches, triggers of your own that decide themselves, and what hooks ask for in
+        `before_run` are not foreseen, and the plan says so. It ends where a hook stops the training at a step.
+
+        Args:
+            steps: How many global steps; of fetches that leave the step alone, how many runs.
+            fetches: What each run fetches; by default the train op of `Optimizer.minimize` or of a `Loop`.
+            feed_dict: Has the tensors that each run or hook feeds as keys; the values do not count.
+
+        Returns:
+            The plan; `print` shows it as a table.
+
+        Raises:
+            TypeError: `steps` is not a whole number.
+            ValueError: It is below 1; or there is not exactly one train op, and no `fetches`.
+            RuntimeError: The session is closed, or a run is under way.
+            Exception: What a run of these fetches would raise before it starts.
+
+        Example:
+            >>> import hookline as hl
+            >>> from hookline import train
+            >>> with hl.Graph().as_default():
+            ...     train_op = train.get_or_create_global_step().assign_add(1)
+            ...     with train.MonitoredSession(hooks=[train.StopAtStepHook(last_step=300)]) as session:
+            ...         session.plan(100, train_op).hooks[0].fires_at, session.plan(1000, train_op).hooks[0].fires_at
+            ((), (300,))
+        """
+        arguments.whole("plan", "steps", steps, at_least=1)
+        arguments.mapping("plan", "feed_dict", feed_dict, optional=True)
+        if fetches is None:
+            fetches = self._train_op()
+        with Claim(self._turn) as claim, claim, placement.off_the_record():
+            self._take_alone(claim, "be planned")
+            return rehearse(self._session.live().hooked, steps, fetches, feed_dict)
+
+    def _train_op(self) -> Any:
+        found = self._graph.get_collection(GraphKeys.TRAIN_OP)
+        if len(found) != 1:
+            raise ValueError(
+                f"plan requires fetches, that which your loop runs: the graph has {len(found)} train ops "
+                "(GraphKeys.TRAIN_OP)."
+            )
+        return found[0]
+
+    def report(self) -> CostReport:
+        """Returns what the session has cost so far: where its time went, by part and by hook, and its compilations.
+
+        It may be asked for at any moment, also in a hook and after the session was closed. At the end it is logged, at
+        INFO, however the training ended.
+
+        Raises:
+            RuntimeError: The session was made without `report=True`.
+        """
+        if self._costs is None:
+            raise RuntimeError(
+                f"This {type(self).__name__} has measured nothing. Make it with report=True to have a report."
+            )
+        return self._costs.report(self._hooks.hooks)
+
     def add_hook(self, hook: Any) -> None:
         """Adds a hook, from the next run on.
 
@@ -194,14 +265,14 @@ class MonitoredLifecycle(InDialect):
             raise RuntimeError(f"The {describe(hook)} rides along on this session already.")
         with Claim(self._turn) as claim, claim:
             self._take_alone(claim, "take another hook")
-            hooks = HookList([*self._hooks.hooks, hook])
+            hooks = HookList([*self._hooks.hooks, hook], self._hooks.timed)
             hooks.claim(self)
             raw = self._session.live().hooked.raw
             try:
                 with self._graph.as_default():
                     self._begin_late(hook)
                     hooks.set_states(raw.lowlevel.restored_hook_states, [hook])
-                    create_for(hook, raw, self.coordinator)
+                    create_for(hook, raw, self.coordinator, hooks.callback)
                 self._session.current.hooked.use(hooks)
             except BaseException as exc:
                 mapped = raw.lowlevel.map_error(exc)
@@ -554,6 +625,8 @@ class MonitoredLifecycle(InDialect):
         """Ends or abandons the training and closes everything; returns the errors on the way, in order."""
         self._closed = self._stop.asked = True
         failures: list[BaseException] = []
+        if self._costs is not None:
+            self._costs.end()
         # Whatever happens in between, even a second Ctrl-C: threads, session, files and graph are not left behind.
         for part in (
             lambda: failures.extend(self._wind_up(leaving)),
@@ -563,6 +636,7 @@ class MonitoredLifecycle(InDialect):
             lambda: FileWriterCache.release(self._writers),
             self._preemption.close,
             self._give_back,
+            lambda: None if self._costs is None else self._costs.close(self._hooks.hooks),
         ):
             try:
                 part()
@@ -699,6 +773,8 @@ class MonitoredLifecycle(InDialect):
         self._stepping = None
         with self._graph.as_default():
             self._raw = raw = self._creator.create_session()
+            if self._costs is not None:
+                self._costs.watch(raw)
             self._preemption.renew()
             # A thread's OutOfRangeError is an error of the session: only its consumer ends the training quietly.
             coord = Coordinator(clean_stop_exception_types=())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hookline import clock
@@ -12,7 +13,8 @@ from hookline.hooks.base import Firing, SessionRunArgs, SessionRunHook
 from hookline.hooks.trigger import NEVER, Trigger
 from hookline.hooks.triggers import Latched
 from hookline.hooks.when import BoundHook, bare
-from hookline.monitored.callbacks import Callback, describe, override
+from hookline.monitored.callbacks import Callback, describe
+from hookline.monitored.hook_list import HookList
 from hookline.session import LateResults, RunMetadata, RunOptions
 
 
@@ -44,6 +46,10 @@ class Timer:
         self.fired = 0
         self.elapsed: tuple[float | None, int | None] = (None, None)
 
+    def go_on_from(self, other: Timer) -> None:
+        """Is asked next when another one would be."""
+        self.at_step, self.at_secs, self.at_run, self.due = other.at_step, other.at_secs, other.at_run, other.due
+
     def plan(self, step: int, run: int, *, bound: bool) -> None:
         """Asks when it must be asked next; called after a run that led to a step.
 
@@ -71,6 +77,10 @@ class Late(NamedTuple):
     options: RunOptions
     run_metadata: RunMetadata
 
+    def values(self) -> Any:
+        """Returns its values, and waits for them."""
+        return self.results.get()
+
     def is_due(self, run: float) -> bool:
         """Returns whether it is to be delivered after a run; after infinitely many, it always is."""
         return run >= self.due_run or (self.due_run == math.inf and self.results.is_ready())
@@ -88,6 +98,7 @@ class Rider:
         fetches: What it declares.
         args: What it asks for when it fires, if it has no `before_trigger` of its own.
         before_trigger: That, if it has.
+        values: Returns the values of a firing.
         on_trigger: Its `on_trigger`; without one, nothing.
         asks: Whether it asks for anything when it fires.
         stacked: Whether it takes what all steps of a run have for it, in rows.
@@ -100,13 +111,17 @@ class Rider:
         given: In which it last fired.
     """
 
-    def __init__(self, hook: Any, place: int, graph: Graph) -> None:
+    def __init__(self, hook: Any, place: int, graph: Graph, hooks: HookList) -> None:
         self.hook = inner = bare(hook)
+        self._look_up = hooks.callback
         self.bit = 1 << place
-        self.before, self.after = override(inner, "before_run"), override(inner, "after_run")
+        self.come_back()
         self.fetches = getattr(inner, "fetches", None)
-        self.before_trigger = override(inner, "before_trigger")
-        self.on_trigger: Callback = override(inner, "on_trigger") or _nothing
+        self.before_trigger = self._look_up(inner, "before_trigger")
+        self.on_trigger: Callback = self._look_up(inner, "on_trigger") or _nothing
+        self.values: Callable[[Late], Any] = (
+            Late.values if hooks.timed is None else hooks.timed(inner, "values", Late.values)
+        )
         self.args = None if self.fetches is None else SessionRunArgs(self.fetches)
         self.asks = self.args is not None or self.before_trigger is not None
         self.late: bool | int = False if self.before or self.after else _checked_late(inner)
@@ -117,6 +132,11 @@ class Rider:
         self.bound_to: set[Operation] = set() if self.binding is None else self.binding.operations(graph)
         self.asked = self.given = 0
         self.waiting: collections.deque[Late] = collections.deque()
+
+    def come_back(self) -> None:
+        """Has its callbacks of each run again."""
+        self.before: Callback | None = self._look_up(self.hook, "before_run")
+        self.after: Callback | None = self._look_up(self.hook, "after_run")
 
     def retire(self) -> bool:
         """Gives up the callbacks that no subclass has overridden again; returns whether it had any."""

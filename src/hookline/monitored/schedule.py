@@ -94,7 +94,7 @@ class Schedule:
                 f"steps_per_run={steps_per_run} counts global steps, and the graph has no global step. Create it with "
                 "train.get_or_create_global_step()."
             )
-        self._riders = [Rider(hook, place, session.graph) for place, hook in enumerate(hooks.hooks)]
+        self._riders = [Rider(hook, place, session.graph, hooks) for place, hook in enumerate(hooks.hooks)]
         self._by_hook = {id(rider.hook): rider for rider in self._riders}
         self._capacity, self.repeats, self.room = steps_per_run, False, 1
         self.begins_at: int | None = None
@@ -541,8 +541,10 @@ class Schedule:
             self._recalled.append(rider)
 
     def _bring_back(self) -> None:
+        if not self._recalled:
+            return
         for rider in self._recalled:
-            rider.before, rider.after = override(rider.hook, "before_run"), override(rider.hook, "after_run")
+            rider.come_back()
         self._recalled.clear()
         self._read_riders()
 
@@ -563,7 +565,7 @@ class Schedule:
             while waiting and waiting[0].is_due(run):
                 late = waiting.popleft()
                 try:
-                    values = late.results.get()
+                    values = rider.values(late)
                 except Exception:  # Lost with the session; the recovery says why.
                     if not is_lost:
                         raise
@@ -666,6 +668,28 @@ class Schedule:
         # Whoever takes rows is called on each run, and so is there when that one comes.
         self._due_run = due_run if self._stacked else min(due_run, self._late_run)
         self._free = self._runs_before(self._last_step) if self._foreseen else 0
+
+    @property
+    def riders(self) -> list[Rider]:
+        """The hooks, as the next run knows them."""
+        self._bring_back()
+        return self._riders
+
+    def stand_in_for(self, other: Schedule, results: LateResults) -> None:
+        """Goes on where another one stands, for a rehearsal with the same hooks: it logs nothing.
+
+        Args:
+            other: The other one.
+            results: In place of those that its firings wait for.
+        """
+        for mine, theirs in zip(self._riders, other._riders, strict=True):
+            mine.waiting.extend(late._replace(results=results) for late in theirs.waiting)
+        for mine, theirs in zip(self._timers, other._timers, strict=True):
+            mine.go_on_from(theirs)
+        self._due_step, self._due_secs, self._due_run = other._due_step, other._due_secs, other._due_run
+        self._asked_run, self._everyone_run, self._gain = other._asked_run, other._everyone_run, other._gain
+        self._warned = {f"cuts {rider.bit}" for rider in self._riders}
+        self._await()
 
     def _take_over(self, other: Schedule) -> None:
         """Goes on for another schedule."""

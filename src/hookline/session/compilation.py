@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import logging
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import jax
 
@@ -14,20 +15,61 @@ from hookline.session.compiled_in import CompiledIn
 logger = logging.getLogger(__name__)
 
 _MANY = 16
+_MOST_KEPT = 1000
 
 Named = Iterable[tuple[str, Any]]
+
+
+class Compiled(NamedTuple):
+    """A compilation.
+
+    Args:
+        cause: Why it was needed, in words.
+        secs: How many seconds tracing and compiling took.
+        about: The program in words.
+    """
+
+    cause: str
+    secs: float
+    about: str
+
+
+class CompilationLog:
+    """The compilations of a session.
+
+    Attributes:
+        so_far: The latest of them.
+        heard: Is called with each that follows, if somebody wants to hear of it.
+    """
+
+    def __init__(self) -> None:
+        self.so_far: collections.deque[Compiled] = collections.deque(maxlen=_MOST_KEPT)
+        self.heard: Callable[[Compiled], None] | None = None
+
+    def add(self, made: Compiled) -> None:
+        """Takes note of one."""
+        self.so_far.append(made)
+        if self.heard is not None:
+            self.heard(made)
 
 
 class Compilations:
     """Logs the compilations of one program as they happen.
 
+    Args:
+        what: The program in words.
+        log: Takes note of them.
+
     Attributes:
+        first_cause: Why the first compilation is needed.
         traces: The number of compilations so far.
         about: A description of the program.
         untold: Whether the duration of the last compilation is still to be logged.
     """
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, log: CompilationLog | None = None) -> None:
+        self.first_cause = self._cause = "first run"
+        self._log = log
         self.traces = 0
         self.untold = False
         self.about = what
@@ -40,7 +82,7 @@ class Compilations:
         before, self._forms = self._forms, forms
         self.traces += 1
         self._began, self.untold = clock.monotonic(), True
-        cause = why or ("first run" if self.traces == 1 else _difference(before, forms))
+        self._cause = cause = why or (self.first_cause if self.traces == 1 else _difference(before, forms))
         logger.info("Compiling a program (%s): %s.", cause, self.about)
         if self.traces == _MANY:
             logger.warning(
@@ -54,7 +96,10 @@ class Compilations:
     def end(self) -> None:
         """Logs the duration of the last compilation; called when the program has started."""
         self.untold = False
-        logger.info("Compiled it in %.2f s.", clock.monotonic() - self._began)
+        secs = clock.monotonic() - self._began
+        logger.info("Compiled it in %.2f s.", secs)
+        if self._log is not None:
+            self._log.add(Compiled(self._cause, secs, self.about))
 
 
 def _forms(value: Any) -> list[str]:

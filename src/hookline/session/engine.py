@@ -19,6 +19,7 @@ from hookline.graph.keys import GraphKeys
 from hookline.graph.nodes import Source
 from hookline.graph.variable import Variable
 from hookline.session.cached_step import CachedStep
+from hookline.session.compilation import CompilationLog
 from hookline.session.config import SessionConfig
 from hookline.session.feeds import check_alive, flat_feeds
 from hookline.session.local_store import LocalStore
@@ -61,7 +62,8 @@ class Engine(LowLevel):
         self.ahead = RunAhead(self, config.max_runs_ahead)
         self.staged = StagedRuns(self)
         self._target, self._max_plans = target, config.max_plans
-        self._plans = PlanCache(self.graph, config.max_plans)
+        self.compilations = CompilationLog()
+        self._plans = PlanCache(self.graph, config.max_plans, self.compilations)
         self._store: VariableStore | None = None
         self._lost: BaseException | None = None
         self._how = "a program that was to write its variables failed, and their values are gone"
@@ -98,7 +100,7 @@ class Engine(LowLevel):
                 if self._store is not None:
                     self._store.close()
                 self._store = None
-                self._plans = PlanCache(self.graph, self._max_plans)
+                self._plans = PlanCache(self.graph, self._max_plans, self.compilations)
                 self.ahead.forget()
             call_all(self.at_close)
         if fault is not None:
@@ -153,6 +155,12 @@ class Engine(LowLevel):
         """Returns the cached step of a request, and makes it if there is none."""
         return self._plans.find(self, fetches, watched, feed_dict)
 
+    def plans(self) -> PlanCache:
+        """See `LowLevel.plans`."""
+        with self.lock:
+            self.check_usable()
+            return self._plans.copied()
+
     def cached_step(self, fetches: Any, watched: Watched | None = None) -> CachedStep | None:
         """Returns the cached step of these fetches for the fast path; None if the run is more than a program."""
         found = self.planned(fetches, watched, None)
@@ -178,6 +186,11 @@ class Engine(LowLevel):
     def host_lock(self, operation: Operation) -> Any:
         """Returns the lock that keeps other threads out of a host operation."""
         return self.staged.host_lock(operation)
+
+    def measure(self, waits: Callable[[Any], Any], reads: Callable[[Any], Any]) -> None:
+        """See `LowLevel.measure`."""
+        self.ahead.look, self.ahead.await_latch = waits(self.ahead.look), waits(self.ahead.await_latch)
+        self.staged.sources.measure(reads)
 
     # Errors -----------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from hookline.graph.random import WORKER_INDEX
 from hookline.graph.tracing import TRACED
 from hookline.graph.variable import Variable, VariableRead
 from hookline.session import launches
-from hookline.session.compilation import Compilations
+from hookline.session.compilation import CompilationLog, Compilations
 from hookline.session.latches import Latched, Latching, after, first_fault
 from hookline.session.plan import Key, Plan
 from hookline.session.repeat import blank, repeated
@@ -74,6 +74,7 @@ class Program:
         watches: Tensors that hooks may watch in addition to `watched`. A mask selects those that a run computes.
         capacity: Above 1: the program makes as many steps as it is told to, up to this number. Batches come in blocks
             of that length or more; the outputs have that length.
+        log: Records the compilations.
 
     Attributes:
         taken, counted, read, written: The variables of its arguments and results, as described above.
@@ -92,6 +93,7 @@ class Program:
         always: frozenset[Operation] = frozenset(),
         watches: Sequence[Watch] = (),
         capacity: int = 1,
+        log: CompilationLog | None = None,
     ) -> None:
         self.plan = plan
         self._capacity = capacity
@@ -124,7 +126,7 @@ class Program:
         writes = ", ".join(variable.op.name for variable in (*updates, *self.hosted)) or "none"
         watching = " and what hooks watch" if self.watched else ""
         steps = f"up to {capacity} steps; " if capacity > 1 else ""
-        self.compilations = Compilations(f"{steps}outputs {names}{watching}; writes {writes}")
+        self.compilations = Compilations(f"{steps}outputs {names}{watching}; writes {writes}", log)
         self._compiler_options = _compiler_options([*updates, *self._read_by_callers(reads)])
         if capacity > 1 and jax.default_backend() == "cpu":
             self._compiler_options = _with_nothing_moved_out(self._compiler_options or {})

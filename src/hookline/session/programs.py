@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +13,7 @@ from hookline.graph import placement
 from hookline.graph import spec as specs
 from hookline.graph.graph import Operation, Tensor
 from hookline.graph.nodes import Constant, HostCall, SessionCall, Source
+from hookline.session.compilation import CompilationLog
 from hookline.session.plan import Key, Plan, input_tensors
 from hookline.session.program import Program
 from hookline.session.sharing import Sharing, Watch
@@ -52,10 +53,24 @@ class Programs:
         sharing: The tensors that hooks have watched so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, log: CompilationLog | None = None) -> None:
+        self._log = log
+        # By the variables that they write or initialise: the outputs of programs so far, the watched ones, the inputs,
+        # and how many steps they make.
+        self._seen: dict[Hashable, tuple[set[Key], set[Key], set[Key], set[int]]] = {}
         self.constants: MutableMapping[Constant, Any] = weakref.WeakKeyDictionary()
         self.sharing = Sharing()
         self._made: MutableMapping[Any, Program] = weakref.WeakValueDictionary()
+
+    def copied(self) -> Programs:
+        """Returns others that have the same programs so far, and the same constants."""
+        other = Programs()
+        # In step all processes put a constant on their devices at the same place of the script.
+        other.constants = weakref.WeakKeyDictionary(self.constants) if placement.is_in_step() else self.constants
+        other.sharing = self.sharing.copied()
+        other._made = weakref.WeakValueDictionary(self._made)
+        other._seen = {writes: tuple(map(set, seen)) for writes, seen in self._seen.items()}  # type: ignore[misc]
+        return other
 
     def choose(
         self, plan: Plan, request: Request, pulled: Iterable[Tensor], store: VariableStore, capacity: int = 1
@@ -116,8 +131,39 @@ class Programs:
         found = self._made.get(key)
         if found is None:
             every = frozenset(plan.device) if always is None else always
-            found = self._made[key] = Program(plan, inputs, out, watch, store, every, watches, capacity)
+            found = Program(plan, inputs, out, watch, store, every, watches, capacity, self._log)
+            found.compilations.first_cause = self._cause(found, capacity)
+            self._made[key] = found
         return found
+
+    def _cause(self, program: Program, capacity: int) -> str:
+        """Returns why a program is made beside those that write the same variables, in words."""
+        outputs = {t.key: t.name for t in program.outputs if t.key not in program.watched}
+        watched = {t.key: t.name for t in program.outputs if t.key in program.watched}
+        inputs = {t.key: t.name for t in program.inputs}
+        updates = [update for updates in program.plan.updates.values() for update in updates]
+        writes = any(u.initialises for u in updates), frozenset(v.op for v in (*program.written, *program.hosted))
+        known = self._seen.get(writes)
+        seen = self._seen.setdefault(writes, (set(), set(), set(), set()))
+        if known is None:
+            cause = "first run"
+        elif capacity not in seen[3]:
+            cause = f"up to {capacity} steps a run" if capacity > 1 else "a single step a run"
+        elif new := [name for key, name in watched.items() if key not in seen[1]]:
+            cause = f"hooks ask for {_shown(new)}"
+        elif new := [name for key, name in outputs.items() if key not in seen[0]]:
+            cause = f"a new fetch: {_shown(new)}"
+        elif new := [name for key, name in inputs.items() if key not in seen[2]]:
+            cause = f"a new input: {_shown(new)}"
+        else:
+            cause = "other fetches together" if watched or not seen[1] else "no hook asks for anything"
+        for had, has in zip(seen, (outputs, watched, inputs, {capacity}), strict=True):
+            had.update(has)  # type: ignore[arg-type]
+        return cause
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _from_device(plan: Plan, elements: Iterable[Tensor | Operation]) -> dict[Key, Tensor]:

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from hookline import arguments, errors
 from hookline.graph.graph import Graph, Operation
+from hookline.session.compilation import CompilationLog
 from hookline.session.late import LateResults
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.watched import Watched
@@ -112,6 +113,10 @@ class RawSession:
             limits[key] = last_step if owner is not None else min(last_step, limits.get(key, last_step))
         self.step_limit = min(limits.values(), default=None)
 
+    def step_limit_of(self, owner: object) -> int | None:
+        """Returns the limit that `limit_step` set for an owner; None without one."""
+        return self._step_limits.get(id(owner))
+
     def close(self) -> None:
         """Ends the session; a second call does nothing."""
         self.closed = True
@@ -133,6 +138,7 @@ class LowLevel:
 
     Attributes:
         session: As above.
+        compilations: The compilations so far; None if the session does not record them.
         shared: Whether other processes may change its variables, because they live on parameter servers.
         writes: The number of runs and loads that have changed variables. If nothing counts them, a failed run is
             assumed to have changed nothing, and the last state may be saved.
@@ -144,6 +150,7 @@ class LowLevel:
         restored_hook_states: The states of hooks in the checkpoint that was restored.
     """
 
+    compilations: CompilationLog | None = None
     shared = False
     writes = alarms = step_changes = 0
 
@@ -179,6 +186,10 @@ class LowLevel:
             raise TypeError(f"{type(self.session).__name__}.run must return the structure of {asked!r}, got {found!r}.")
         return found[0], answers(watched, found[1])
 
+    def plans(self) -> Any:
+        """Returns a copy of the `PlanCache`, to look up the programs of runs that are not made; None without one."""
+        return None
+
     def cached_step(self, fetches: Any, watched: Watched | None = None) -> Any:
         """Returns a `CachedStep` that makes the run in one call; None if there is none."""
         return None
@@ -209,6 +220,9 @@ class LowLevel:
     def map_error(self, error: BaseException) -> BaseException:
         """Returns the error of `hookline.errors` for an error of JAX's engine; other errors as they are."""
         return errors.from_exception(error)
+
+    def measure(self, waits: Callable[[Any], Any], reads: Callable[[Any], Any]) -> None:
+        """Has a wrapper around what waits for the device, and another one around what waits for batches."""
 
     def serve(self, coord: Any) -> None:
         """Lets a `Coordinator` stop the threads that prefetch data."""

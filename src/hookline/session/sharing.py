@@ -49,6 +49,13 @@ class Sharing:
         self._declared: list[Sequence[Tensor | Operation]] = []
         self._families: dict[Hashable, list[Watch]] = {}
 
+    def copied(self) -> Sharing:
+        """Returns another one that has seen the same so far."""
+        other = Sharing()
+        other._declared = self._declared
+        other._families = {family: [*watches] for family, watches in self._families.items()}
+        return other
+
     def declare(self, watches: Iterable[Sequence[Tensor | Operation]]) -> None:
         """Declares all that each hook may watch: shared programs have it from the start."""
         self._declared = list(watches)

@@ -1,0 +1,165 @@
+"""LoopDescription: what a loop holds, where it lies, and what it would write, as data and as a table."""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import jax
+
+from hookline.checkpoint import devices
+from hookline.graph import Operation, Variable
+from hookline.hooks.when import bare
+from hookline.monitored.callbacks import override
+from hookline.session import Session
+
+
+class Part(NamedTuple):
+    """A part of the state: what stands under one of its first keys.
+
+    Args:
+        name: The key, field or number; "state" of one array.
+        arrays: How many arrays it has.
+        parameters: How many numbers those have.
+        size_bytes: Their size.
+        bytes_a_device: The size of what one device holds of them.
+        placement: How they are split, and how many of them each way.
+    """
+
+    name: str
+    arrays: int
+    parameters: int
+    size_bytes: int
+    bytes_a_device: int
+    placement: str
+
+
+class Written(NamedTuple):
+    """What a hook writes.
+
+    Args:
+        hook: The name of its class.
+        what: What, and where.
+        when: Its trigger, in words; and whether it is called at the end.
+    """
+
+    hook: str
+    what: str
+    when: str
+
+
+class LoopDescription(NamedTuple):
+    """What `Loop.describe` returns; `str()` of it is a table.
+
+    Args:
+        parts: Of the state.
+        lies_on: The devices, and the mesh if there is one.
+        batch: The arrays of a batch.
+        begins: Where the training would begin.
+        writes: By hook, what would be written.
+        programs: The programs of the step, in words, as far as they are known before the hooks begin.
+    """
+
+    parts: tuple[Part, ...]
+    lies_on: str
+    batch: str
+    begins: str
+    writes: tuple[Written, ...]
+    programs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        whole = sum(part.size_bytes for part in self.parts)
+        held = sum(part.bytes_a_device for part in self.parts)
+        lines = [
+            f"{sum(part.parameters for part in self.parts):,} numbers in {sum(part.arrays for part in self.parts)} "
+            f"arrays, {_size(whole)}, of which a device holds {_size(held)}; on {self.lies_on}."
+        ]
+        width = max(len(part.name) for part in self.parts)
+        lines += [
+            f"  {part.name:{width}}  {part.parameters:>14,}  {_size(part.size_bytes):>9}  {part.placement}"
+            for part in self.parts
+        ]
+        lines += [f"A batch: {self.batch}.", self.begins]
+        lines += [f"{w.hook} writes {w.what}; {w.when}." for w in self.writes] or ["Nothing is written."]
+        lines += ["Programs:", *(f"  {program}" for program in self.programs)]
+        return "\n".join(line.rstrip() for line in lines)
+
+
+def parts_of(state: Variable) -> tuple[Part, ...]:
+    """Returns the parts of a state."""
+    places = state.places or [None] * len(jax.tree.leaves(state.spec))
+    parts: dict[str, list[tuple[Any, Any]]] = {}
+    for (path, leaf), place in zip(jax.tree.leaves_with_path(state.spec), places, strict=True):
+        name = jax.tree_util.keystr(path[:1], simple=True) or state.op.name
+        parts.setdefault(name, []).append((leaf, place))
+    return tuple(
+        Part(
+            name,
+            len(leaves),
+            sum(math.prod(leaf.shape) for leaf, _ in leaves),
+            sum(_bytes(leaf, leaf.shape) for leaf, _ in leaves),
+            sum(_bytes(leaf, leaf.shape if place is None else place.shard_shape(leaf.shape)) for leaf, place in leaves),
+            _placement([place for _, place in leaves]),
+        )
+        for name, leaves in parts.items()
+    )
+
+
+def place_of(state: Variable, mesh: jax.sharding.Mesh | None) -> str:
+    """Returns the devices that a state lies on, in words."""
+    found = {device for place in state.places if place is not None for device in place.device_set}
+    names = devices.names(found or {jax.devices()[0]})
+    axes = "" if mesh is None else f", a mesh of {', '.join(f'{axis}={size}' for axis, size in mesh.shape.items())}"
+    return f"{devices.shown(names)}{axes}"
+
+
+def written_by(hooks: Iterable[Any]) -> tuple[Written, ...]:
+    """Returns what hooks write, as far as they say it with `writes`."""
+    found = []
+    for hook in map(bare, hooks):
+        if what := getattr(hook, "writes", ""):
+            trigger, ends = getattr(hook, "trigger", None), override(hook, "end") is not None
+            when = [*([] if trigger is None else [repr(trigger)]), *(["at the end"] if ends else [])]
+            found.append(Written(type(hook).__name__, what, " and ".join(when)))
+    return tuple(found)
+
+
+def programs_of(train_op: Operation, steps_per_run: int, *, watches: bool) -> tuple[str, ...]:
+    """Returns the programs of a step, in words; a session plans them that runs nothing."""
+    with Session(graph=train_op.graph) as session:
+        low = session.lowlevel
+        made = (
+            low.planned(train_op, None, None)
+            if steps_per_run == 1
+            else low.repeated_step(train_op, None, steps_per_run)
+        )
+        assert made.program is not None, "A step has a variable."
+        about = made.program.compilations.about
+    asked = "the same with what hooks ask for, where they fire; session.plan() counts them"
+    return (about, asked) if watches else (about,)
+
+
+def form_of_batch(spec: Any) -> str:
+    """Returns the arrays of a batch, in words."""
+    return ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in jax.tree.leaves(spec)) or "no arrays"
+
+
+def _placement(places: list[Any]) -> str:
+    ways = collections.Counter(
+        "" if place is None else "whole" if place.is_fully_replicated else str(getattr(place, "spec", place))
+        for place in places
+    )
+    return ", ".join(f"{count} {way}" for way, count in ways.items() if way)
+
+
+def _bytes(leaf: Any, shape: tuple[int, ...]) -> int:
+    return math.prod(shape) * leaf.dtype.itemsize
+
+
+def _size(count: int) -> str:
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"

@@ -1,0 +1,33 @@
+"""The watch for NaN in a metric of a loop."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from hookline.graph import Tensor
+from hookline.hooks import NanTensorHook
+from hookline.loop.metrics import ALONE
+
+_logger = logging.getLogger(__name__)
+
+
+def watching(metrics: Mapping[str, Tensor], watch: str, on_nan: str) -> list[NanTensorHook]:
+    """Returns the hook that watches a metric; none, with a warning, if no metric has the default name.
+
+    Raises:
+        ValueError: There is no such metric.
+    """
+    if watch in metrics:
+        return [NanTensorHook(metrics[watch], on_nan=on_nan)]
+    if watch != ALONE or on_nan != "raise":
+        raise ValueError(
+            f"Loop: there is no metric {watch!r} to watch for NaN. There are: {', '.join(metrics) or 'none'}."
+        )
+    if metrics:
+        like = [name for name in metrics if name.endswith("loss")]
+        _logger.warning(
+            "Loop: no metric is called 'loss', so nothing is watched for NaN. Name one of them, watch=%r, or None.",
+            [*like, *metrics][0],
+        )
+    return []

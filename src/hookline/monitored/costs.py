@@ -1,0 +1,253 @@
+"""Costs: where the time of a session goes. What is called gets a wrapper where it is made; without a report, none does.
+
+There is one account at a time, and each moment is on one account. So the accounts add up to the wall time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import jax
+
+from hookline import clock
+from hookline.hooks.base import Firing, SessionRunContext, SessionRunValues
+from hookline.hooks.when import bare
+from hookline.monitored.callbacks import Callback, override
+from hookline.monitored.cost_report import ABOUT, CostReport, HookCost
+from hookline.session import LateResults, Session
+from hookline.session.compilation import Compiled
+
+logger = logging.getLogger(__name__)
+
+_PARTS = [*ABOUT]
+_STEP, _INPUT, _WAITING, _COMPILING, _STARTING, _ENDING, _OUTSIDE = (
+    _PARTS.index(part) for part in ("step", "input", "waiting", "compiling", "starting", "ending", "outside")
+)
+
+
+class Costs:
+    """The accounts of a session; it begins with the session's constructor."""
+
+    def __init__(self) -> None:
+        self._read = clock.reader()
+        self._begun = self._at = self._read()
+        self._account = _STARTING
+        # By account: the parts, and behind them the hooks. A list is the fastest to add to.
+        self._secs = [0.0] * len(_PARTS)
+        self._hooks: dict[int, _OfHook] = {}
+        self._compiled: list[Compiled] = []
+        self._raw: Any = None
+        self._first_step: int | None = None
+        self._last_step: int | None = None
+        self._is_over = False
+        self._runs = [0]
+
+    def enter(self, account: int) -> int:
+        """Puts the time from now on on another account; returns the one before."""
+        now, before = self._read(), self._account
+        self._secs[before] += now - self._at
+        self._at, self._account = now, account
+        return before
+
+    def _measured(self, function: Callback, account: int, called: list[int] | None = None) -> Callback:
+        """Returns a function whose time is on an account, and whose calls are counted; it takes positions alone.
+
+        It is called on each run, so `enter` stands here twice: calls of it would cost more than the rest.
+        """
+        secs, read, calls = self._secs, self._read, [0] if called is None else called
+
+        def measured(*args: Any) -> Any:
+            now, before = read(), self._account
+            secs[before] += now - self._at
+            self._at, self._account = now, account
+            calls[0] += 1
+            try:
+                return function(*args)
+            finally:
+                now = read()
+                secs[self._account] += now - self._at
+                self._at, self._account = now, before
+
+        return measured
+
+    # What is wrapped --------------------------------------------------------------------------------------------
+
+    def of_runs(self, run: Callback, run_in_step: Callback) -> tuple[Callback, Callback]:
+        """Returns a session's `run`, and its run inside a step function, measured; the session is there now."""
+        self.enter(_OUTSIDE)
+        secs, read, runs = self._secs, self._read, self._runs
+        inner = self._measured(lambda args, named: run_in_step(*args, **named), _STEP)
+
+        def counted(*args: Any, **named: Any) -> Any:
+            runs[0] += self._account != _STEP  # Else `run` has called this.
+            return inner(args, named)
+
+        # As `_measured`, but Python collects no arguments for it.
+        def measured(fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
+            now, before = read(), self._account
+            secs[before] += now - self._at
+            self._at, self._account = now, _STEP
+            runs[0] += 1
+            try:
+                return run(fetches, feed_dict, options, run_metadata)
+            finally:
+                now = read()
+                secs[self._account] += now - self._at
+                self._at, self._account = now, before
+
+        return measured, counted
+
+    def watch(self, raw: Session) -> None:
+        """Measures a raw session: its waits for the device and for batches, and its compilations."""
+        low = raw.lowlevel
+        self._raw = raw
+        with contextlib.suppress(RuntimeError):  # Without a global step.
+            self._last_step = raw.global_step
+            self._first_step = self._last_step if self._first_step is None else self._first_step
+        if (log := low.compilations) is not None:
+            for made in log.so_far:
+                self._has_compiled(made)
+            log.heard = self._has_compiled
+        low.measure(partial(self._measured, account=_WAITING), partial(self._measured, account=_INPUT))
+
+    def _has_compiled(self, made: Compiled) -> None:
+        self._compiled.append(made)
+        # It was on the account of whoever started the program.
+        now = self._read()
+        secs = min(made.secs, self._secs[self._account] + now - self._at)
+        self._secs[self._account] -= secs
+        self._secs[_COMPILING] += secs
+
+    def timed(self, hook: Any, name: str, callback: Callback) -> Callback:
+        """Returns a callback of a hook, measured; "values" is what it waits with for what it has asked for."""
+        found = self._of(hook)
+        if name == "values":
+            return self._measured_values(found, callback)
+        if name == "on_trigger":
+            return self._measured_firing(found, callback)
+        if name == "after_run":
+            return self._measured(found.told(callback), found.account, found.after_runs)
+        return self._measured(callback, found.account, found.before_runs if name == "before_run" else None)
+
+    def _of(self, hook: Any) -> _OfHook:
+        found = self._hooks.get(id(bare(hook)))
+        if found is None:
+            found = self._hooks[id(bare(hook))] = _OfHook(bare(hook), len(self._secs))
+            self._secs.append(0.0)
+        return found
+
+    def _measured_values(self, of: _OfHook, get: Callback) -> Callback:
+        def measured(late: Any) -> Any:
+            if late.results.is_ready():
+                return get(late)
+            return self._wait(of, lambda: get(late))
+
+        return measured
+
+    def _measured_firing(self, of: _OfHook, on_trigger: Callback) -> Callback:
+        def measured(firing: Firing) -> Any:
+            of.firings += 1
+            if (values := of.given(firing.values)) and not LateResults.of(values).is_ready():
+                self._wait(of, lambda: jax.block_until_ready(values))
+            before = self.enter(of.account)
+            try:
+                return on_trigger(firing)
+            finally:
+                self.enter(before)
+
+        return measured
+
+    def _wait(self, of: _OfHook, wait: Callable[[], Any]) -> Any:
+        before, start = self.enter(_WAITING), self._read()
+        try:
+            return wait()
+        finally:
+            of.waits += 1
+            of.wait_secs += self._read() - start
+            self.enter(before)
+
+    # The report -------------------------------------------------------------------------------------------------
+
+    def _note_step(self) -> None:
+        try:
+            step = None if self._raw is None or self._raw.closed else self._raw.lowlevel.known_step
+        except Exception:  # The session is lost, or has no value for it.
+            return
+        self._last_step = self._last_step if step is None else step
+
+    def end(self) -> None:
+        """Counts what follows as the end of the session."""
+        self._note_step()
+        self.enter(_ENDING)
+
+    def close(self, hooks: Iterable[Any]) -> None:
+        """Stops to count, and logs the report: the session is closed."""
+        self.enter(_ENDING)
+        self._is_over, self._raw = True, None
+        logger.info("%s", self.report(hooks))
+
+    def report(self, hooks: Iterable[Any]) -> CostReport:
+        """Returns the costs so far; the hooks are those of the session, in their order."""
+        if not self._is_over:
+            self._note_step()
+            self.enter(self._account)
+        secs = dict(zip(_PARTS, self._secs, strict=False))
+        for of in self._hooks.values():
+            secs["saving" if of.saves else "hooks"] += self._secs[of.account]
+        first, last = self._first_step, self._last_step
+        return CostReport(
+            wall_secs=self._at - self._begun,
+            secs=secs,
+            runs=self._runs[0],
+            steps=None if first is None or last is None else last - first,
+            hooks=tuple(of.cost(self._secs[of.account]) for of in map(self._of, hooks)),
+            compilations=tuple(self._compiled),
+        )
+
+
+class _OfHook:
+    """What is counted of one hook."""
+
+    def __init__(self, hook: Any, account: int) -> None:
+        self._hook, self.account = hook, account
+        self.saves = override(hook, "save_last") is not None
+        self.before_runs, self.after_runs = [0], [0]
+        self.firings = self.waits = self.values = self.bytes = 0
+        self.wait_secs = 0.0
+
+    def told(self, after_run: Callback) -> Callback:
+        """Returns its `after_run`; what that is given is counted."""
+
+        def counted(context: SessionRunContext, run_values: SessionRunValues) -> Any:
+            if run_values.results is not None:
+                self.given(run_values.results)
+            return after_run(context, run_values)
+
+        return counted
+
+    def given(self, results: Any) -> list[Any]:
+        """Counts what it is given; returns the arrays and numbers of it."""
+        if results is None:
+            return []
+        values = jax.tree.leaves(results)
+        self.values += len(values)
+        for value in values:
+            self.bytes += getattr(value, "nbytes", 0)
+        return values
+
+    def cost(self, secs: float) -> HookCost:
+        """Returns it, with its time."""
+        return HookCost(
+            type(self._hook).__name__,
+            self.firings,
+            max(*self.before_runs, *self.after_runs),
+            secs,
+            self.waits,
+            self.wait_secs,
+            self.values,
+            self.bytes,
+        )

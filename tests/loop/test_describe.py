@@ -1,0 +1,118 @@
+"""What a loop would hold and write, said without a run, a session's hooks, or a file."""
+
+from __future__ import annotations
+
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import hookline as hl
+from hookline.loop.description import parts_of
+
+OPTIMIZER = optax.adam(1e-3)
+
+
+def train_step(state, batch):
+    params, slots = state["params"], state["slots"]
+    loss, slope = jax.value_and_grad(lambda p: ((batch @ p["w"] + p["b"]) ** 2).mean())(params)
+    changes, slots = OPTIMIZER.update(slope, slots, params)
+    return {"params": optax.apply_updates(params, changes), "slots": slots}, {"loss": loss}
+
+
+def init():
+    params = {"w": jnp.ones((4, 2)), "b": jnp.zeros(2)}
+    return {"params": params, "slots": OPTIMIZER.init(params)}
+
+
+def batches():
+    return iter(np.ones((30, 8, 4), np.float32))
+
+
+def test_it_says_what_the_state_is_and_what_would_be_written(tmp_path):
+    loop = hl.train.Loop(train_step, init, batches)
+    made = loop.describe(str(tmp_path / "run"), 20, save_checkpoint_steps=10, save_summaries_steps=None)
+    params, slots = made.parts
+    assert (params.name, params.arrays, params.parameters, params.size_bytes) == ("params", 2, 10, 40)
+    assert (slots.name, slots.arrays, slots.parameters) == ("slots", 5, 21)
+    assert made.batch == "float32[8, 4]"
+    assert made.begins == "It begins with the state that was given, to step 20."
+    run = tmp_path / "run"
+    assert [(each.hook, each.what, each.when) for each in made.writes] == [
+        (
+            "StepCounterHook",
+            f"the steps per second, events in '{run}'",
+            "SecondOrStepTimer(every_steps=100) and at the end",
+        ),
+        (
+            "CheckpointSaverHook",
+            f"checkpoints '{run}/model.ckpt-<step>'",
+            "SecondOrStepTimer(every_steps=10) and at the end",
+        ),
+    ]
+    assert made.programs[0] == "outputs none; writes state, global_step"
+    assert not run.exists(), "it writes nothing"
+    loop.run(str(run), 20, progress=False)
+    assert loop.describe(str(run)).begins == f"It goes on from '{run}/model.ckpt-20'."
+
+
+def test_without_a_folder_nothing_is_written_but_by_ones_own_hooks(tmp_path):
+    class Report(hl.train.SessionRunHook):
+        writes = "a report by mail"
+        trigger = hl.train.every(5)
+
+        def on_trigger(self, firing):
+            pass
+
+    loop = hl.train.Loop(train_step, init, batches, steps_per_run=4)
+    assert "Nothing is written." in str(loop.describe())
+    made = loop.describe(hooks=[Report()])
+    assert [(each.hook, each.what, each.when) for each in made.writes] == [("Report", "a report by mail", "every(5)")]
+    assert made.programs[0].startswith("up to 4 steps; ")
+
+
+def test_it_says_how_the_state_is_split():
+    mesh = jax.sharding.AbstractMesh((4,), ("data",))
+    whole, rows = (jax.NamedSharding(mesh, spec) for spec in (jax.P(), jax.P("data")))
+    spec = jax.eval_shape(init)["params"]
+    state = types.SimpleNamespace(spec=spec, places=(whole, rows))
+    assert [(part.name, part.size_bytes, part.bytes_a_device, part.placement) for part in parts_of(state)] == [
+        ("b", 8, 8, "1 whole"),
+        ("w", 32, 8, "1 P('data',)"),
+    ]
+    assert parts_of(types.SimpleNamespace(spec=spec["w"], places=(), op=types.SimpleNamespace(name="state")))[0] == (
+        "state",
+        1,
+        8,
+        32,
+        32,
+        "",
+    )
+
+
+def test_it_says_what_mesh_it_lies_on():
+    whole = jax.NamedSharding(jax.make_mesh((1,), ("data",)), jax.P())
+    assert hl.train.Loop(train_step, init, batches, sharding=whole).describe().lies_on == (
+        "1 device (cpu:0), a mesh of data=1"
+    )
+
+
+def test_wrong_arguments_are_refused_as_by_the_session():
+    loop = hl.train.Loop(train_step, init, batches)
+    with pytest.raises(TypeError, match="Did you mean save_checkpoint_steps"):
+        loop.describe(save_checkpoint_step=3)
+    with pytest.raises(ValueError, match="no metric 'accuracy'"):
+        loop.describe(watch="accuracy")
+
+
+def test_a_run_with_a_report_keeps_it(tmp_path):
+    loop = hl.train.Loop(train_step, init, batches)
+    loop.run(last_step=12, progress=False, report=True)
+    assert loop.report is not None
+    assert (loop.report.runs, loop.report.steps) == (12, 12)
+    assert loop.report.secs["input"] > 0
+    loop.run(last_step=12, progress=False)
+    assert loop.report is None
