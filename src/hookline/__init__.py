@@ -91,7 +91,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Most of the library is behind these: they are loaded when somebody first asks for them.
+    # Most of the library is behind these modules: they are loaded when first used.
     if name in ("data", "distributed", "train"):
         with held_back():
             return importlib.import_module(f"hookline.{name}")

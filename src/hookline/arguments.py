@@ -1,4 +1,4 @@
-"""Checks of users' arguments at the place where they are given; messages say who requires what, and what was given."""
+"""Checks of users' arguments where they are given; messages name the caller, the requirement and the given value."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def text(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
 
 
 def function(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
-    """Returns a function, or whatever can be called; the arguments are those of `path`.
+    """Returns a function or another callable; the arguments are those of `path`.
 
     Raises:
         TypeError: It cannot be called.
@@ -117,10 +117,10 @@ def function(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
 
 
 def several(who: str, name: str, value: Any, *, optional: bool = False) -> list[Any]:
-    """Returns the items of a list, or of whatever else can be gone through; of None, where `optional`, none.
+    """Returns the items of a list or another iterable; for None, if `optional`, an empty list.
 
     Raises:
-        TypeError: It is one thing, or text, whose letters nobody means.
+        TypeError: It cannot be iterated over, or it is text, whose letters are never meant as items.
 
     Example:
         >>> several("Saver", "var_list", 5)
@@ -150,8 +150,8 @@ def having(who: str, name: str, value: Any, kind: str, attribute: str, *, option
         who: As in `whole`.
         name: As in `whole`.
         value: As in `whole`.
-        kind: What is required, for the message.
-        attribute: What is looked for.
+        kind: The requirement, for the message.
+        attribute: The name of the required attribute.
         optional: Whether None is allowed.
 
     Raises:

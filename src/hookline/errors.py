@@ -5,7 +5,7 @@ world, the engine or the user's own function at run time are in this tree::
 
     Exception
     ├── OpError                        base; one subclass a status code
-    │   ├── CancelledError              1  somebody cancelled the run
+    │   ├── CancelledError              1  the run was cancelled
     │   ├── UnknownError                2  no better status is known
     │   ├── InvalidArgumentError        3  a value can never be right
     │   ├── DeadlineExceededError       4  a limit of time ran out
@@ -27,7 +27,7 @@ world, the engine or the user's own function at run time are in this tree::
 If a process was asked to end and does so in order, this is neither an error nor an `Exception`::
 
     SystemExit                         of Python
-    └── Preempted                          SIGTERM or Ctrl-C came, and the training was left with its work saved
+    └── Preempted                          SIGTERM or Ctrl-C came, and the training has ended with its work saved
 
 References:
     `tf.errors` and `tf.estimator.NanLossDuringTrainingError`. Difference: an engine error becomes one of these classes
@@ -47,7 +47,7 @@ class OpError(Exception):
     Args:
         node_def: Description of the failing node, or None if no single node is to blame.
         op: The failing operation, or None.
-        message: Says who failed, what happened and what to do; also the text of the exception.
+        message: The text of the exception: the failing part, the failure and the remedy.
 
     Example:
         >>> raise NotFoundError(None, None, "No checkpoint in '/runs/a'.")
@@ -72,7 +72,7 @@ class OpError(Exception):
 
 
 class CancelledError(OpError):
-    """Somebody cancelled the run before it finished."""
+    """The run was cancelled before it finished."""
 
     error_code = 1
 
@@ -84,7 +84,7 @@ class UnknownError(OpError):
 
 
 class InvalidArgumentError(OpError):
-    """A value was given that can never be right, whatever state the system is in."""
+    """A value can never be right, in any state of the system."""
 
     error_code = 3
 
@@ -108,7 +108,7 @@ class AlreadyExistsError(OpError):
 
 
 class PermissionDeniedError(OpError):
-    """The caller may not do what it asked for."""
+    """The caller lacks the permission."""
 
     error_code = 7
 
@@ -138,7 +138,7 @@ class OutOfRangeError(OpError):
 
 
 class UnimplementedError(OpError):
-    """The engine does not support what was asked for."""
+    """The engine does not support the request."""
 
     error_code = 12
 
@@ -180,7 +180,7 @@ class NanLossDuringTrainingError(RuntimeError):
 
 
 class Preempted(SystemExit):
-    """A signal asked this process to end, and a monitored session was left in order.
+    """A signal asked this process to end, and a monitored session was closed in order.
 
     If it is not caught, it ends the process with the exit status that a shell shows for the signal: 143 for SIGTERM,
     130 for SIGINT. It is not one of `PREEMPTION_ERRORS`, so no session recovers from it.
@@ -211,10 +211,10 @@ class Preempted(SystemExit):
 
 
 PREEMPTION_ERRORS = (AbortedError, UnavailableError)
-"""What a recoverable session recovers from."""
+"""The errors from which a recoverable session recovers."""
 
 END_OF_INPUT = (OutOfRangeError, StopIteration)
-"""What ends training cleanly."""
+"""The errors that end training cleanly."""
 
 _CLASS_OF_STATUS: dict[str, type[OpError]] = {
     "CANCELLED": CancelledError,
@@ -258,7 +258,7 @@ def from_os_error(error: OSError, message: str) -> OpError:
 
     Args:
         error: The operating system's error.
-        message: Says who could not do what, without a full stop; the system's message follows.
+        message: The failed action, with its subject and without a full stop; the system's message follows.
 
     Returns:
         A new `OpError` of the class for the error's number, or `UnknownError` if there is none; raise it `from` the
