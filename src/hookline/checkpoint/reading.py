@@ -24,7 +24,7 @@ from hookline.errors import NotFoundError
 
 T = TypeVar("T")
 
-# So much is read at once, or the largest leaf.
+# The number of bytes read at once, unless a single leaf is larger.
 _AT_ONCE_BYTES = 32 * 2**20
 
 _logger = logging.getLogger(__name__)
@@ -41,14 +41,14 @@ def read(
 
     Args:
         path: The checkpoint.
-        choose: What of its manifest. Asked again if the checkpoint is replaced while it is read.
-        verify: Whether to compare what is read with its checksums. Without any, a warning says so.
-        shardings: Where to put the arrays of a match, by its name. `None` in place of one leaves that to JAX, as does
-            a sharding that the shape of the array does not allow.
-        others: The processes that read the same; by default those that it is put in, if it is put in several.
+        choose: Chooses the values from the manifest. Called again if the checkpoint is replaced while it is read.
+        verify: Whether to compare the values with their checksums. If there are none, logs a warning.
+        shardings: The shardings for the arrays of a match, by its name. `None` in place of one leaves the choice to
+            JAX, as does a sharding that the shape of the array does not allow.
+        others: The processes that read the same; by default those over which the shardings spread the arrays.
 
     Raises:
-        OpError: As in `layout.read_manifest`; also `DataLossError`: the files are broken or differ from what was saved.
+        OpError: As in `layout.read_manifest`; also `DataLossError`: the files are broken or differ from the saved ones.
     """
     if others is None:
         places = [place for each in (shardings or {}).values() for place in each if place is not None]
@@ -76,7 +76,7 @@ def read(
 
 
 def _manifest(path: str, others: Together) -> tuple[str, Manifest]:
-    """Returns the directory that a checkpoint is in now, and its manifest, as the chief sees them."""
+    """Returns the present directory of a checkpoint, and its manifest, as the chief sees them."""
     if others.is_alone:
         return layout.read_manifest(path)
 
@@ -96,7 +96,7 @@ def _read_together(
     shardings: Mapping[str, Sequence[Any]],
     others: Together,
 ) -> dict[str, Any]:
-    """Returns what this process has read; raises in all processes what one of them has found."""
+    """Returns the values that this process has read; raises an error of one process in all of them."""
     values: dict[str, Any] = {}
 
     def part() -> dict[str, Shares]:
@@ -119,7 +119,7 @@ def _read_together(
 
 @contextlib.contextmanager
 def _blaming(path: str) -> Iterator[None]:
-    """Has errors say what is wrong with the checkpoint."""
+    """Maps errors to those of a checkpoint that could not be read."""
     try:
         yield
     except Exception as error:
@@ -136,8 +136,8 @@ def _read(
     from hookline.checkpoint import orbax_io
 
     wanted = [leaf for match in matches.values() for leaf in match.leaves]
-    # Orbax pins an array to its sharding, and a program takes no arrays that are pinned to different devices. So what
-    # may lie anywhere comes over the host, where there are several.
+    # Orbax commits an array to its sharding, and a program takes no arrays that are committed to different devices. So
+    # with several devices, arrays without a sharding are read to the host first.
     anywhere = jnp.zeros(()).sharding if jax.device_count() == 1 else None
     places = {
         leaf.name: place
@@ -183,7 +183,7 @@ def _not_what_was_saved(leaf: Leaf, directory: str) -> ValueError:
 
 
 def _in_parts(wanted: Iterable[Leaf], at_once_bytes: int) -> Iterator[dict[str, Leaf]]:
-    """Yields the leaves that are read together: on the way they take twice their size in the host's memory."""
+    """Yields the leaves to read together: while they are read, they take twice their size in the host's memory."""
     part: dict[str, Leaf] = {}
     left = at_once_bytes
     for leaf in wanted:
@@ -233,12 +233,12 @@ def verify(ckpt_dir_or_file: str) -> None:
 
 
 def _alone(chosen: Iterable[Leaf]) -> dict[str, Match]:
-    """Returns what to read for leaves, each without the structure of its variable."""
+    """Returns the matches for leaves, each without the structure of its variable."""
     return {leaf.name: Match((leaf,), jax.tree.structure(0)) for leaf in chosen}
 
 
 def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, tuple[int, ...]]]:
-    """Lists what a checkpoint holds, without reading the values.
+    """Lists the names and shapes in a checkpoint, without reading the values.
 
     Args:
         ckpt_dir_or_file: A checkpoint, or a directory, which stands for its newest checkpoint.
@@ -301,7 +301,7 @@ def load_variable(ckpt_dir_or_file: str, name: str) -> Any:
 
 
 def _called(name: str, path: str, manifest: Manifest) -> dict[str, Match]:
-    """Returns what to read for a name: a whole leaf or variable, or else the leaves below the name."""
+    """Returns the matches for a name: a whole leaf or variable, or else the leaves below the name."""
     by_name, entry = manifest.leaves, manifest.variables.get(name)
     if name in by_name:
         return _alone([by_name[name]])
@@ -336,11 +336,11 @@ def _nested(name: str, values: Mapping[str, Any]) -> Any:
 
 
 def checkpoint_at(path: str, who: str, name: str = "ckpt_dir_or_file") -> str:
-    """Returns the newest checkpoint of a directory of checkpoints; any other path that a user gave as it is.
+    """Returns the newest checkpoint of a directory of checkpoints; any other path of a user unchanged.
 
     Raises:
-        TypeError: It is no path; the message has the function that was called and the name of its argument.
-        DataLossError: Something else is in the place of the newest.
+        TypeError: It is not a path; the message has the called function and the name of its argument.
+        DataLossError: The newest checkpoint in the state file is incomplete.
     """
     path = arguments.path(who, name, path)
     if layout.locate(path) is None and os.path.isdir(path):
@@ -397,7 +397,7 @@ def _each_new(
 
     def another() -> tuple[str, float] | None:
         while (path := latest_checkpoint(checkpoint_dir)) is not None:
-            with contextlib.suppress(NotFoundError):  # Removed while we looked.
+            with contextlib.suppress(NotFoundError):  # Removed in the meantime.
                 found = (path, layout.read_manifest(path)[1].timestamp)
                 return None if found == seen else found
         return None
@@ -422,7 +422,7 @@ def wait_for_new_checkpoint(
         checkpoint_dir: The directory; it need not exist yet.
         last_checkpoint: The path of the last one; None for any.
         seconds_to_sleep: The interval between two looks, in seconds.
-        timeout: How many seconds to wait; None waits for ever.
+        timeout: The longest wait in seconds; None waits for ever.
 
     Returns:
         The path; None when the time is over.
