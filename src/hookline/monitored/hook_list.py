@@ -54,7 +54,7 @@ class HookList:
         self._owner: weakref.ref[object] | None = None
 
     def overrides(self, name: str) -> list[tuple[Any, Callback]]:
-        """Returns the hooks that have the callback `name` or override it, each with its bound method."""
+        """Returns the hooks that define the callback `name`, each with its bound method."""
         found = ((hook, override(hook, name)) for hook in self.hooks)
         return [(hook, callback) for hook, callback in found if callback is not None]
 
