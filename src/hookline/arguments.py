@@ -65,7 +65,7 @@ def instance(who: str, name: str, value: Any, kind: type) -> Any:
     """Returns an object of a class, or `None` if `None` was given.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: It has another type.
 
     Example:
         >>> instance("MonitoredSession", "coordinator", 3, dict)
@@ -80,7 +80,7 @@ def path(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
     """Returns a path as text; the arguments are those of `whole`, and `optional` allows None.
 
     Raises:
-        TypeError: It is no path: neither text nor an `os.PathLike` of text.
+        TypeError: It is neither text nor an `os.PathLike` of text.
 
     Example:
         >>> path("CheckpointSaverHook", "checkpoint_dir", 5)
@@ -96,7 +96,7 @@ def text(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
     """Returns text; the arguments are those of `path`.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: It is not text.
     """
     return _checked(isinstance(value, str), who, "text", name, value, optional)
 
@@ -138,7 +138,7 @@ def mapping(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
     """Returns a dict, or another mapping; the arguments are those of `path`.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: It is not a mapping.
     """
     return _checked(isinstance(value, Mapping), who, "a dict", name, value, optional)
 

@@ -1,4 +1,4 @@
-"""The exceptions that hookline raises when something goes wrong during training.
+"""The exceptions that hookline raises for failures during training.
 
 Misuse of the library raises the ordinary `ValueError`, `TypeError`, `KeyError` and `RuntimeError`. Failures of the
 world, the engine or the user's own function at run time are in this tree::
@@ -96,13 +96,13 @@ class DeadlineExceededError(OpError):
 
 
 class NotFoundError(OpError):
-    """Something that was asked for (a file, a checkpoint, a name) does not exist."""
+    """A requested file, checkpoint or name does not exist."""
 
     error_code = 5
 
 
 class AlreadyExistsError(OpError):
-    """Something to be created already exists."""
+    """The file or object to create already exists."""
 
     error_code = 6
 

@@ -57,7 +57,7 @@ class Watch:
         signals: The signals of the process. Its `number` is None until one has come to any session.
 
     Raises:
-        ValueError: `on_preemption` is something else, or `grace_secs` is not a positive number.
+        ValueError: `on_preemption` has another value, or `grace_secs` is not a positive number.
     """
 
     def __init__(

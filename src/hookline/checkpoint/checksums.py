@@ -28,7 +28,7 @@ Index = tuple[slice, ...]
 class Piece:
     """One stored piece of an array: all of it, unless it is spread over devices.
 
-    Along each dimension it lies from `start` to before `stop`; the checksum is that of its bytes in C order.
+    Along each dimension it has the indices from `start` to before `stop`. The checksum is over its bytes in C order.
     """
 
     start: tuple[int, ...]
@@ -86,7 +86,7 @@ def make_up(pieces: Sequence[Piece], shares: Sequence[Shares]) -> bool:
 
 
 def _share(bounds: Bounds, itemsize: int, take: _Taking) -> int:
-    """Returns the checksum of a piece with zeros in place of missing parts, as a share in that of the whole piece.
+    """Returns a share in the checksum of a piece: the checksum with zeros in place of missing parts.
 
     A checksum is a linear function of the bytes plus the checksum of zeros alone. So shares are added by exclusive or,
     and the checksum of zeros must be in them once: the process that has the first element includes it.

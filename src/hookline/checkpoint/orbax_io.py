@@ -113,7 +113,7 @@ def _to_be_split(stored: Mapping[str, HostCopy]) -> set[str]:
 
 @functools.cache
 def _divides(length: int) -> bool:
-    """Returns whether a dimension of that length has small factors alone."""
+    """Returns whether a length has only small factors."""
     for factor in range(2, _LARGEST_FACTOR + 1):
         while length % factor == 0:
             length //= factor

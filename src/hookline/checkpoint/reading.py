@@ -48,7 +48,8 @@ def read(
         others: The processes that read the same; by default those over which the shardings spread the arrays.
 
     Raises:
-        OpError: As in `layout.read_manifest`; also `DataLossError`: the files are broken or differ from the saved ones.
+        OpError: As in `layout.read_manifest`; also `DataLossError`: the files are broken or differ from the saved
+            values.
     """
     if others is None:
         places = [place for each in (shardings or {}).values() for place in each if place is not None]
@@ -213,7 +214,7 @@ def verify(ckpt_dir_or_file: str) -> None:
     Raises:
         NotFoundError: There is no such checkpoint.
         InvalidArgumentError: It was not written by hookline.
-        DataLossError: Its files are broken or differ from what was saved; the message names the variable.
+        DataLossError: Its files are broken or differ from the saved values; the message names the variable.
 
     Example:
         >>> import hookline as hl, tempfile

@@ -120,7 +120,7 @@ class Retention:
         return bool(found)
 
     def doubt(self, restored: str, step: int | None) -> None:
-        """Records that the weights of this step are those of `restored` again, because the steps since then are undone.
+        """Records that the weights of this step are again those in `restored`: the steps since then are undone.
 
         Checkpoints that have not proved good by now never will, except `restored`, which the next steps may still
         prove.

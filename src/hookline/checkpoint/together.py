@@ -51,7 +51,7 @@ class Together:
         """Does a part in each process, and returns the results in the order of the processes: values of JSON.
 
         Raises:
-            BaseException: A process has failed. The error is the same in all: that of the first failed process.
+            BaseException: A process has failed. All raise the same error, from the first failed process.
         """
         if (found := self._peers) is None:
             return [part()]

@@ -26,7 +26,7 @@ class Writing:
         stored: The arrays that this process writes. They must not change before `complete` returns.
         retry: The policy for failed attempts. The constructor raises an error after which there is no further attempt.
         take: Called first in each attempt; returns the lease of the directory. The chief calls it.
-        was_saved: Returns whether a checkpoint was saved at `path`, if something else is there.
+        was_saved: Returns whether a checkpoint was saved at `path` before; asked if the path holds something else.
         others: The processes that write it together. Each attempt succeeds in all of them, or fails in all.
         parts: The processes that have arrays to write.
     """

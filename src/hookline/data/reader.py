@@ -82,7 +82,7 @@ class Reader:
     def wait(self, most: int = 1, capacity: int = 1, to_come: float = 1) -> None:
         """Blocks until batches are ready, or reading has been stopped; without a thread it reads up to `most`.
 
-        From a source in memory it reads the batches for the following runs at once, too; all of them take `to_come`.
+        From a source in memory it reads batches for the following runs, too; this run and those take `to_come`.
         """
         if self._form.why_no_blocks is not None:
             most = 1

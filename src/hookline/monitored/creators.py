@@ -38,7 +38,7 @@ class ChiefSessionCreator(SessionCreator):
         config: The session's configuration.
         checkpoint_dir: A directory, whose newest checkpoint is restored, if there is one.
         checkpoint_filename_with_path: A checkpoint to restore.
-        restore: What to do if the newest checkpoint is broken. "latest": raise an error. "latest-readable": move it
+        restore: The reaction to a broken newest checkpoint. "latest": raise an error. "latest-readable": move it
             aside, to `<path>.hookline-broken`, and restore the one before it.
 
     Raises:

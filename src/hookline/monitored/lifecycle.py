@@ -295,7 +295,7 @@ class MonitoredLifecycle(InDialect):
             SCOPE.set(outer)
 
     def run_step_fn(self, step_fn: Callable[[StepContext], Any]) -> Any:
-        """Calls a function that decides what to run, with or without hooks.
+        """Calls a function that makes runs, with or without hooks.
 
         Args:
             step_fn: A function whose only parameter is called `step_context`. After a recovery it is called again.

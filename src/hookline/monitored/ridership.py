@@ -30,7 +30,7 @@ class Ridership:
         watched: The fetches of each, or None; the operations of every run come after them.
         feeders: The hooks that feed, each with its feeds.
         options: The requested options.
-        of_each_step: As `watched`, without the fetches of the last of several steps alone.
+        of_each_step: As `watched`, without the fetches that only the last of several steps computes.
         stale: Whether the requests must be merged again.
     """
 
@@ -82,7 +82,7 @@ class Ridership:
         self.stale = True
 
     def merged_options(self, options: RunOptions | None) -> RunOptions | None:
-        """Returns the caller's options merged with those of the hooks; there must be some of the hooks."""
+        """Returns the caller's options merged with those of the hooks; call it only if hooks have options."""
         if self._merged_options is None or options is not self._caller_options:
             self._caller_options = options
             self._merged_options = merge_options([options, *self.options])
@@ -124,7 +124,7 @@ class Ridership:
         return " and ".join(f"the {describe(rider.hook)}" for rider, fetches in pairs if fetches is not None)
 
     def blame(self, exc: Exception, graph: Graph) -> None:
-        """Raises the error of a run again with the name of the hook whose fetch caused it, if one did."""
+        """Raises the error of a run again, with the name of the hook, if a hook's fetch has caused it."""
         for rider, fetches in zip(self.riders, self.watched.fetches, strict=False):  # Operations of every run are last.
             check_in_graph(rider.hook, fetches, graph, exc)
 

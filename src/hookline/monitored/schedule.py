@@ -47,7 +47,7 @@ class Schedule:
     from the fetches. If only the device knows the gain, the device is asked after each run, and the gain of the last
     run is assumed. If the step turns out otherwise, hooks without requests are decided on again after the run.
 
-    Runs between two that must ask a trigger are foreseen: `finish` returns how many may take the fast path.
+    The runs before the next one that must ask a trigger are foreseen: `finish` returns how many may take the fast path.
 
     Args:
         session: The raw session.
@@ -64,7 +64,7 @@ class Schedule:
         TypeError: A `trigger` that is not a `Trigger`; a `late` that is neither a bool nor a number of runs.
 
     Attributes:
-        overdue: Whether triggers must be asked anew after this run.
+        overdue: Whether triggers must be asked again after this run.
         alarms: The session's count of latched latches when they were last checked.
         awaited: The deferred results of late hooks that wait for the device.
         waits: Whether a late hook waits for values, or for a run.
@@ -425,7 +425,7 @@ class Schedule:
         return rider.args if rider.before_trigger is None else rider.before_trigger(context)
 
     def came_out(self, riders: Ridership) -> list[tuple[int, Rider]]:
-        """Returns the hooks that get the results of a successful run, each with the index of its own.
+        """Returns the hooks that get the results of a successful run, each with the index of its results.
 
         If the global step is not the expected one, hooks without requests are decided on again.
         """

@@ -132,7 +132,7 @@ class SessionManager:
             config: The session's configuration.
             init_feed_dict: Feed of `init_op`.
             init_fn: Called with the session after `init_op`.
-            restore: What to do if the newest checkpoint is broken. "latest": raise an error. "latest-readable": move it
+            restore: The reaction to a broken newest checkpoint. "latest": raise an error. "latest-readable": move it
                 aside, to `<path>.hookline-broken`, and restore the one before it.
 
         Raises:

@@ -30,7 +30,7 @@ class StopRequest:
         self._still_warnings = 0
 
     def ask(self) -> None:
-        """Notes that something has asked for a stop."""
+        """Notes a request to stop."""
         self.asked = True
         if self.agree is not None:
             self.agree()

@@ -92,7 +92,7 @@ def MonitoredTrainingSession(
         summary_dir: The directory for summaries; `checkpoint_dir` if None.
         save_graph_def: Whether to write a description of the graph beside the checkpoints.
         recovery: The policy for a lost session; None lets the error pass.
-        restore: What to do if the newest checkpoint is broken. "latest": raise an error. "latest-readable": move it
+        restore: The reaction to a broken newest checkpoint. "latest": raise an error. "latest-readable": move it
             aside, to `<path>.hookline-broken`, and restore the one before it.
         lease_wait_secs: The longest wait while another process saves its checkpoints in `checkpoint_dir`.
         strict_events: Whether the training ends if summaries or other events cannot be written (a full disk). By

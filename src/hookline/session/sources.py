@@ -44,7 +44,7 @@ class OpenSource(Protocol):
         """Blocks until `ready` is not 0; raises nothing.
 
         If nothing is read ahead, it reads up to `most` values, which will be taken in blocks of that capacity. If
-        more values cost hardly more time, it reads for the following runs, too; `to_come` values are for all of them.
+        more values cost hardly more time, it reads for the following runs, too; this run and those take `to_come`.
         """
         ...
 

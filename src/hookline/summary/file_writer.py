@@ -179,7 +179,7 @@ class FileWriter:
 
         Args:
             run_metadata: A `hookline.RunMetadata` (or any dataclass), written as text with one line for each field; or
-                a TensorFlow `RunMetadata` message, written as it is.
+                a TensorFlow `RunMetadata` message, written unchanged.
             tag: Its name in TensorBoard; each may be used once.
             global_step: The step that it describes.
 

@@ -136,7 +136,7 @@ def image(name: str, tensor: Any, max_outputs: int = 3, collections: Sequence[st
 
     Raises:
         ValueError: `max_outputs` is smaller than 1.
-        InvalidArgumentError: The value is something else: at once where that is known, otherwise when it is run.
+        InvalidArgumentError: The value is not of that kind; raised at once if that is known, otherwise in the run.
 
     Example:
         >>> import hookline as hl
@@ -174,7 +174,7 @@ def audio(
 
     Raises:
         ValueError: `max_outputs` is smaller than 1.
-        InvalidArgumentError: The value is something else: at once where that is known, otherwise when it is run.
+        InvalidArgumentError: The value is not of that kind; raised at once if that is known, otherwise in the run.
 
     Example:
         >>> import hookline as hl
