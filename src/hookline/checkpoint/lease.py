@@ -423,7 +423,7 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 def _same_file(descriptor: int, path: str) -> bool:
-    """Returns whether an open file is the one at a path; raises errors of the system that do not decide this."""
+    """Returns whether an open file is the one at a path; raises the system's error if that cannot be decided."""
     try:
         there = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -20,7 +20,7 @@ _SUPPORTED = "arrays (JAX or NumPy), typed PRNG keys, NumPy numbers, bool, int, 
 
 
 def pack(values: Mapping[str, Any]) -> tuple[dict[str, Entry], dict[str, Any]]:
-    """Splits variables into the manifest's entries, and the arrays to store, by leaf name.
+    """Splits variables into the manifest's entries and the arrays to store, which have leaf names as keys.
 
     Raises:
         InvalidArgumentError: A leaf has a type that cannot be stored.
