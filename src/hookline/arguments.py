@@ -1,4 +1,4 @@
-"""Checks of users' arguments at the place where they are given; messages say who requires what, and what was given."""
+"""Checks of users' arguments where they are given; messages name the caller, the requirement and the given value."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def instance(who: str, name: str, value: Any, kind: type) -> Any:
     """Returns an object of a class, or `None` if `None` was given.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: It has another type.
 
     Example:
         >>> instance("MonitoredSession", "coordinator", 3, dict)
@@ -80,7 +80,7 @@ def path(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
     """Returns a path as text; the arguments are those of `whole`, and `optional` allows None.
 
     Raises:
-        TypeError: It is no path: neither text nor an `os.PathLike` of text.
+        TypeError: It is neither text nor an `os.PathLike` of text.
 
     Example:
         >>> path("CheckpointSaverHook", "checkpoint_dir", 5)
@@ -96,13 +96,13 @@ def text(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
     """Returns text; the arguments are those of `path`.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: It is not text.
     """
     return _checked(isinstance(value, str), who, "text", name, value, optional)
 
 
 def function(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
-    """Returns a function, or whatever can be called; the arguments are those of `path`.
+    """Returns a function or another callable; the arguments are those of `path`.
 
     Raises:
         TypeError: It cannot be called.
@@ -117,10 +117,10 @@ def function(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
 
 
 def several(who: str, name: str, value: Any, *, optional: bool = False) -> list[Any]:
-    """Returns the items of a list, or of whatever else can be gone through; of None, where `optional`, none.
+    """Returns the items of a list or another iterable; for None, if `optional`, an empty list.
 
     Raises:
-        TypeError: It is one thing, or text, whose letters nobody means.
+        TypeError: It cannot be iterated over, or it is text, whose letters are never meant as items.
 
     Example:
         >>> several("Saver", "var_list", 5)
@@ -138,7 +138,7 @@ def mapping(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
     """Returns a dict, or another mapping; the arguments are those of `path`.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: It is not a mapping.
     """
     return _checked(isinstance(value, Mapping), who, "a dict", name, value, optional)
 
@@ -150,8 +150,8 @@ def having(who: str, name: str, value: Any, kind: str, attribute: str, *, option
         who: As in `whole`.
         name: As in `whole`.
         value: As in `whole`.
-        kind: What is required, for the message.
-        attribute: What is looked for.
+        kind: The requirement, for the message.
+        attribute: The name of the required attribute.
         optional: Whether None is allowed.
 
     Raises:

@@ -116,7 +116,7 @@ def time() -> float:
 
 
 def processor_time() -> float:
-    """Returns for how many seconds the calling thread has computed, also where the clock is another.
+    """Returns the CPU time of the calling thread in seconds, even if another clock is installed.
 
     Example:
         >>> processor_time() <= processor_time()
@@ -129,7 +129,7 @@ def sleep(secs: float) -> None:
     """Sleeps.
 
     Args:
-        secs: For how many seconds; a negative number means not at all.
+        secs: The number of seconds; a negative number means no sleep.
 
     Example:
         >>> sleep(0)

@@ -1,11 +1,11 @@
-"""The exceptions that hookline raises when something goes wrong during training.
+"""The exceptions that hookline raises for failures during training.
 
 Misuse of the library raises the ordinary `ValueError`, `TypeError`, `KeyError` and `RuntimeError`. Failures of the
 world, the engine or the user's own function at run time are in this tree::
 
     Exception
     ├── OpError                        base; one subclass a status code
-    │   ├── CancelledError              1  somebody cancelled the run
+    │   ├── CancelledError              1  the run was cancelled
     │   ├── UnknownError                2  no better status is known
     │   ├── InvalidArgumentError        3  a value can never be right
     │   ├── DeadlineExceededError       4  a limit of time ran out
@@ -49,7 +49,7 @@ class OpError(Exception):
     Args:
         node_def: Description of the failing node, or None if no single node is to blame.
         op: The failing operation, or None.
-        message: Says who failed, what happened and what to do; also the text of the exception.
+        message: The text of the exception: the failing part, the failure and the remedy.
 
     Example:
         >>> raise NotFoundError(None, None, "No checkpoint in '/runs/a'.")
@@ -74,7 +74,7 @@ class OpError(Exception):
 
 
 class CancelledError(OpError):
-    """Somebody cancelled the run before it finished."""
+    """The run was cancelled before it finished."""
 
     error_code = 1
 
@@ -86,7 +86,7 @@ class UnknownError(OpError):
 
 
 class InvalidArgumentError(OpError):
-    """A value was given that can never be right, whatever state the system is in."""
+    """A value can never be right, in any state of the system."""
 
     error_code = 3
 
@@ -98,19 +98,19 @@ class DeadlineExceededError(OpError):
 
 
 class NotFoundError(OpError):
-    """Something that was asked for (a file, a checkpoint, a name) does not exist."""
+    """A requested file, checkpoint or name does not exist."""
 
     error_code = 5
 
 
 class AlreadyExistsError(OpError):
-    """Something to be created already exists."""
+    """The file or object to create already exists."""
 
     error_code = 6
 
 
 class PermissionDeniedError(OpError):
-    """The caller may not do what it asked for."""
+    """The caller lacks the permission."""
 
     error_code = 7
 
@@ -140,7 +140,7 @@ class OutOfRangeError(OpError):
 
 
 class UnimplementedError(OpError):
-    """The engine does not support what was asked for."""
+    """The engine does not support the request."""
 
     error_code = 12
 
@@ -182,7 +182,7 @@ class NanLossDuringTrainingError(RuntimeError):
 
 
 class Preempted(SystemExit):
-    """A signal asked this process to end, and a monitored session was left in order.
+    """A signal asked this process to end, and a monitored session was closed in order.
 
     If it is not caught, it ends the process with the exit status that a shell shows for the signal: 143 for SIGTERM,
     130 for SIGINT. It is not one of `PREEMPTION_ERRORS`, so no session recovers from it.
@@ -239,10 +239,10 @@ LEFT_IN_ORDER = (Preempted, Interrupted)
 """What a session is left with on a signal."""
 
 PREEMPTION_ERRORS = (AbortedError, UnavailableError)
-"""What a recoverable session recovers from."""
+"""The errors from which a recoverable session recovers."""
 
 END_OF_INPUT = (OutOfRangeError, StopIteration)
-"""What ends training cleanly."""
+"""The errors that end training cleanly."""
 
 _CLASS_OF_STATUS: dict[str, type[OpError]] = {
     "CANCELLED": CancelledError,
@@ -286,7 +286,7 @@ def from_os_error(error: OSError, message: str) -> OpError:
 
     Args:
         error: The operating system's error.
-        message: Says who could not do what, without a full stop; the system's message follows.
+        message: The failed action, with its subject and without a full stop; the system's message follows.
 
     Returns:
         A new `OpError` of the class for the error's number, or `UnknownError` if there is none; raise it `from` the

@@ -11,11 +11,11 @@ from types import FrameType
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """Has a Ctrl-C wait for the end of the block; a second one does not wait.
+    """Delays a Ctrl-C until the end of the block; a second one is not delayed.
 
-    Imports lose it otherwise. Python raises it in the next line of Python code, which is often in the function that JAX
-    has called whenever garbage is collected. An exception there is printed and dropped: the script goes on, and ends
-    with 0. Where jaxlib sets itself up it becomes an ImportError or a crash.
+    Otherwise it is lost during imports. Python raises it in the next line of Python code, which is often in JAX's
+    garbage collection callback. An exception there is printed and dropped: the script continues, and ends with 0.
+    While jaxlib initialises, a Ctrl-C becomes an ImportError or a crash.
 
     Example:
         >>> with held_back():

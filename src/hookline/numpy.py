@@ -1,4 +1,4 @@
-"""Every function of `jax.numpy` on tensors: `hookline.numpy.mean(x)` is `hookline.op(jax.numpy.mean)(x)`.
+"""All functions of `jax.numpy` on tensors: `hookline.numpy.mean(x)` is `hookline.op(jax.numpy.mean)(x)`.
 
 Names are looked up on use, so the functions are those of the installed JAX, including `linalg` and `fft`. Constants and
 dtypes (`pi`, `float32`) are passed through. With plain values the functions just run.

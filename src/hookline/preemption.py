@@ -1,9 +1,9 @@
 """Signals that ask this process to end (SIGTERM, Ctrl-C): noted at once, and acted on when a session can end in order.
 
-The handler only notes which signal came. It takes no lock, writes no file and runs no hook. Sessions check the note
-before each run and at their end, and waits check it while they wait. A thread also hears every signal, even while the
-main thread is busy outside of Python, as in a compilation, where no handler can run. The thread logs what is being
-waited for, wakes waits on the coordinator, and ends the process when a second signal comes or the time is over.
+The handler only notes the number of the signal. It takes no lock, writes no file and runs no hook. Sessions check the
+note before each run and at their end, and waits check it while they wait. A thread also hears every signal, even while
+the main thread is busy outside of Python, as in a compilation, where no handler can run. The thread logs the reason for
+the wait, wakes waits on the coordinator, and ends the process when a second signal comes or the time is over.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ DEFAULT_GRACE_SECS = 120.0
 _NUMBERS = (signal.SIGTERM, signal.SIGINT)
 _LOOK_EVERY_SECS = 0.2
 SAME_SECS = {signal.SIGTERM: 1.0, signal.SIGHUP: 1.0, signal.SIGINT: 0.3}
-"""Within how many seconds a signal that comes again is still the first one.
+"""The seconds within which a repeated signal still counts as the first one.
 
-Schedulers send it to a process and to who passes it on to that process; a Ctrl-C comes from a finger."""
+Schedulers send a signal to a process and to its parent, which passes it on; a Ctrl-C comes from a person."""
 
-# How long a KeyboardInterrupt may take to reach the main thread before that thread counts as stuck.
+# The time for a KeyboardInterrupt to reach the main thread; after it that thread counts as stuck.
 _STUCK_SECS = 2.0
 _OVER = 0
 
@@ -48,16 +48,16 @@ class Watch:
     Args:
         who: The class of the session, for messages.
         on_preemption: `"exit"` or `"ignore"`.
-        grace_secs: How long leaving the session may take after the signal.
+        grace_secs: The longest time for closing the session after the signal.
         stop: Called in a thread when the signal comes; wakes waits.
-        doing: Called in that thread; returns what the session is doing, for the log.
-        heeds: Whether it is up to this session to act on signals, if it does not ignore them.
+        doing: Called in that thread; returns the session's present activity, for the log.
+        heeds: Whether this session is the one to act on signals, if it does not ignore them.
 
     Attributes:
-        signals: Those of the process. Its `number` is None as long as none has come to any session.
+        signals: The signals of the process. Its `number` is None until one has come to any session.
 
     Raises:
-        ValueError: `on_preemption` is something else, or `grace_secs` is not a positive number.
+        ValueError: `on_preemption` has another value, or `grace_secs` is not a positive number.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Watch:
         self._last: int | None = None
 
     def open(self) -> None:
-        """Starts to catch signals, unless they are to be ignored."""
+        """Starts to catch signals, unless this session ignores them."""
         if self._heeds:
             _signals.add(self)
 
@@ -114,10 +114,10 @@ def heard() -> int | None:
 
 
 def agree(number: int | None = None) -> None:
-    """Has signals take effect only where the processes that run in step have agreed on it.
+    """Makes signals take effect only after the processes that run in step have agreed on it.
 
     Args:
-        number: What they have agreed on: every process was asked to end. None: nothing yet.
+        number: The signal that they have agreed on, so that every process is asked to end; None if there is none yet.
     """
     _signals.agrees = number is None
     if number is not None:
@@ -140,16 +140,16 @@ def urgent() -> bool:
 
 
 def left_secs() -> float:
-    """Returns how many seconds are left for leaving; infinity if no signal came."""
+    """Returns the seconds left for closing the session; infinity if no signal came."""
     if asked() is None:
         return float("inf")
     return 0.0 if _signals.urgent else max(_signals.deadline - _real_time.monotonic(), 0.0)
 
 
 def check() -> None:
-    """Raises `Preempted` if this process was asked to end; waits call it each time they check.
+    """Raises `Preempted` if this process was asked to end, unless half-done work must be finished first.
 
-    Not where something half done is to be finished first.
+    Waits call it each time they check.
 
     Example:
         >>> check()
@@ -229,7 +229,7 @@ class _Signals:
 
     def add(self, watch: Watch) -> None:
         with self._changing:
-            if not self.watches:  # What dropped sessions have left behind.
+            if not self.watches:  # Dropped sessions may have left handlers behind.
                 self._uninstall()
                 self._reset()
             self.watches.add(watch)
@@ -285,7 +285,7 @@ class _Signals:
             self._ear = None
 
     def catch(self, number: int, frame: FrameType | None) -> None:
-        """The handler."""
+        """Handles a signal."""
         if not self.watches:
             self._pass_on(number, frame)
         elif self.urgent and number == signal.SIGINT:
@@ -337,7 +337,7 @@ class _Signals:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def time_is_over(self) -> None:
-        """Ends what was not left in time; if even that fails, the process, unless a shell or notebook lives in it."""
+        """Ends a training that was not left in time; if that fails, the process, unless it is a shell or notebook."""
         number = self.number or self.heard or signal.SIGTERM
         if not self.urgent:
             self.end_now(number, "The time to leave the training is over")
@@ -347,7 +347,7 @@ class _Signals:
             self.deadline = float("inf")
 
     def is_caught(self, number: int) -> bool:
-        """Whether this module catches a signal."""
+        """Returns whether this module catches a signal."""
         return number in _NUMBERS and signal.getsignal(number) == self.catch and len(self.watches) > 0
 
     def before_fork(self) -> None:
@@ -374,13 +374,13 @@ class _Signals:
 
 
 class _Ear:
-    """A thread that hears each signal from the system's own handler, whatever the main thread is doing."""
+    """A thread that hears each signal from the system's own handler, even while the main thread is busy."""
 
     def __init__(self) -> None:
         self._inside, self._outside = socket.socketpair()
         self._outside.setblocking(False)
         before = signal.set_wakeup_fd(self._outside.fileno(), warn_on_full_buffer=False)
-        # An event loop may already hear them; then the handler passes them on.
+        # An event loop may already hear them; then our handler passes them on.
         self._heard_of_itself = before == -1
         if not self._heard_of_itself:
             signal.set_wakeup_fd(before)
@@ -388,13 +388,13 @@ class _Ear:
         self._thread.start()
 
     def tell(self, number: int) -> None:
-        """Called by the handler."""
+        """Tells the thread about a signal; called by the handler."""
         if not (self._heard_of_itself and self._is_told_by_the_system()):
             with contextlib.suppress(OSError):
                 self._outside.send(bytes([number]))
 
     def _is_told_by_the_system(self) -> bool:
-        """Whether the system still does; an event loop started in the meantime may have taken over."""
+        """Returns whether the system still tells the thread; an event loop started since may have taken over."""
         now = signal.set_wakeup_fd(self._outside.fileno(), warn_on_full_buffer=False)
         if now in (self._outside.fileno(), -1):
             return now != -1

@@ -1,4 +1,4 @@
-"""Training: the names that users know from `tf.train`, in one place."""
+"""Training: the names of `tf.train`, in one place."""
 
 from hookline.interrupts import held_back
 

@@ -1,4 +1,4 @@
-"""Which variables take which values from a checkpoint: maps of names and prefixes, lists, patterns."""
+"""The assignment of values in a checkpoint to variables: maps of names and prefixes, lists, patterns."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from hookline import arguments
 from hookline.graph import GraphKeys, Variable, get_default_graph, global_variables
 
 Assignment = dict[Variable, str]
-"""For each variable a name in the checkpoint."""
+"""The name in the checkpoint of each variable."""
 
 
 def by_map(who: str, assignment_map: Any) -> Assignment:
-    """Returns the assignment that an `assignment_map` of `init_from_checkpoint` means in the default graph."""
+    """Returns the assignment for an `assignment_map` of `init_from_checkpoint` in the default graph."""
     pairs = assignment_map.items() if isinstance(assignment_map, Mapping) else assignment_map
     if isinstance(pairs, str) or not isinstance(pairs, Iterable):
         raise TypeError(f"{who} requires a dict from names to variables, or a list of pairs, got {assignment_map!r}.")
@@ -31,7 +31,7 @@ def by_map(who: str, assignment_map: Any) -> Assignment:
 
 
 def by_name(who: str, var_list: Any) -> Assignment:
-    """Returns the assignment that a list of variables, or a dict from names to variables, means."""
+    """Returns the assignment for a list of variables, or a dict from names to variables."""
     if isinstance(var_list, Mapping):
         return {_checked(who, variable): name.removesuffix(":0") for name, variable in var_list.items()}
     variables = arguments.several(who, "var_list", var_list)
@@ -41,7 +41,7 @@ def by_name(who: str, var_list: Any) -> Assignment:
 def by_pattern(
     who: str, chosen: str | Sequence[str] | Sequence[Variable] | None, earlier_names: Mapping[str, str]
 ) -> Assignment:
-    """Returns the assignment that the arguments of `warm_start` mean in the default graph."""
+    """Returns the assignment for the arguments of `warm_start` in the default graph."""
     graph = get_default_graph()
     if chosen is None:
         found = []

@@ -16,8 +16,8 @@ import numpy as np
 
 from hookline.checkpoint.host import Bounds, HostCopy, is_seen, shards_of, value_of
 
-# The library takes only bytes. So much of an array is copied at once, and where it is not in the host's memory, so much
-# of it is fetched at once.
+# The library takes only bytes. This much of an array is copied at once, and also fetched at once if the array is not in
+# the host's memory.
 _BLOCK_BYTES = 4 * 2**20
 _ONES, _POLYNOMIAL = 0xFFFFFFFF, 0x82F63B78
 
@@ -28,7 +28,7 @@ Index = tuple[slice, ...]
 class Piece:
     """One stored piece of an array: all of it, unless it is spread over devices.
 
-    Along each dimension it lies from `start` to before `stop`; the checksum is that of its bytes in C order.
+    Along each dimension it has the indices from `start` to before `stop`. The checksum is over its bytes in C order.
     """
 
     start: tuple[int, ...]
@@ -48,19 +48,19 @@ def by_name(stored: Mapping[str, HostCopy]) -> dict[str, list[Any]]:
 
 
 def are_of(pieces: Sequence[Piece], array: Any) -> bool:
-    """Returns whether a JAX or NumPy array has these pieces, however it is laid out now."""
+    """Returns whether a JAX or NumPy array has these pieces, regardless of its present layout."""
     return compare(pieces, array) == {}
 
 
 Shares = Mapping[str, int]
-"""What a process adds to the checksums of pieces that none has whole, by the number of the piece and of the replica."""
+"""A process's shares in the checksums of pieces that no process has whole, by the numbers of piece and replica."""
 
 
 def compare(pieces: Sequence[Piece], array: Any) -> Shares | None:
-    """Compares what this process has of an array with the checksums of its pieces, however it is laid out now.
+    """Compares this process's part of an array with the checksums of its pieces, regardless of its present layout.
 
     Returns:
-        None if a piece is another. Else this process's shares in the checksums of those that it has in part: see
+        None if a piece differs. Else this process's shares in the checksums of the pieces that it has in part; see
         `make_up`.
     """
     size, shares = array.dtype.itemsize, {}
@@ -86,10 +86,10 @@ def make_up(pieces: Sequence[Piece], shares: Sequence[Shares]) -> bool:
 
 
 def _share(bounds: Bounds, itemsize: int, take: _Taking) -> int:
-    """Returns the checksum of a piece with zeros where nothing is there, as a share in that of the whole.
+    """Returns a share in the checksum of a piece: the checksum with zeros in place of missing parts.
 
-    Checksums are linear but for what they begin and end with: that of zeros alone. So they are summed up by exclusive
-    or, with that of zeros once: from the process that has the first element.
+    A checksum is a linear function of the bytes plus the checksum of zeros alone. So shares are added by exclusive or,
+    and the checksum of zeros must be in them once: the process that has the first element includes it.
     """
     total, first = _crc32c(bounds, itemsize, take), (bounds[0], tuple(start + 1 for start in bounds[0]))
     return total if take.meets(first) else total ^ _of_zeros(0, _size(*bounds) * itemsize)
@@ -107,7 +107,7 @@ def _crc32c(bounds: Bounds, itemsize: int, take: _Taking) -> int:
 
 
 def _of_zeros(total: int, count: int) -> int:
-    """Returns what so many zeros make of a checksum."""
+    """Returns a checksum extended by this many zeros."""
     return _through(_zeros(count), total ^ _ONES) ^ _ONES if count else total
 
 
@@ -122,7 +122,7 @@ def _through(columns: Sequence[int], register: int) -> int:
 
 @functools.lru_cache(1024)
 def _zeros(count: int) -> tuple[int, ...]:
-    """Returns what so many zeros make of each bit of the register of a checksum."""
+    """Returns the effect of this many zeros on each bit of a checksum's register, as the columns of a matrix."""
     if count == 1:
         columns = [1 << bit for bit in range(32)]
         for _ in range(8):
@@ -134,7 +134,7 @@ def _zeros(count: int) -> tuple[int, ...]:
 
 
 def _blocks(bounds: Bounds, itemsize: int) -> Iterator[Index]:
-    """Yields the blocks of a piece, in C order; each lies in one row of bytes and has `_BLOCK_BYTES` at the most."""
+    """Yields the blocks of a piece, in C order; each is contiguous in the piece and has at most `_BLOCK_BYTES`."""
     start, stop = bounds
     axis, step_bytes = len(start), itemsize
     while axis and step_bytes * (stop[axis - 1] - start[axis - 1]) <= _BLOCK_BYTES:
@@ -156,7 +156,7 @@ def _replicas(array: jax.Array) -> set[int]:
 
 
 class _Taking:
-    """Puts blocks of an array together from parts of it: those in this process, or those of one replica."""
+    """Assembles blocks of an array from its parts: those in this process, or those of one replica."""
 
     def __init__(self, array: Any, replica: int | None = None) -> None:
         self._dtype = array.dtype
@@ -166,15 +166,15 @@ class _Taking:
             self._parts = [(((0,) * array.ndim, array.shape), array.__getitem__)]
 
     def covers(self, bounds: Bounds) -> bool:
-        """Whether all of a piece is there."""
+        """Returns whether the parts hold all of a piece."""
         return sum(_size(*_common(part, bounds)) for part, _ in self._parts) == _size(*bounds)
 
     def meets(self, bounds: Bounds) -> bool:
-        """Whether any of a piece is there."""
+        """Returns whether the parts hold any of a piece."""
         return any(_size(*_common(part, bounds)) for part, _ in self._parts)
 
     def __call__(self, index: Index) -> Any:
-        """Returns a block, with zeros where nothing is there; None if nothing is."""
+        """Returns a block, with zeros in place of missing parts; None if all of it is missing."""
         wanted = tuple(part.start for part in index), tuple(part.stop for part in index)
         block = None
         for bounds, read in self._parts:
@@ -203,12 +203,12 @@ def _within(bounds: Bounds, origin: Sequence[int]) -> Index:
 
 
 def _reading(data: jax.Array) -> Callable[[Index], Any]:
-    """Returns what brings a part of an array of one device to the host."""
+    """Returns a function that brings a part of an array on one device to the host."""
     if is_seen(data):
         host = value_of(data)
         return lambda index: host[index]
 
-    # Inside a mesh JAX would refuse what lies on one device of it.
+    # Inside a mesh JAX would refuse an array on one device of it.
     alone = jax.sharding.Mesh(np.array(list(data.devices())), ("device",))
 
     def read(index: Index) -> Any:

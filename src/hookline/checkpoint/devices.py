@@ -1,4 +1,4 @@
-"""The devices that arrays lay on when they were saved, and go to when they are restored."""
+"""The devices of arrays when they were saved, and when they are restored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _logger = logging.getLogger(__name__)
 
 
 def several(arrays: Iterable[Any]) -> tuple[str, ...]:
-    """Returns the names of the devices that JAX arrays lie on, in order; none unless these are two or more."""
+    """Returns the names of the devices that JAX arrays are on, in order; empty unless there are two or more."""
     found = _names(arrays)
     return found if len(found) > 1 else ()
 
@@ -32,14 +32,14 @@ def shown(names: Sequence[str]) -> str:
 
 
 def shardings_of(variables: Mapping[str, Variable]) -> dict[str, Sequence[Any]]:
-    """Returns where the arrays of variables go when they are restored: where they live."""
+    """Returns the shardings of variables, which their restored arrays get."""
     return {name: variable.places for name, variable in variables.items()}
 
 
 def warn_of_fewer(path: str, manifest: Manifest, values: Any, *, is_placed: bool) -> None:
-    """Warns if what was restored from a checkpoint lies on fewer devices than what was saved.
+    """Warns if the restored arrays are on fewer devices than the saved ones.
 
-    If the graph was built with values that lay nowhere (not `is_placed`), the step takes what is whole to the devices
+    If the graph was built with values without a placement (not `is_placed`), the step moves whole arrays to the devices
     of its batches, as it did before the restore.
     """
     now = _names(jax.tree.leaves(values))

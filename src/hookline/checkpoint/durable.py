@@ -1,4 +1,4 @@
-"""Files, directories and renames that survive a power cut once the call has returned."""
+"""Files, directories and renames that survive a power cut after the call has returned."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sync_tree(directory: str) -> None:
 
 
 def sync_directory(directory: str) -> None:
-    """Syncs the names in a directory. If the file system cannot do this, one warning says so."""
+    """Syncs the names in a directory. If the file system cannot do this, logs one warning."""
     try:
         _sync(directory, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
@@ -53,7 +53,7 @@ def make_directories(path: str) -> None:
 
 
 def status(path: str, *, follow_symlinks: bool = True) -> os.stat_result | None:
-    """Returns the status of a file, or None if there is none, or none to be seen; raises errors that may pass."""
+    """Returns the status of a file, or None if it is missing or not visible; raises temporary errors."""
     try:
         return os.stat(path, follow_symlinks=follow_symlinks)
     except (OSError, ValueError) as error:

@@ -24,7 +24,7 @@ _MAY_PASS = frozenset({
     errno.EIO, errno.EMFILE, errno.ENETDOWN, errno.ENETUNREACH, errno.ENFILE, errno.ENOSPC, errno.ESTALE,
     errno.ETIMEDOUT,
 })  # fmt: skip
-# Whether another attempt may succeed, where an error itself does not say so.
+# The attribute with which an error carries whether another attempt may succeed.
 _PASSES = "_hookline_may_pass"
 _MISUSE = {kind.__name__: kind for kind in (ValueError, TypeError, RuntimeError)}
 _OS_ERROR_CODE = re.compile(r"os_error_code='(\d+)'")
@@ -57,9 +57,9 @@ def may_pass(failure: BaseException) -> bool:
 
 
 def is_unclear(failure: BaseException) -> bool:
-    """Returns whether Orbax misses a file that another attempt may find.
+    """Returns whether Orbax reports a missing file that another attempt may find.
 
-    It asks whether a file exists, takes every error for a no, and goes on to say what it misses.
+    Orbax checks whether a file exists, takes every error for a no, and then reports the file as missing.
     """
     number = _errno(failure)
     return number == errno.ENOENT or (number is None and isinstance(failure, FileNotFoundError | ValueError))
@@ -68,7 +68,7 @@ def is_unclear(failure: BaseException) -> bool:
 def not_read(failure: BaseException, path: str, advice: str) -> BaseException:
     """Returns the error to raise, `from failure`, when a complete checkpoint could not be read.
 
-    The advice says what to do if its data are broken.
+    The advice is the remedy if its data are broken.
     """
     message = f"Checkpoint '{path}' could not be read"
     found = _of_the_system(failure, message)
@@ -92,19 +92,19 @@ def without_tracebacks(failure: BaseException) -> BaseException:
 
 
 def decide(failure: BaseException, may_pass: bool) -> None:
-    """Has an error say from now on whether another attempt may succeed."""
+    """Records in an error whether another attempt may succeed."""
     vars(failure)[_PASSES] = may_pass
 
 
 def told(failure: BaseException) -> list[Any]:
-    """Returns what other processes are told of an error: see `retold`."""
+    """Returns the description of an error for other processes, as values of JSON; see `retold`."""
     return [type(failure).__name__, str(failure), may_pass(failure)]
 
 
 def retold(told: list[Any], process: int) -> BaseException:
-    """Returns the error of another process as one of this: of the same kind, if that is known here.
+    """Returns the error of another process as an exception: of the same class, if that is known here.
 
-    Its attribute `of_process` says whose it is.
+    Its attribute `of_process` is the index of that process.
     """
     found = _retold(told, f"Process {process}: ")
     found.of_process = process  # pyright: ignore[reportAttributeAccessIssue]

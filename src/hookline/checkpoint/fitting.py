@@ -17,7 +17,7 @@ from hookline.graph.spec import UNKNOWN
 
 @dataclasses.dataclass(frozen=True)
 class Match:
-    """How to rebuild one variable: its leaves in the checkpoint, in the order of its structure."""
+    """The parts to rebuild one variable: its leaves in the checkpoint, in the order of its structure."""
 
     leaves: tuple[Leaf, ...]
     structure: Any
@@ -47,12 +47,12 @@ def fit(
 
     A checkpoint may hold more variables: a graph for evaluation has no optimizer. `wanted` has, by name in the
     checkpoint, the spec of the variable to restore, or `UNKNOWN`. With `reshape` another shape with as many elements
-    fits too. The error says that the checkpoint does not fit `what`, that something is otherwise in `where`, and at its
-    end `advice`.
+    fits too. `what`, `where` and `advice` are parts of the error's text: the things to fit, the place that differs, and
+    the remedy.
 
     Raises:
-        NotFoundError: Something is missing in the checkpoint.
-        InvalidArgumentError: Nothing is missing, but something has another structure, shape or dtype.
+        NotFoundError: A variable or leaf is missing in the checkpoint.
+        InvalidArgumentError: Nothing is missing, but a structure, shape or dtype differs.
     """
     missing: list[str] = []
     unexpected: list[str] = []

@@ -1,4 +1,4 @@
-"""Copies of arrays on the host: what a save writes while the training goes on."""
+"""Copies of arrays on the host, which a save writes while the training continues."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 Bounds = tuple[tuple[int, ...], tuple[int, ...]]
-"""Where a piece of an array begins along each dimension, and before what it ends."""
+"""The first index of a piece of an array along each dimension, and the index after the last."""
 
-# While one leaf is copied from its device, the next ones are under way.
+# The number of leaves that are copied from their devices at the same time.
 _LEAVES_AT_ONCE = 4
 
 
@@ -22,9 +22,8 @@ class HostCopy:
     """An array in the memory of the host.
 
     Attributes:
-        array: The whole of it. Where no process has that, an array of JAX with the pieces of this process.
-        bounds: The pieces of it that this process stores: those in which it lay on its devices; one if each had all of
-            it.
+        array: The whole array. If no process has that, a JAX array with the pieces of this process.
+        bounds: The pieces that this process stores: those on its devices; a single one if each device had all of it.
     """
 
     array: np.ndarray | jax.Array
@@ -32,10 +31,10 @@ class HostCopy:
 
 
 def copies(arrays: Mapping[str, Any], is_chief: bool = True) -> dict[str, HostCopy]:
-    """Copies what this process stores of arrays to the host; returns when that is done, so they may be donated then.
+    """Copies this process's part of arrays to the host; once it returns, the arrays may be donated.
 
-    It takes no memory on the devices. What is there several times comes once. NumPy arrays are not copied. Of several
-    processes, the chief stores what each of them has whole.
+    It takes no memory on the devices. Replicated pieces are copied once. NumPy arrays are not copied. Of several
+    processes, the chief stores the arrays that it has whole.
     """
     with ThreadPoolExecutor(_LEAVES_AT_ONCE) as pool:
         found = pool.map(lambda array: _copy(array, is_chief), arrays.values())
@@ -62,7 +61,7 @@ def _copy(array: Any, is_chief: bool) -> HostCopy | None:
 
 
 def _held(array: jax.Array) -> jax.Array:
-    """Returns an array of the same pieces in the host's memory."""
+    """Returns an array with the same pieces in the host's memory."""
     place, held = array.sharding, []
     if not is_seen(array):
         place = place.with_memory_kind("pinned_host")
@@ -75,7 +74,7 @@ def _held(array: jax.Array) -> jax.Array:
 
 
 def is_split(array: jax.Array) -> bool:
-    """Whether the chief lacks a part of an array, so that several processes store it."""
+    """Returns whether the chief lacks a part of an array, so that several processes store it."""
     if array.is_fully_addressable or array.is_fully_replicated:
         return False
     places = array.sharding.devices_indices_map(array.shape).items()
@@ -84,7 +83,7 @@ def is_split(array: jax.Array) -> bool:
 
 
 def shards_of(array: jax.Array, replica: int | None = None) -> list[tuple[Bounds, jax.Array]]:
-    """Returns the parts of an array on the devices of this process, each once; or those of one replica of it."""
+    """Returns the parts of an array on the devices of this process, each once; or only those of one replica."""
     found: dict[Bounds, jax.Array] = {}
     for shard in array.addressable_shards:
         if replica is None or shard.replica_id == replica:
@@ -98,14 +97,14 @@ def _bounds(index: Sequence[slice], shape: Sequence[int]) -> Bounds:
 
 
 def is_seen(data: jax.Array) -> bool:
-    """Whether NumPy may see the memory of the array itself, as it does on the CPU."""
+    """Returns whether NumPy may use the memory of the array directly, as it does on the CPU."""
     return data.sharding.memory_kind != "device" or any(device.platform == "cpu" for device in data.devices())
 
 
 def value_of(data: jax.Array) -> np.ndarray:
-    """Returns the value of an array of one device: a view where NumPy sees its memory.
+    """Returns the value of an array on one device: a view if NumPy can use its memory.
 
-    Otherwise an array keeps the value that was fetched from it, on the host, for as long as it lives. A second array of
-    the same memory does not.
+    Otherwise a JAX array would cache its fetched value on the host for as long as it lives. So the value is fetched
+    from a second array with the same memory.
     """
     return np.asarray(jax.make_array_from_single_device_arrays(data.shape, data.sharding, [data]))

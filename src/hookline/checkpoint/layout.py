@@ -2,7 +2,7 @@
 
 A checkpoint is written beside its final place, into a directory that no other attempt uses, and renamed to `<path>`
 when it has its manifest. If a checkpoint is there already, the new one is first renamed to `<path>.hookline-saving`,
-where readers find it while the old one makes room (`locate`).
+where readers find it while the old one is moved away (`locate`).
 
 Each step is on the disk before the next one begins: all files and directories before the manifest, the manifest before
 the rename, the rename before anything older is removed, a removed checkpoint's new name before its files are deleted.
@@ -31,7 +31,7 @@ REMOVED_SUFFIX = ".hookline-removed"
 BROKEN_SUFFIX = ".hookline-broken"
 # Orbax's suffix for a directory in which it is still writing (orbax_io is not imported just to look at a directory).
 _ORBAX_SUFFIX = ".orbax-checkpoint-tmp"
-# What a checkpoint holds beside its manifest.
+# The contents of a checkpoint beside its manifest.
 _OF_ORBAX = frozenset({"_CHECKPOINT_METADATA", "state"})
 _LEFTOVER = re.compile(r"(.+)\.hookline-(saving|replaced|removed|writing|broken)(-\w+)?(\.orbax-checkpoint-tmp)?")
 _NO_CHECKPOINT = re.compile(r".*\.hookline-(replaced|removed|writing-\w+|broken(-\d+)?)|.*\.orbax-checkpoint-tmp")
@@ -50,7 +50,7 @@ class Leftover(NamedTuple):
 
 _logger = logging.getLogger(__name__)
 _being_written: set[str] = set()
-# What could not be removed when its attempt had failed.
+# Leftovers of failed attempts that could not be removed.
 _left: set[str] = set()
 
 
@@ -61,7 +61,7 @@ def base_of(path: str) -> str:
 
 def locate(path: str) -> str | None:
     """Returns the directory that holds the complete checkpoint `path` now; None if there is none."""
-    for directory in (path, path + SAVING_SUFFIX, path):  # Once more: it may have been renamed while we looked.
+    for directory in (path, path + SAVING_SUFFIX, path):  # Once more: it may have been renamed in the meantime.
         status = _status(os.path.join(directory, FILE_NAME))
         if status is not None and stat.S_ISREG(status.st_mode):
             return directory
@@ -69,8 +69,8 @@ def locate(path: str) -> str | None:
 
 
 def flaw(path: str) -> str:
-    """Says what is wrong with a checkpoint that is there and not complete; empty for any other, and where none is."""
-    # Once more: it may have been renamed while we looked.
+    """Describes the flaw of an incomplete checkpoint; empty if the checkpoint is complete or missing."""
+    # Once more: it may have been renamed in the meantime.
     if not _is_there(path) or locate(path) is not None or not _is_there(path):
         return ""
     if not os.path.isdir(path):
@@ -79,7 +79,7 @@ def flaw(path: str) -> str:
 
 
 def require_whole(path: str) -> None:
-    """Raises `DataLossError` if there is something where a checkpoint was saved once, and it is not complete."""
+    """Raises `DataLossError` if there is an incomplete checkpoint at a path at which one was saved."""
     if found := flaw(path):
         raise errors.DataLossError(
             None, None, f"Checkpoint '{path}' is broken and cannot be read: {found}. {previous_advice(path)}"
@@ -87,7 +87,7 @@ def require_whole(path: str) -> None:
 
 
 def has_the_look(path: str) -> bool:
-    """Returns whether a checkpoint that is not complete seems to be one of hookline nevertheless, by what is left."""
+    """Returns whether an incomplete checkpoint seems to be hookline's, by its remaining contents."""
     if base_of(path) == path or not os.path.isdir(path):
         return False
     left = _entries(path)
@@ -109,9 +109,9 @@ def read_manifest(path: str) -> tuple[str, Manifest]:
 
     Raises:
         NotFoundError: There is nothing at `path`.
-        InvalidArgumentError: hookline did not write what is there.
+        InvalidArgumentError: hookline did not write the directory or file there.
         FailedPreconditionError: A later version of hookline wrote it.
-        DataLossError: The manifest is broken, or is missing in what others of its name call a checkpoint.
+        DataLossError: The manifest is broken; or it is missing, and checkpoints of other steps are beside it.
     """
     path = arguments.path("Restoring", "the checkpoint", path)
     failures.refuse_url("Restoring", path)
@@ -130,7 +130,7 @@ def read_manifest(path: str) -> tuple[str, Manifest]:
 
 
 def _is_one_of_several(path: str) -> bool:
-    """Returns whether complete checkpoints beside a path have its name, with other numbers of steps."""
+    """Returns whether there are complete checkpoints of the same name, with other step numbers, beside a path."""
     name = os.path.basename(path)
     base, others = base_of(name), names(os.path.dirname(path) or ".")
     return base != name and any(base_of(other) == base != other for other in others)
@@ -167,7 +167,7 @@ def _absent(path: str) -> errors.OpError:
 
 
 def previous_advice(path: str) -> str:
-    """Returns a sentence that says which other checkpoints could be restored instead of a broken one."""
+    """Returns a sentence that names the checkpoints that could be restored instead of a broken one."""
     parent = os.path.dirname(path) or "."
     others = [os.path.join(parent, name) for name in names(parent) if name != os.path.basename(path)]
     if not others:
@@ -178,11 +178,11 @@ def previous_advice(path: str) -> str:
 def prepare(path: str, was_saved: Callable[[], bool] = lambda: False) -> str:
     """Returns a directory to write a checkpoint to, which does not exist yet.
 
-    The remains of an earlier checkpoint are moved out of its final place: `was_saved` says whether there was one;
-    otherwise they must look like it.
+    The remains of an earlier checkpoint are moved away from the final place. `was_saved` returns whether there was a
+    checkpoint; otherwise the remains must look like one.
 
     Raises:
-        AlreadyExistsError: Something at `path` is not a checkpoint and will not be overwritten.
+        AlreadyExistsError: A file or directory at `path` is not a checkpoint and will not be overwritten.
     """
     durable.make_directories(os.path.dirname(path))
     _finish_or_discard(path)
@@ -234,14 +234,14 @@ def commit(
 
 
 def abandon(writing: str) -> None:
-    """Removes what a failed attempt left in the directory of `prepare`."""
+    """Removes the leftovers of a failed attempt in the directory of `prepare`."""
     _discard_if_possible(writing + _ORBAX_SUFFIX)
     _discard_if_possible(writing)
     _being_written.discard(writing)
 
 
 def move_aside(path: str) -> str:
-    """Renames a broken checkpoint, so that nobody mistakes it for a good one, and returns its new name."""
+    """Renames a broken checkpoint, so that it is not taken for a good one, and returns its new name."""
     return _rename_aside(locate(path) or path, path)
 
 
@@ -255,7 +255,7 @@ def _rename_aside(directory: str, path: str) -> str:
 
 
 def remove(path: str) -> None:
-    """Removes a checkpoint, which disappears at once, before its files; after an error another attempt goes on."""
+    """Removes a checkpoint, which disappears at once, before its files; after an error another call continues."""
     removed = path + REMOVED_SUFFIX
     _discard(removed)
     with contextlib.suppress(FileNotFoundError):
@@ -270,7 +270,7 @@ def leftovers(directory: str) -> list[Leftover]:
 
 
 def clean(path: str) -> None:
-    """Removes what killed processes left of checkpoints named like `path`, with any step number.
+    """Removes the leftovers of killed processes, of checkpoints named like `path` with any step number.
 
     A complete checkpoint that still awaits its rename is moved into place.
     """
@@ -297,7 +297,7 @@ def _finish_or_discard(path: str) -> None:
 
 
 def _discard(path: str) -> None:
-    """Removes a file or directory, if it is there; raises errors that may pass, and warns of others."""
+    """Removes a file or directory, if it exists; raises temporary errors, and warns of others."""
     failed: OSError | None = None
     try:
         if os.path.isdir(path):
@@ -317,7 +317,7 @@ def _discard(path: str) -> None:
 
 
 def _discard_if_possible(path: str) -> None:
-    """Removes it, or leaves that to the next save."""
+    """Removes a file or directory, or leaves that to the next save."""
     try:
         _left.add(path)
         _discard(path)

@@ -1,12 +1,12 @@
-"""One writer a directory: the lease that a process holds while it saves there.
+"""One writer per directory: the lease that a process holds while it saves there.
 
-Wherever a lock of the file system works, it decides. It ends with its process, however the process ends, and a forked
-process does not have it. An owner file beside it names the owner. If locks do not work (hosts that share a directory
-whose file system does not lock across them), the owner's heartbeat decides. An owner that gives no sign of life, by the
-clock of the waiting process, loses the lease, and finds this out before it writes anything again.
+If the file system has locks, a lock decides. It ends with its process, even a killed one, and a forked process does not
+have it. An owner file beside it names the owner. If locks do not work (hosts that share a directory whose file system
+does not lock across them), the owner's heartbeat decides. An owner without a heartbeat, by the clock of the waiting
+process, loses the lease, and notices this before it writes anything again.
 
-Somebody who tidies may remove both files, or put a copy of the directory in its place. The owner notices, and takes the
-lease again if nobody has it and nobody has saved there since: what it left there is as it was.
+A user may remove both files, or put a copy of the directory in its place. The owner notices this, and takes the lease
+again if no other process has it and none has saved there since: the directory is as the owner left it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DEFAULT_WAIT_SECS = 120.0
 _HEARTBEAT_SECS = 10.0
 _BEATS_TO_MISS = 3
 _LOOK_EVERY_SECS = 0.2
-# Who waits for a lease has the lock for a moment each time it looks.
+# A process that waits for a lease has the lock for a moment at each attempt.
 _LOOKS, _LOOK_AGAIN_SECS = 20, 0.05
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 _HELD_BY_OTHERS = (errno.EACCES, errno.EAGAIN)
@@ -49,7 +49,7 @@ _logger = logging.getLogger(__name__)
 
 
 class _Change(str):
-    """What has changed in a directory, where nobody is known who has had it."""
+    """A change in a directory by an unknown writer."""
 
 
 class Lease:
@@ -59,24 +59,24 @@ class Lease:
         self._directory = directory
         self._changing = threading.RLock()  # Taken before the other one.
         self._acquiring = threading.RLock()
-        # What this process wrote into the owner file; None unless it has the lease.
+        # The contents of the owner file that this process wrote; None unless it has the lease.
         self._owner: Owner | None = None
         self._descriptor: int | None = None
         self._locked = False
         self._loss: str | None = None
         self._beaten = clock.monotonic()
-        # What is in the directory, as long as only this process has changed it; None where that is not known.
+        # The contents of the directory, as long as only this process has changed it; None if they are not known.
         self._traces: Traces | None = None
-        # Another owner's last sign of life, and when it was first seen.
+        # Another owner's last heartbeat, and the time at which it was first seen.
         self._seen: tuple[Owner, float] | None = None
         self.state_files = {STATE_FILE_NAME}
         self.holds = 0
 
     def acquire(self, wait_secs: float) -> None:
-        """Waits until this process has it.
+        """Waits until this process has the lease.
 
         Raises:
-            FailedPreconditionError: Another process has it and keeps it, or this process had it and lost it.
+            FailedPreconditionError: Another process keeps the lease, or this process has lost it.
             OpError: The directory cannot be written to.
         """
         with self._acquiring:
@@ -110,7 +110,7 @@ class Lease:
         return functools.partial(_give_back, self, iter([None]))
 
     def check(self) -> None:
-        """Checks that this process still has the lease; takes it again if it was lost to nobody.
+        """Checks that this process still has the lease; takes it again if it was lost but no other process took it.
 
         Raises:
             FailedPreconditionError: This process has lost it for good.
@@ -127,7 +127,7 @@ class Lease:
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
-        """Checks that this process still has the lease, for changes in the directory that are made in the block.
+        """Checks that this process still has the lease, before changes of the directory inside the block.
 
         Raises:
             OpError: As in `check`.
@@ -141,7 +141,7 @@ class Lease:
                     self._note()
 
     def beat(self) -> None:
-        """Gives a sign of life, unless another process has taken over."""
+        """Writes a heartbeat, unless another process has taken over."""
         if not self._acquiring.acquire(blocking=False):
             return  # The thread inside checks too.
         try:
@@ -150,14 +150,14 @@ class Lease:
             if self._renew():
                 self._owner = dataclasses.replace(self._owner, beat=self._owner.beat + 1)
                 self._write_owner()
-            # In the middle of a change, the directory is not as it was noted. One that is not there may be on its way
-            # back: whether it is to be made anew is seen at the next save.
+            # During a change, the directory differs from the noted contents. A missing directory may come back: the
+            # next save decides whether to make it anew.
             elif os.path.isdir(self._directory) and self._changing.acquire(blocking=False):
                 try:
                     self._take_again()
                 finally:
                     self._changing.release()
-        except (OSError, OpError) as error:  # If this cannot be written, no save can, and the save will say so.
+        except (OSError, OpError) as error:  # If this cannot be written, no save can, and the save will raise.
             _logger.info("The lease of '%s' could not be renewed: %s", self._directory, error)
         finally:
             self._acquiring.release()
@@ -175,7 +175,7 @@ class Lease:
             self._owner = None
 
     def forget(self) -> None:
-        """Leaves it to the process that this one was forked from."""
+        """Leaves the lease to the process that this one was forked from."""
         self._acquiring, self._changing = threading.RLock(), threading.RLock()
         self._close()
         self._loss = f"'{self._directory}' is saved to by the process that this one came from."
@@ -185,9 +185,9 @@ class Lease:
             raise FailedPreconditionError(None, None, self._loss)
 
     def _take(self, whose: Callable[[Owner | None, bool], str]) -> str:
-        """Takes the lease, if nobody has it; otherwise returns who has.
+        """Takes the lease, if no other process has it; otherwise returns the owner, in words.
 
-        If the lock is free, `whose` says so; it is given the owner on file and whether locks work.
+        If the lock is free, `whose` decides from the owner on file, and whether locks work; it returns the owner or "".
         """
         durable.make_directories(self._directory)
         descriptor = os.open(self._path(LOCK_NAME), os.O_RDWR | os.O_CREAT, 0o666)
@@ -221,7 +221,7 @@ class Lease:
         return "" if found is None or self._is_gone(found, locked) else str(found)
 
     def _take_again(self) -> str:
-        """Takes the lease again if nobody has had it since it was lost; otherwise returns who has."""
+        """Takes the lease again if no other process has had it since it was lost; otherwise returns the owner."""
         self._close()  # Closing it later would give up the new lock, if it is the same file.
         looks = 0
         while (whose := self._take(self._who_had_it)) == _SOMEBODY and looks < _LOOKS:
@@ -238,7 +238,7 @@ class Lease:
     def _who_had_it(self, found: Owner | None, locked: bool) -> str:
         if found is not None and not self._is_mine(found):
             return f"{found}, which has ended" if self._is_gone(found, locked) else str(found)
-        if not layout.names(self._directory):  # Somebody has removed what was here.
+        if not layout.names(self._directory):  # The earlier checkpoints were removed.
             return ""
         if self._traces is None:
             return _Change("what was there before is not known")
@@ -261,7 +261,7 @@ class Lease:
         )
 
     def _renew(self) -> bool:
-        """Returns whether this process has the lease; writes the owner file again if that alone is gone."""
+        """Returns whether this process has the lease; writes the owner file again if only that is missing."""
         if not self._keeps_lock():
             return False
         found = self._read_owner()
@@ -277,22 +277,22 @@ class Lease:
         if self._descriptor is None:
             return False
         if not self._locked:
-            return True  # Only the owner file tells.
+            return True  # Only the owner file decides.
         # If anything in this process has read the lock file, the lock is gone.
         return _same_file(self._descriptor, self._path(LOCK_NAME)) and lock(self._descriptor) is True
 
     def _note(self) -> None:
-        """Takes note of what is in the directory, if it is there with the leave of this process."""
+        """Notes the contents of the directory, if this process has the lease."""
         self._traces = None
         with contextlib.suppress(OSError, OpError):
             found = traces.look(self._directory, self.state_files)
-            # Asked afterwards: who still has the lease had it while it looked.
+            # Checked afterwards: a process that still has the lease had it while it read the directory.
             if self._keeps_lock() and self._is_mine(self._read_owner()):
                 self._traces = found
 
     def _is_gone(self, found: Owner, locked: bool) -> bool:
-        # An owner may be alive without its lock if it copied the directory: reading a locked file drops the lock. Only
-        # where its number says nothing is it asked whether it would have the lock.
+        # An owner may be alive without its lock if it copied the directory: reading a locked file drops the lock. So
+        # the lock decides only if the owner's process number is of no use here.
         ended = found.has_ended if found.is_numbered_alike else found.shares_locks and locked
         return ended or self._is_silent(found)
 
@@ -323,7 +323,7 @@ class Lease:
 
 
 def lock(descriptor: int) -> bool | None:
-    """Locks a file for this process: True if it did, None if another process has the lock, False without locks."""
+    """Locks a file for this process; returns True, None if another process has the lock, or False without locks."""
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -346,7 +346,7 @@ def hold(directory: str, wait_secs: float = DEFAULT_WAIT_SECS, path: str = "") -
 
     Args:
         directory: The directory; made if it is missing.
-        wait_secs: How long to wait for another writer to end.
+        wait_secs: The longest wait for another writer to end.
         path: The file to be written there, for messages.
 
     Returns:
@@ -436,7 +436,7 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 def _same_file(descriptor: int, path: str) -> bool:
-    """Returns whether an open file is the one at a path; raises errors of the system that do not say."""
+    """Returns whether an open file is the one at a path; raises the system's error if that cannot be decided."""
     try:
         there = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -444,7 +444,7 @@ def _same_file(descriptor: int, path: str) -> bool:
     try:
         return os.path.samestat(there, os.fstat(descriptor))
     except OSError as error:
-        # A network file system calls a file stale that is open here and was removed elsewhere.
+        # A network file system reports an open file as stale if it was removed on another host.
         if error.errno == errno.ESTALE:
             return False
         raise

@@ -20,7 +20,7 @@ _SUPPORTED = "arrays (JAX or NumPy), typed PRNG keys, NumPy numbers, bool, int, 
 
 
 def pack(values: Mapping[str, Any]) -> tuple[dict[str, Entry], dict[str, Any]]:
-    """Takes variables apart into the manifest's entries, and the arrays to store by leaf name.
+    """Splits variables into the manifest's entries and the arrays to store, which have leaf names as keys.
 
     Raises:
         InvalidArgumentError: A leaf has a type that cannot be stored.
@@ -83,7 +83,7 @@ def _serialized(structure: Any) -> str | None:
     try:
         return base64.b64encode(structure.serialize_using_proto()).decode()
     except ValueError:
-        return None  # A custom node: only the graph's own variable can tell how to build it.
+        return None  # A custom node: only the graph's own variable has its structure.
 
 
 def structure_of(entry: Entry) -> Any | None:
@@ -95,7 +95,7 @@ def structure_of(entry: Entry) -> Any | None:
 
 
 def abstract(leaf: Leaf, sharding: Any) -> Any | None:
-    """Returns what to read for a leaf: an abstract array, `np.ndarray`, or None if nothing is stored.
+    """Returns the request to read a leaf: an abstract array, `np.ndarray`, or None if nothing is stored.
 
     Without a sharding it is `np.ndarray` for an array as well.
     """
@@ -108,7 +108,7 @@ def abstract(leaf: Leaf, sharding: Any) -> Any | None:
 
 
 def may_lie(leaf: Leaf, sharding: Any) -> bool:
-    """Whether an array of this shape can have that sharding: a value to be reshaped may not."""
+    """Returns whether an array of the leaf's shape can have that sharding; a value to be reshaped may not."""
     try:
         sharding.shard_shape(leaf.shape)
     except ValueError:
@@ -117,13 +117,13 @@ def may_lie(leaf: Leaf, sharding: Any) -> bool:
 
 
 def _key_data(leaf: Leaf) -> tuple[tuple[int, ...], Any]:
-    """Returns the shape and dtype of the data of a leaf of keys."""
+    """Returns the shape and dtype of the data of a leaf with random keys."""
     one = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=leaf.value)))
     return (*leaf.shape, *one.shape), one.dtype
 
 
 def on_device(leaf: Leaf, read: Any) -> Any:
-    """Returns what was read for a leaf where it belongs: on a device, unless it was in the host's memory."""
+    """Returns the value read for a leaf, on a device, unless it was saved from the host's memory."""
     return jnp.asarray(read) if leaf.kind in ("array", "key") else read
 
 
@@ -143,7 +143,7 @@ def unpack(leaf: Leaf, stored: Any) -> Any:
 
 
 def nbytes(leaf: Leaf) -> int:
-    """Returns roughly how many bytes reading the leaf takes."""
+    """Returns the approximate number of bytes that reading the leaf takes."""
     if leaf.kind in ("array", "numpy", "key"):
         shape, dtype = _key_data(leaf) if leaf.kind == "key" else (leaf.shape, jnp.dtype(leaf.dtype))
         return math.prod(shape) * dtype.itemsize

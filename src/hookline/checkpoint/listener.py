@@ -6,7 +6,7 @@ from typing import Any
 
 
 class CheckpointSaverListener:
-    """Called around every checkpoint that a `CheckpointSaverHook` writes. Override what you need.
+    """Called around every checkpoint that a `CheckpointSaverHook` writes. Override the methods you need.
 
     The order is `begin` once, then `before_save` and `after_save` around each checkpoint, and `end` once. The
     checkpoint is complete when `after_save` is called, so it can be copied or evaluated there.

@@ -60,7 +60,7 @@ class Manifest:
     Attributes:
         variables: The contents, by variable name.
         step: The number of completed steps, or None if it was saved without one.
-        timestamp: When it was about to become complete, in seconds since the epoch.
+        timestamp: The time just before it became complete, in seconds since the epoch.
         format: The format of the file; the first one had no checksums.
         extra: Whether `max_to_keep` does not count it.
         devices: The names of the devices that its arrays lay on, if these were several.

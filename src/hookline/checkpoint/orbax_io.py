@@ -19,19 +19,19 @@ from hookline.checkpoint import durable
 from hookline.checkpoint.host import HostCopy
 from hookline.graph import placement
 
-# An array that lay in pieces is stored in chunks of this size: each device reads those that its own piece needs. They
-# are copied to be written, unless they are whole rows. So an array that was whole stays one chunk.
+# An array in several pieces is stored in chunks of this size: each device reads the chunks that its own piece needs.
+# Chunks are copied to be written, unless they are whole rows. So an array in one piece is stored as one chunk.
 _CHUNK_BYTES = 4 * 2**20
 # Orbax divides the length of a dimension without a remainder; one with a larger prime factor would give tiny chunks.
 _LARGEST_FACTOR = 2**10
 # Orbax refuses an empty tree; this name means "everything is in the manifest".
 _NO_ARRAYS = {"(no arrays)": np.zeros(1, np.bool_)}
-# What several processes write together: the tree, the part of each process in it, and what says to Orbax what it is.
+# The files of several processes: the tree, the part of each process in it, and the description of the tree for Orbax.
 _TREE, _PART, _METADATA = "state", "ocdbt.process_", "_CHECKPOINT_METADATA"
 _IS_TREE = {"item_handlers": {_TREE: "orbax.checkpoint.experimental.v1._src.handlers.pytree_handler.PyTreeHandler"}}
 
 
-# When a save fails, Orbax's threads find out one after another, even after the save was given up.
+# When a save fails, Orbax's threads fail one after another, even after the save was abandoned.
 logging.getLogger("absl").addFilter(lambda record: ".hookline-writing-" not in record.getMessage())
 # When a read fails, Orbax leaves the tasks of other arrays behind; asyncio logs them, with stack traces, whenever they
 # are collected.
@@ -61,7 +61,7 @@ def _context() -> ocp.Context:
     # This is a second list of shapes and key types. The manifest has them, and Orbax loses coroutines if reading it
     # fails.
     context.array.saving.array_metadata_store = None
-    if placement.is_in_step():  # Orbax would wait for the others: only who reads with them knows whether they come.
+    if placement.is_in_step():  # Orbax would wait for the other processes, which may not come.
         context.multiprocessing.primary_host = ocp.multihost.process_index()
         context.multiprocessing.active_processes = {ocp.multihost.process_index()}
     return context
@@ -76,7 +76,7 @@ def start_writing(directory: str, stored: Mapping[str, HostCopy]) -> Callable[[]
         A function that waits until the directory is complete and raises any error from the background.
     """
     context = _context()
-    # Otherwise a directory that cannot be made leaves threads behind which wait 20 minutes for it.
+    # Otherwise a directory that cannot be made leaves threads behind that wait 20 minutes for it.
     context.asynchronous.create_directories_asynchronously = False
     # Weights hardly compress. Without compression, saving is 3 to 5 times faster and needs no second copy of an array.
     context.array.saving.use_compression = False
@@ -103,7 +103,7 @@ def start_writing(directory: str, stored: Mapping[str, HostCopy]) -> Callable[[]
 
 
 def _to_be_split(stored: Mapping[str, HostCopy]) -> set[str]:
-    """Returns the names of the arrays to be stored in chunks."""
+    """Returns the names of the arrays to store in chunks."""
     return {
         name
         for name, copy in stored.items()
@@ -113,7 +113,7 @@ def _to_be_split(stored: Mapping[str, HostCopy]) -> set[str]:
 
 @functools.cache
 def _divides(length: int) -> bool:
-    """Returns whether a dimension of that length has small factors alone."""
+    """Returns whether a length has only small factors."""
     for factor in range(2, _LARGEST_FACTOR + 1):
         while length % factor == 0:
             length //= factor
@@ -121,16 +121,16 @@ def _divides(length: int) -> bool:
 
 
 def make_room(directory: str, parts: Iterable[int]) -> None:
-    """Makes the directories that these processes write to: another host may see late what it has not made itself."""
+    """Makes the directories of these processes here, because other hosts may see each other's directories late."""
     for index in parts:
         os.makedirs(os.path.join(directory, _TREE, f"{_PART}{index}"), exist_ok=True)
 
 
 def write_part(directory: str, stored: Mapping[str, HostCopy], index: int) -> None:
-    """Writes what one of several processes stores of named arrays; `join_parts` puts the parts together.
+    """Writes one process's part of named arrays; `join_parts` puts the parts of several processes together.
 
-    With Orbax's own way for several processes each waits for the others, up to 5 minutes for one that has failed, and
-    they compare their directories in a program that all have to run.
+    Orbax's own saving from several processes makes each wait for the others, up to 5 minutes for one that has failed,
+    and compares their directories in a program that all must run.
     """
     tree, split = os.path.join(directory, _TREE), _to_be_split(stored)
     arrays = {name: copy.array for name, copy in stored.items()} or _NO_ARRAYS
@@ -139,7 +139,7 @@ def write_part(directory: str, stored: Mapping[str, HostCopy], index: int) -> No
     }
     with _quiet():
         _handler().save(ocp.path.Path(tree), args=orbax.checkpoint.args.PyTreeSave(arrays, chunks))
-    # The chief could not sync what is still in the memory of another host.
+    # The chief cannot sync data that is still in the memory of another host.
     durable.sync_tree(os.path.join(tree, f"{_PART}{index}"))
 
 
@@ -147,7 +147,7 @@ def join_parts(directory: str, parts: Iterable[int]) -> None:
     """Makes one tree of the parts of these processes, once all have written theirs."""
     tree = os.path.join(directory, _TREE)
     for index in parts:
-        os.stat(os.path.join(tree, f"{_PART}{index}", "manifest.ocdbt"))  # Orbax joins what it finds.
+        os.stat(os.path.join(tree, f"{_PART}{index}", "manifest.ocdbt"))  # Orbax would silently skip a missing part.
     with _quiet():
         _handler().finalize(ocp.path.Path(tree))
     with open(os.path.join(directory, _METADATA), "w", encoding="utf-8") as file:
@@ -155,7 +155,7 @@ def join_parts(directory: str, parts: Iterable[int]) -> None:
 
 
 class _Pieces(orbax.checkpoint.type_handlers.ArrayHandler):
-    """Writes pieces of arrays. Whoever reads them with Orbax alone has other devices, and gets what is on none."""
+    """Writes pieces of JAX arrays, typed as NumPy arrays: Orbax alone can then read them without the devices."""
 
     def typestr(self) -> str:
         return "np.ndarray"
@@ -173,12 +173,12 @@ def _handler() -> Any:
 
 
 def read(directory: str, wanted: Mapping[str, Any], at_once_bytes: int) -> dict[str, Any]:
-    """Reads arrays of a checkpoint by name: for each a `jax.ShapeDtypeStruct` with its sharding, or `np.ndarray`."""
+    """Reads arrays of a checkpoint by name; `wanted` has a `jax.ShapeDtypeStruct` with a sharding, or `np.ndarray`."""
     if not wanted:
         return {}
     context = _context()
     context.pytree.loading.partial_load = True
-    # Devices that need parts of one chunk each read all of it, one after another. The limit itself is not allowed.
+    # Devices that need parts of one chunk each read all of it, one after another. Sizes must be below the limit.
     context.memory.read_concurrent_bytes = at_once_bytes + 1
     with _quiet(), context:
         return ocp.load(directory, dict(wanted))

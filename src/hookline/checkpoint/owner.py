@@ -1,4 +1,4 @@
-"""Owner: which process has the lease of a directory, as its owner file says it."""
+"""Owner: the process that has the lease of a directory, from its owner file."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Owner:
     Attributes:
         token: Random; identifies one lease.
         host: Its host's name, for messages.
-        boot_id: Changes with each start of its host; processes with the same one share the same locks.
-        pid: Its process.
+        boot_id: The id of its host's boot; processes with the same one share locks.
+        pid: Its process number.
         pid_namespace: The namespace of that number.
-        started: When the process was started, in the clock ticks of its host.
-        beat_secs: The interval of its signs of life.
-        beat: How many it has given.
+        started: The start time of the process, in the clock ticks of its host.
+        beat_secs: The interval of its heartbeats.
+        beat: The number of its heartbeats so far.
     """
 
     token: str
@@ -42,23 +42,23 @@ class Owner:
 
     @staticmethod
     def this_process(beat_secs: float) -> Owner:
-        """Returns a new one for this process."""
+        """Returns a new owner for this process."""
         pid, token = os.getpid(), secrets.token_hex(16)
         return Owner(token, socket.gethostname(), _boot_id(), pid, _namespace(), _started(pid), beat_secs)
 
     @property
     def shares_locks(self) -> bool:
-        """Whether it runs on this host, since the host was started."""
+        """Whether it runs on this host, in the same boot."""
         return self.boot_id == _boot_id()
 
     @property
     def is_numbered_alike(self) -> bool:
-        """Whether its process number means the same here."""
+        """Whether its process number is valid here: it has the same host and namespace."""
         return self.shares_locks and self.pid_namespace == _namespace()
 
     @property
     def has_ended(self) -> bool:
-        """Whether its process is no more, or is this one; for one that is numbered alike."""
+        """Whether its process has ended, or is this one; only for an owner that is numbered alike."""
         return self.pid == os.getpid() or _started(self.pid) != self.started
 
 
@@ -69,12 +69,12 @@ def read(path: str) -> Owner | None:
             return Owner(**json.load(file))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (ValueError, TypeError):  # hookline does not write such a file; it names no owner.
+    except (ValueError, TypeError):  # hookline did not write this file; it names no owner.
         return None
 
 
 def write(path: str, owner: Owner) -> None:
-    """Writes an owner file, which others see whole or not at all."""
+    """Writes an owner file atomically."""
     temporary = f"{path}.{owner.token}"
     with open(temporary, "w", encoding="utf-8") as file:
         json.dump(dataclasses.asdict(owner), file)
@@ -91,7 +91,7 @@ def _namespace() -> str:
 
 
 def _started(pid: int) -> str:
-    """Returns when a process was started, which tells it from a later one of the same number; "" if there is none."""
+    """Returns the start time of a process, which tells it from a later one of the same number; "" if there is none."""
     fields = _told_by_the_system(f"{pid}/stat", _text).rpartition(")")[2].split()
     return fields[19] if len(fields) > 19 else ""
 
@@ -105,7 +105,7 @@ def _told_by_the_system(name: str, read: Callable[[str], str]) -> str:
     try:
         return read(f"/proc/{name}")
     except OSError as error:
-        # That this process, say, has too many open files does not mean that the other one has ended.
+        # A temporary error, such as too many open files, does not mean that the other process has ended.
         if failures.may_pass(error):
             raise
         return ""

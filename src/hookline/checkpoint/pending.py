@@ -14,7 +14,7 @@ _under_way: set[PendingSave] = set()
 
 
 def finish_saves(directory: str) -> None:
-    """Waits for this process's saves into a directory; the code that began them reports how they went."""
+    """Waits for this process's saves into a directory; the code that began them reports their outcome."""
     for save in list(_under_way):
         if os.path.realpath(os.path.dirname(save.path) or ".") == os.path.realpath(directory):
             save.join()
@@ -28,7 +28,7 @@ def saves_under_way() -> list[str]:
 class PendingSave:
     """A checkpoint that is being written in the background.
 
-    Wait for it before the process ends. Otherwise it is given up, with a line in the log, and does not appear.
+    Wait for it before the process ends. Otherwise it is abandoned, with a line in the log, and does not appear.
 
     Example:
         >>> pending = PendingSave("runs/a/model.ckpt-1", finish=lambda: None)
@@ -66,7 +66,7 @@ class PendingSave:
             self._end.set_exception(error)
 
     def when_done(self, function: Callable[[BaseException | None], None]) -> None:
-        """Has a function called once the save has succeeded or failed, before `wait` returns; at once if it has.
+        """Calls a function once the save has succeeded or failed, before `wait` returns; at once if it has.
 
         Args:
             function: Gets the error, or None. The thread of the save calls it. It must not raise.

@@ -48,7 +48,8 @@ def read(
         on_host: Whether arrays stay in the host's memory, as NumPy's: those of 64 bits, too, that JAX might not hold.
 
     Raises:
-        OpError: As in `layout.read_manifest`; also `DataLossError`: the files are broken or differ from what was saved.
+        OpError: As in `layout.read_manifest`; also `DataLossError`: the files are broken or differ from the saved
+            values.
     """
     if others is None:
         places = [place for each in (shardings or {}).values() for place in each if place is not None]
@@ -76,7 +77,7 @@ def read(
 
 
 def _manifest(path: str, others: Together) -> tuple[str, Manifest]:
-    """Returns the directory that a checkpoint is in now, and its manifest, as the chief sees them."""
+    """Returns the present directory of a checkpoint, and its manifest, as the chief sees them."""
     if others.is_alone:
         return layout.read_manifest(path)
 
@@ -97,7 +98,7 @@ def _read_together(
     others: Together,
     on_host: bool,
 ) -> dict[str, Any]:
-    """Returns what this process has read; raises in all processes what one of them has found."""
+    """Returns the values that this process has read; raises an error of one process in all of them."""
     values: dict[str, Any] = {}
 
     def part() -> dict[str, Shares]:
@@ -120,7 +121,7 @@ def _read_together(
 
 @contextlib.contextmanager
 def _blaming(path: str) -> Iterator[None]:
-    """Has errors say what is wrong with the checkpoint."""
+    """Maps errors to those of a checkpoint that could not be read."""
     try:
         yield
     except Exception as error:
@@ -214,7 +215,7 @@ def verify(ckpt_dir_or_file: str) -> None:
     Raises:
         NotFoundError: There is no such checkpoint.
         InvalidArgumentError: It was not written by hookline.
-        DataLossError: Its files are broken or differ from what was saved; the message names the variable.
+        DataLossError: Its files are broken or differ from the saved values; the message names the variable.
 
     Example:
         >>> import hookline as hl, tempfile
@@ -241,7 +242,7 @@ def alone(chosen: Iterable[Leaf]) -> dict[str, Match]:
 
 
 def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, tuple[int, ...]]]:
-    """Lists what a checkpoint holds, without reading the values.
+    """Lists the names and shapes in a checkpoint, without reading the values.
 
     Args:
         ckpt_dir_or_file: A checkpoint, or a directory, which stands for its newest checkpoint.
@@ -304,7 +305,7 @@ def load_variable(ckpt_dir_or_file: str, name: str) -> Any:
 
 
 def _called(name: str, path: str, manifest: Manifest) -> dict[str, Match]:
-    """Returns what to read for a name: a whole leaf or variable, or else the leaves below the name."""
+    """Returns the matches for a name: a whole leaf or variable, or else the leaves below the name."""
     by_name, entry = manifest.leaves, manifest.variables.get(name)
     if name in by_name:
         return alone([by_name[name]])
@@ -339,11 +340,11 @@ def _nested(name: str, values: Mapping[str, Any]) -> Any:
 
 
 def checkpoint_at(path: str, who: str, name: str = "ckpt_dir_or_file") -> str:
-    """Returns the newest checkpoint of a directory of checkpoints; any other path that a user gave as it is.
+    """Returns the newest checkpoint of a directory of checkpoints; any other path of a user unchanged.
 
     Raises:
-        TypeError: It is no path; the message has the function that was called and the name of its argument.
-        DataLossError: Something else is in the place of the newest.
+        TypeError: It is not a path; the message has the called function and the name of its argument.
+        DataLossError: The newest checkpoint in the state file is incomplete.
     """
     path = arguments.path(who, name, path)
     if layout.locate(path) is None and os.path.isdir(path):

@@ -1,4 +1,4 @@
-"""Where a training continues: what its directory should hold, what it does hold, and what can be read."""
+"""The start of a training in a directory: the expected, the existing and the readable checkpoints."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Restart:
     """The checkpoints that a directory offers to a starting training.
 
     Attributes:
-        candidates: The complete checkpoints, and what is left of others; the first is the one to continue from.
-        surprise: What differs from the state that the last training left; empty if nothing does.
+        candidates: The complete checkpoints, and the remains of others; the first is the one to continue from.
+        surprise: The difference from the state that the last training left, in words; empty if there is none.
     """
 
     candidates: tuple[str, ...]
@@ -64,7 +64,7 @@ def find(directory: str) -> Restart:
 
 
 def _broken(directory: str, expected: CheckpointState | None, known: Sequence[str]) -> set[str]:
-    """Returns where there were checkpoints, and is something else now."""
+    """Returns the paths of broken checkpoints: recorded ones, and others that seem to be hookline's."""
     named: set[str] = set()
     if expected is not None:
         named = {expected.model_checkpoint_path, *expected.all_model_checkpoint_paths}
@@ -75,7 +75,7 @@ def _broken(directory: str, expected: CheckpointState | None, known: Sequence[st
 
 
 def _is_dated(path: str) -> bool:
-    """Whether its manifest can be read; also True for one that has just been removed."""
+    """Returns whether a checkpoint's manifest can be read; also True if the checkpoint has just been removed."""
     try:
         layout.read_manifest(path)
     except DataLossError:

@@ -1,4 +1,4 @@
-"""Which checkpoints stay and which go."""
+"""Retention: the choice of checkpoints to keep and to remove."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SECS_PER_HOUR = 3600.0
 
 
 class Kept(NamedTuple):
-    """A complete checkpoint: where it is, when it was written, and the number of completed steps, if known.
+    """A complete checkpoint: its path, the time of writing, and the number of completed steps, if known.
 
     An extra one is not counted; only the newest of them stays.
     """
@@ -25,12 +25,12 @@ class Kept(NamedTuple):
 class Retention:
     """The checkpoints that a saver keeps, oldest first, and the rule for removing old ones. Touches no files.
 
-    The newest that has proved good stays beside those that count, until a newer one has; so does the best, until
-    another one is.
+    The newest checkpoint that has proved good stays in addition to the counted ones, until a newer one proves good; so
+    does the best, until another one is named.
 
     Attributes:
-        good: The newest that has proved good; None if none has.
-        best: The one that was said to be the best; None if none was.
+        good: The newest checkpoint that has proved good; None if none has.
+        best: The checkpoint that was named the best; None if none was.
         preserved: The time up to which each period has its permanent checkpoint, in seconds since the epoch; at first
             the time of the oldest checkpoint, None before there is one.
     """
@@ -52,11 +52,11 @@ class Retention:
 
     @property
     def paths(self) -> list[str]:
-        """The checkpoints that may still be removed one day, oldest first."""
+        """The checkpoints that may still be removed later, oldest first."""
         return [kept.path for kept in self._kept]
 
     def state(self, newest: str) -> CheckpointState:
-        """Returns what a state file is to say."""
+        """Returns the contents for a state file."""
         timestamps = tuple(kept.timestamp for kept in self._kept)
         rule = self._max_to_keep or 0, self._hours
         return CheckpointState(newest, tuple(self.paths), timestamps, self.good, self.preserved, self.best, *rule)
@@ -64,7 +64,7 @@ class Retention:
     def recover(
         self, checkpoints: list[Kept], good: str | None = None, preserved: float | None = None, best: str | None = None
     ) -> None:
-        """Starts from the checkpoints of an earlier run, oldest first, and from what that run knew."""
+        """Starts from the checkpoints of an earlier run, oldest first, and from its knowledge of them."""
         self._kept = list(checkpoints)
         paths = [kept.path for kept in checkpoints]
         # Older checkpoints must not prove good afterwards, because the last one proved would count as the newest.
@@ -103,7 +103,7 @@ class Retention:
         return removed
 
     def _is_for_good(self, old: Kept) -> bool:
-        """Whether it is the first of its period; if so, it stays for good."""
+        """Returns whether a checkpoint is the first of its period; if so, it stays for good."""
         if self._period_secs is None or self.preserved is None:
             return False
         periods = (old.timestamp - self.preserved) // self._period_secs
@@ -129,7 +129,7 @@ class Retention:
         return bool(found)
 
     def doubt(self, restored: str, step: int | None) -> None:
-        """Records that the weights of this step are those of `restored` again, because the steps since then are undone.
+        """Records that the weights of this step are again those in `restored`: the steps since then are undone.
 
         Checkpoints that have not proved good by now never will, except `restored`, which the next steps may still
         prove.

@@ -1,4 +1,4 @@
-"""RetryPolicy: how often a failed save is tried again."""
+"""RetryPolicy: the number of attempts of a save, and the waits between them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class RetryPolicy:
-    """How often to try a save that fails for a temporary reason: a full disk, an unavailable file system.
+    """The retries of a save that fails for a temporary reason: a full disk, an unavailable file system.
 
     Attributes:
-        max_attempts: The number of attempts in all; 1 never tries again.
+        max_attempts: The number of attempts in all; with 1 there is no retry.
         initial_backoff_secs: The wait before the second attempt; it doubles before each later one.
 
     Raises:
@@ -37,7 +37,7 @@ class RetryPolicy:
         arguments.number("RetryPolicy", "initial_backoff_secs", self.initial_backoff_secs, at_least=0)
 
     def attempt(self, function: Callable[[], None], path: str) -> None:
-        """Calls a function that writes a file, again and again while it fails for a temporary reason.
+        """Calls a function that writes a file, and calls it again while it fails for a temporary reason.
 
         Raises:
             OpError: The last failure; `path` is the file to be written.
@@ -64,5 +64,5 @@ class RetryPolicy:
         clock.sleep(secs)
 
     def backoff_secs(self, failures: int) -> float:
-        """Returns how long to wait after this many failures in a row."""
+        """Returns the wait after this many failures in a row, in seconds."""
         return self.initial_backoff_secs * 2.0 ** (failures - 1)

@@ -41,7 +41,7 @@ HOOK_STATES = "hooks/"
 
 
 class _Copied(NamedTuple):
-    """What a save writes: the manifest without its pieces, the copies by leaf name, the positions of iterators."""
+    """The data of a save: the manifest without its pieces, the copies by leaf name, the positions of iterators."""
 
     manifest: Manifest
     stored: dict[str, HostCopy]
@@ -52,7 +52,7 @@ class HasRawSession(Protocol):
     """A session around another one, such as a monitored session."""
 
     def raw_session(self) -> Session:
-        """Returns the one inside."""
+        """Returns the raw session."""
         ...
 
 
@@ -60,28 +60,28 @@ class Saver:
     """Saves a session's variables as checkpoints, keeps the newest checkpoints, and restores them.
 
     A checkpoint is a directory. Orbax alone can read its arrays (`ocp.load(path)` gives a dict from leaf names to
-    arrays). It is complete or invisible: a process killed at any moment leaves the previous checkpoint, and nothing
-    that merely looks like one. A checkpoint at the same path is replaced when the new one is complete.
+    arrays). It is complete or invisible: a process killed at any moment leaves the previous checkpoint, and no partial
+    one. A checkpoint at the same path is replaced when the new one is complete.
 
     Args:
-        var_list: What to save and restore: variables, or a dict from the names in the checkpoint to variables. None
+        var_list: The variables to save and restore, or a dict from the names in the checkpoint to variables. None
             means all of `GraphKeys.GLOBAL_VARIABLES` in the session's graph, found when saving or restoring.
-        max_to_keep: How many of the newest checkpoints stay; None or 0 keeps all.
+        max_to_keep: The number of newest checkpoints to keep; None or 0 keeps all.
         keep_checkpoint_every_n_hours: In each period of this many hours, one checkpoint that would be removed is kept
             for good, even across restarts. None keeps none, and so in practice does the default.
         name: A name for messages.
         reshape: Whether to restore a variable from a value of another shape that has as many elements.
         allow_empty: Whether to write a checkpoint without variables if there is nothing to save, instead of raising.
         pad_step_number: Writes the step into the path with eight digits, `model.ckpt-00000100`.
-        verify: Whether `restore` compares what it reads with the checksums that were taken when it was saved.
-        retry: How often to try a save that fails for a temporary reason; None means the defaults of `RetryPolicy`.
-        lease_wait_secs: How long a save waits while another process keeps its checkpoints in the directory.
+        verify: Whether `restore` compares the values with the checksums that were taken when they were saved.
+        retry: The policy for a save that fails for a temporary reason; None means the defaults of `RetryPolicy`.
+        lease_wait_secs: The longest wait of a save while another process saves its checkpoints in the directory.
         **without_effect: Other documented arguments (`sharded`, `restore_sequentially`, `saver_def`, `builder`,
             `defer_build`, `write_version`, `save_relative_paths`, `filename`) are accepted, and a log line says once
             that they have no effect.
 
     Attributes:
-        rollbacks: How often `roll_back` has gone back.
+        rollbacks: The number of rollbacks made by `roll_back`.
 
     Raises:
         TypeError: An item of `var_list` is not a variable, or an argument is unknown.
@@ -141,14 +141,14 @@ class Saver:
         self._number = next(_numbers)
         self._pending: PendingSave | None = None
         self._cleaned: set[str] = set()
-        # Checkpoints that a killed process still had to remove; they are removed once there is a newer one.
+        # Checkpoints that a killed process still had to remove; they are removed once there is a newer checkpoint.
         self._leaving: list[str] = []
-        # Where there was a checkpoint when it began to save there, and is something else.
+        # Recorded checkpoints that were broken when this saver began to save in their directory.
         self._broken: set[str] = set()
 
     @property
     def last_checkpoints(self) -> list[str]:
-        """The checkpoints that it wrote or recovered and may still remove, oldest first."""
+        """The checkpoints that this saver wrote or recovered and may still remove, oldest first."""
         return self._retention.paths
 
     def call_before_commit(self, function: Callable[[], None]) -> None:
@@ -175,7 +175,7 @@ class Saver:
                 warning and stay where they are.
             last_good: The newest of them that has proved good.
             last_preserved_timestamp: As in their `CheckpointState`.
-            best: Which of them is the best.
+            best: The best of them.
         """
         self.wait()
         found = []
@@ -221,9 +221,9 @@ class Saver:
                 or process saves in that directory.
             PermissionDeniedError: The directory may not be written to.
             ResourceExhaustedError: The disk is full.
-            AlreadyExistsError: Something at that path is not a checkpoint, or its directory is a file.
-            InvalidArgumentError: A path or a value cannot be used, or an operation was given what it must not be in an
-                earlier run (`Session.settle`).
+            AlreadyExistsError: A file or directory at that path is not a checkpoint, or its directory is a file.
+            InvalidArgumentError: A path or a value cannot be used, or an operation got an invalid value in an earlier
+                run (`Session.settle`).
         """
         _take_without_effect("Saver.save", without_effect, _SAVE_WITHOUT_EFFECT)
         pending = self.save_async(sess, save_path, global_step, latest_filename)
@@ -242,7 +242,7 @@ class Saver:
     ) -> PendingSave:
         """Starts to write a checkpoint and returns as soon as the values have been copied.
 
-        Later changes in the session do not affect what is written. If a save is under way, this waits for it first.
+        Later changes in the session do not affect the checkpoint. If a save is under way, this waits for it first.
 
         Args:
             sess: As in `save`, like the other arguments.
@@ -250,7 +250,7 @@ class Saver:
             global_step: As in `save`.
             latest_filename: As in `save`.
             extra: Whether it is kept in addition to those that `max_to_keep` counts, replacing the previous extra one.
-            retry: How often to try this save; None means as often as the saver does.
+            retry: The policy for this save; None means the saver's policy.
 
         Returns:
             The save under way. When it is complete, the state file is written and old checkpoints are removed.
@@ -294,7 +294,7 @@ class Saver:
         manifest = dataclasses.replace(manifest, extra=extra)
         parts = [process for process, (has_arrays, _, _) in enumerate(found) if has_arrays or process == 0]
         launched = launches.current()
-        # What this process has launched up to here; whether others have launched the same.
+        # Checks that all processes have launched the same programs up to here.
         check = None if launched is None else launched.check(f"programs up to save {number}")
         # The session may be closed, or forgotten, before the checkpoint is complete.
         session = weakref.ref(sess)
@@ -343,7 +343,7 @@ class Saver:
         return self._pending
 
     def _copied(self, sess: Session, global_step: Any, is_chief: bool) -> _Copied:
-        """Copies all that this process is to write to the host."""
+        """Copies everything that this process must write to the host."""
         sess.settle()
         variables = self._of(sess)
         whole = _is_whole(sess, variables)
@@ -352,7 +352,7 @@ class Saver:
         is_saved = isinstance(global_step, Variable) and global_step in variables.values()
         if not is_saved and isinstance(global_step, Tensor | Variable | str):
             global_step = sess.run(global_step)
-        with sess.lowlevel.lock:  # The next run may give the memory of the values away.
+        with sess.lowlevel.lock:  # The next run may donate the values.
             values, positions = sess.lowlevel.values_with_positions(list(variables.values()), iterators)
             contents = {name: values[variable.op.name] for name, variable in variables.items()}
             contents |= {name: position.value for name, position in positions.items()}
@@ -375,10 +375,10 @@ class Saver:
             self._pending.wait_unless_told()
 
     def _hold(self, sess: Session | None, path: str, state_file: str, until: contextlib.ExitStack) -> Lease:
-        """Takes the lease of the directory, at least until the session is closed, and until the stack is."""
+        """Takes the lease of the directory, at least until both the session and the stack are closed."""
         directory = os.path.dirname(os.path.abspath(path))
         if directory not in self._holds:
-            recorded(os.path.dirname(path) or ".", state_file)  # Refuses to write beside another program's.
+            recorded(os.path.dirname(path) or ".", state_file)  # Refuses a directory of another program.
         held = _share(directory, self._lease_wait_secs, until, path)
         sessions = self._holds.setdefault(directory, weakref.WeakSet())
         if sess is not None and sess not in sessions and not sess.closed:
@@ -387,7 +387,7 @@ class Saver:
         return held
 
     def _clean(self, path: str, state_file: str, lease: Lease) -> None:
-        """Removes, once, what killed processes left in a directory."""
+        """Removes, once, the leftovers of killed processes in a directory."""
         base = base_of(os.path.abspath(path))
         if base in self._cleaned:
             return
@@ -399,12 +399,12 @@ class Saver:
         self._cleaned.add(base)
 
     def _was_saved(self, path: str, state_file: str) -> bool:
-        """Returns whether this saver or the state file knows of a checkpoint that was there."""
+        """Returns whether this saver or the state file knows a checkpoint at this path."""
         known = _recorded_paths(os.path.dirname(path) or ".", state_file)
         return os.path.abspath(path) in known | self._broken | set(map(os.path.abspath, self._retention.paths))
 
     def _committed(self, new: Kept, state_file: str, lease: Lease | None, retry: RetryPolicy) -> None:
-        """Writes the state file, and removes the checkpoints that the new one replaces: whoever has the lease does."""
+        """Writes the state file and removes replaced checkpoints, if this process has the lease."""
         with self._state_lock:
             retention = copy.deepcopy(self._retention)
             self._take_proof(retention)
@@ -417,7 +417,7 @@ class Saver:
             self._retention, self._leaving = retention, []
             for old in removed if lease is not None else ():
                 self._remove(old)
-        self._write_best()  # If it was named meanwhile.
+        self._write_best()  # It may have been named in the meantime.
 
     def _remove(self, old: str) -> None:
         directory = os.path.dirname(os.path.abspath(old))
@@ -427,7 +427,7 @@ class Saver:
             except OpError as error:
                 _logger.warning("%s leaves '%s' where it is: %s", self.name, old, error)
                 return
-            try:  # Once: the next save goes on with it, and must not be slower for each one that stays.
+            try:  # Once: the next save tries again, and must not be slower for each checkpoint that stays.
                 with held.changing():
                     layout.remove(old)
             except (OSError, OpError) as error:
@@ -455,9 +455,9 @@ class Saver:
             save_path: The checkpoint, as `save` or `latest_checkpoint` returned it.
 
         Raises:
-            NotFoundError: There is no such checkpoint, or it lacks something.
+            NotFoundError: There is no such checkpoint, or it lacks a value.
             InvalidArgumentError: It does not fit the graph, or is not a checkpoint of hookline.
-            DataLossError: Its files are broken, or hold something else than was saved.
+            DataLossError: Its files are broken, or differ from the saved values.
         """
         self.wait()
         sess, path = _raw(sess, "Saver.restore"), arguments.path("Saver.restore", "save_path", save_path)
@@ -469,28 +469,28 @@ class Saver:
 
         So the newest checkpoint up to that step is good. It is kept beyond `max_to_keep` until a newer one proves good.
         """
-        self._proven_step = step  # The only thing that another thread may read in the meantime.
+        self._proven_step = step  # The only field that another thread may read in the meantime.
 
     def keep_best(self, step: int) -> None:
-        """Keeps the checkpoint of this global step beyond `max_to_keep`, until that of another step is kept so.
+        """Keeps the checkpoint of this global step beyond `max_to_keep`, until another step is named.
 
-        One that is being written, or is written next, counts as well. `CheckpointState.best` names it, and
+        The checkpoint may still be under way, or be the next one. `CheckpointState.best` names it, and
         `train.load(..., step="best")` reads it.
         """
         self._best_step = step
         self._write_best()
 
     def _write_best(self) -> None:
-        """Writes the best into the state file, if that names another; tries once, for a training would wait."""
+        """Writes the best checkpoint into the state file, if it has changed; tries once, because a training waits."""
         if not self._state_lock.acquire(blocking=False):
-            return  # A save that is being completed looks afterwards.
+            return  # A save that is being completed checks this afterwards.
         try:
             before = self._retention.best
             if not self._retention.prefer(self._best_step) or self._retention.best == before:
                 return
             newest = self._retention.paths[-1]
             held = lease.of(os.path.dirname(os.path.abspath(newest)))
-            if held is not None:  # Else nobody saves there any more.
+            if held is not None:  # Else this process no longer saves there.
                 self._write_state(newest, self._retention, self._state_file, held, self._leaving, _ONCE)
         except OpError as error:
             best = self._retention.best
@@ -500,7 +500,7 @@ class Saver:
 
     @property
     def last_good(self) -> str | None:
-        """The newest checkpoint that has proved good; reading it waits for a save under way.
+        """The newest checkpoint that has proved good; reading this waits for a save under way.
 
         In step, all processes read it together.
         """
@@ -509,17 +509,17 @@ class Saver:
         return together.current().chief(lambda: self._retention.good)
 
     def roll_back(self, sess: Session | HasRawSession) -> str:
-        """Sets variables to their values in the last good checkpoint, or else in the newest.
+        """Sets variables to their values in the last good checkpoint, or in the newest if none has proved good.
 
-        What counts runs goes on: the global step, the counters of random keys, the positions of iterators. So what has
-        led from there to here is not done a second time: no batch is used again, and no step has two checkpoints.
-        Other checkpoints that have not proved good by now never will.
+        Counters keep their values: the global step, the counters of random keys, the positions of iterators. So the
+        steps since that checkpoint are not repeated: no batch is used again, and no step has two checkpoints. Other
+        checkpoints that have not proved good by now never will.
 
         Returns:
             The checkpoint.
 
         Raises:
-            NotFoundError: There is none; this and other errors also as in `restore`.
+            NotFoundError: There is no checkpoint; this and other errors also as in `restore`.
         """
         path = self.last_good or together.current().chief(lambda: next(reversed(self._retention.paths), None))
         if path is None:
@@ -606,7 +606,7 @@ def _recorded_paths(directory: str, state_file: str) -> set[str]:
 
 
 def _is_whole(sess: Session, variables: Mapping[str, Variable]) -> bool:
-    """Whether these are all variables of the model, to which positions in the data and states of hooks belong."""
+    """Returns whether these are all variables of the model; positions of iterators and states of hooks go with them."""
     model = sess.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
     return all(variables.get(variable.op.name) is variable for variable in model)
 

@@ -24,9 +24,9 @@ class CheckpointState:
     """The complete checkpoints of a directory.
 
     Attributes:
-        model_checkpoint_path: The newest.
-        all_model_checkpoint_paths: Those that a saver still manages, oldest first, including the newest.
-        timestamps: When each of them became complete, in seconds since the epoch.
+        model_checkpoint_path: The newest checkpoint.
+        all_model_checkpoint_paths: The checkpoints that a saver still manages, oldest first, including the newest.
+        timestamps: The times at which they became complete, in seconds since the epoch.
         last_good: The newest of them from which a finite value was computed, if a hook checks this; see
             `NanTensorHook`.
         last_preserved_timestamp: The time up to which `keep_checkpoint_every_n_hours` has been applied, in seconds
@@ -79,11 +79,11 @@ def leaving(directory: str, file: str = STATE_FILE_NAME) -> list[str]:
     except (OSError, ValueError, AttributeError) as error:
         if failures.may_pass(error):
             raise failures.not_read(error, path, "") from error
-        return []  # None yet, or one that is reported when a checkpoint is chosen.
+        return []  # There is no file yet, or a bad one, which is reported when a checkpoint is chosen.
 
 
 def recorded(directory: str, file: str = STATE_FILE_NAME) -> CheckpointState | None:
-    """Returns the contents of a directory's state file, whether still true or not; None if there is none.
+    """Returns the contents of a directory's state file, even if outdated; None if there is none.
 
     Raises:
         FailedPreconditionError: The file seems to belong to another program: hookline cannot read it, and there is no
@@ -115,7 +115,7 @@ def recorded(directory: str, file: str = STATE_FILE_NAME) -> CheckpointState | N
 
 
 def _of_another(path: str, error: Exception) -> str:
-    """Says whose a state file is that is not hookline's."""
+    """Describes the owner of a state file that is not hookline's."""
     with open(path, encoding="utf-8", errors="replace") as file:
         named = re.match(r'model_checkpoint_path: "([^"]*)"', file.read())
     if named:
@@ -133,7 +133,7 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
     """Returns the complete checkpoints of a directory.
 
     The disk decides. A checkpoint counts even if its process was killed before it was in the state file. A checkpoint
-    in the state file that was deleted by hand does not count, and neither do half-written ones.
+    in the state file that a user has deleted does not count, and neither do half-written ones.
 
     Args:
         checkpoint_dir: The directory.

@@ -1,4 +1,4 @@
-"""Together: what processes that run in step do at one place of a save or a restore, with one outcome for all."""
+"""Together: joint actions of processes that run in step, during a save or a restore, with one outcome for all."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _ABOUT = "checkpoints"
 
 
 class Together:
-    """The processes that save and restore together. A process that is alone is the case of one.
+    """The processes that save and restore together; or a single process.
 
-    All of them call the same methods in the same order. They meet first, and one that does not come is an error. Who
-    has come stays to the end, however long a part takes.
+    All of them call the same methods in the same order. They meet first, and a process that does not come is an error.
+    After that they wait for each other without a limit.
 
     Args:
-        found: The processes; None where this one is alone.
-        about: What they do. What another thread does meanwhile has a name of its own.
+        found: The processes; None if this one is alone.
+        about: The name of the action; actions of different threads need different names.
 
     Attributes:
         is_alone: Whether there is one process.
-        is_chief: Whether this one writes, and says where to.
-        index: The number of this one.
+        is_chief: Whether this process writes, and chooses the place.
+        index: The index of this process.
 
     Example:
         >>> alone = Together(None)
@@ -48,25 +48,25 @@ class Together:
         self._has_met = False
 
     def all(self, part: Callable[[], T]) -> list[T]:
-        """Has each process do a part, and returns what they have got, in their order: values of JSON.
+        """Does a part in each process, and returns the results in the order of the processes: values of JSON.
 
         Raises:
-            BaseException: A process has failed. The error is the same in all: that of the first of them.
+            BaseException: A process has failed. All raise the same error, from the first failed process.
         """
         if (found := self._peers) is None:
             return [part()]
         return self._do(part, lambda given: _outcome(found.gather(self._about, given, math.inf)))
 
     def for_chief(self, part: Callable[[], T]) -> list[T]:
-        """Has each process do a part; returns what they have got: in the chief all of it, in the others the chief's.
+        """Does a part in each process; returns all results in the chief, and the chief's result in the others.
 
-        What all have got may be large where there are many, and would be sent to each of them.
+        With many processes the results may be too large to send all of them to each process.
 
         Returns:
             In the chief a list as `all` returns it; in the others a list of one.
 
         Raises:
-            BaseException: As of `all`.
+            BaseException: As in `all`.
         """
         if (found := self._peers) is None:
             return [part()]
@@ -81,11 +81,11 @@ class Together:
         return every or of_chief
 
     def chief(self, part: Callable[[], T]) -> T:
-        """Has the chief do a part, and returns in all processes what it has got; raises what `all` raises."""
+        """Does a part in the chief, and returns its result in all processes; raises the same errors as `all`."""
         return self.for_chief(part if self.is_chief else _nothing)[0]
 
     def _do(self, part: Callable[[], T], ask: Callable[[Any], tuple[Any, list[T]]]) -> list[T]:
-        """Does this process's part, and returns what `ask` does of its outcome; raises the first failure of all."""
+        """Does this process's part, and returns the values of `ask` for its outcome; raises the first failure."""
         assert self._peers is not None, "One alone has nobody to ask."
         if not self._has_met:
             self._peers.meet(self._about, START_TIMEOUT_SECS)
@@ -99,7 +99,7 @@ class Together:
         try:
             failed, values = ask([told, value])
         except Exception as waiting:
-            if error is not None:  # The others are somewhere else because of it.
+            if error is not None:  # The waiting may have failed because of it.
                 raise error from waiting
             raise
         if error is not None and not isinstance(error, Exception):
@@ -109,19 +109,19 @@ class Together:
         process, told = failed
         if error is not None and process == self.index:
             raise error
-        if error is not None:  # The one that is raised may follow from it.
+        if error is not None:  # The raised error may be a consequence of this one.
             _logger.error("Process %d has failed too: %s: %s", self.index, type(error).__name__, error)
         raise failures.retold(told, process)
 
     def apart(self, about: str) -> Together:
-        """Returns the same processes for a thread of their own; all have come."""
+        """Returns the same processes for a separate thread; they have already met."""
         found = Together(self._peers, about)
         found._has_met = True
         return found
 
 
 def _outcome(found: list[Any]) -> tuple[Any, list[Any]]:
-    """Returns which process was the first that failed, and its error; and what all have got."""
+    """Returns the first failed process with its error, or None; and the results of all."""
     failed = next(([process, told] for process, (told, _) in enumerate(found) if told is not None), None)
     return failed, [value for _, value in found]
 
@@ -131,5 +131,5 @@ def _nothing() -> Any:
 
 
 def current() -> Together:
-    """Returns the processes that the main thread of this one saves and restores together with."""
+    """Returns the processes with which the main thread of this one saves and restores."""
     return Together(peers.current())

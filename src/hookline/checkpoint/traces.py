@@ -1,4 +1,4 @@
-"""Traces: what the last writer of a directory left there, by which a later one is noticed."""
+"""Traces: the contents of a directory as its last writer left them, which reveal another writer."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _END_BYTES = 100  # A manifest ends with its checksum.
 
 
 class Traces(NamedTuple):
-    """What was in a directory at one moment: the names of all files and directories, and the state files.
+    """The contents of a directory at one moment: the names of all files and directories, and the state files.
 
-    For each of these, by name, its text, and the end of the manifest of the checkpoint that it calls the newest.
+    `states` has, by the name of a state file, its text and the end of the manifest of its newest checkpoint.
     """
 
     names: frozenset[str]
@@ -24,13 +24,13 @@ class Traces(NamedTuple):
 
 
 def look(directory: str, state_files: Collection[str]) -> Traces:
-    """Returns what is in a directory now; raises the errors of the system."""
+    """Returns the present contents of a directory; raises the errors of the system."""
     names = frozenset(entry.removesuffix(layout.SAVING_SUFFIX) for entry in os.listdir(directory))
     return Traces(names, {file: _state(directory, file) for file in state_files})
 
 
 def change(since: Traces, directory: str) -> str:
-    """Says what somebody has saved in a directory since then; empty if nobody has."""
+    """Describes a later change in a directory by another writer; empty if there is none."""
     if new := [name for name in layout.names(directory) if name not in since.names]:
         return f"'{new[0]}' was not written by this process"
     for file, (text, newest) in look(directory, since.states).states.items():
@@ -51,7 +51,7 @@ def _state(directory: str, file: str) -> tuple[bytes, bytes]:
 
 
 def _end(path: str, most_bytes: int | None) -> bytes:
-    """Returns the last bytes of a file; nothing of one that is not there."""
+    """Returns the last bytes of a file; empty if it is missing."""
     try:
         with open(path, "rb") as file:
             if most_bytes is not None:

@@ -25,11 +25,11 @@ _ADVICE = "Give the names that are in the checkpoint (list_variables shows them)
 
 
 def init_from_checkpoint(ckpt_dir_or_file: str, assignment_map: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
-    """Makes variables start with values from a checkpoint, which their initializers read when they run.
+    """Makes initializers of variables read the initial values from a checkpoint when they run.
 
-    Call it after the variables and before `global_variables_initializer`, so before the monitored session begins. Other
-    variables are initialised as usual. A training that continues from its own checkpoint does not run initializers, so
-    it takes nothing from this one.
+    Call it after the variables are made and before `global_variables_initializer`, so before the monitored session
+    begins. Other variables are initialised as usual. A training that continues from its own checkpoint does not run
+    initializers, so it takes nothing from this checkpoint.
 
     Args:
         ckpt_dir_or_file: A checkpoint, or a directory, which stands for its newest checkpoint.
@@ -41,7 +41,7 @@ def init_from_checkpoint(ckpt_dir_or_file: str, assignment_map: Mapping[str, Any
 
     Raises:
         TypeError: The map contains something other than names and variables.
-        ValueError: Something does not fit; the message names everything that is missing or different.
+        ValueError: The checkpoint does not fit; the message names everything that is missing or different.
         NotFoundError: There is no such checkpoint.
         DataLossError: Its files are broken.
 
@@ -73,7 +73,7 @@ def warm_start(
     var_name_to_vocab_info: None = None,
     var_name_to_prev_var_name: Mapping[str, str] | None = None,
 ) -> None:
-    """Makes variables start with values of the same names in a checkpoint, as `init_from_checkpoint` does.
+    """Makes initializers of variables read values of the same names from a checkpoint, as in `init_from_checkpoint`.
 
     Args:
         ckpt_to_initialize_from: A checkpoint, or a directory of checkpoints: then its newest.
@@ -85,8 +85,8 @@ def warm_start(
 
     Raises:
         TypeError: An argument contains something other than names and variables.
-        ValueError: Vocabularies are given, `var_name_to_prev_var_name` has a name of no chosen variable, or something
-            does not fit, as in `init_from_checkpoint`.
+        ValueError: Vocabularies are given, `var_name_to_prev_var_name` has a name of no chosen variable, or the
+            checkpoint does not fit, as in `init_from_checkpoint`.
         NotFoundError: There is no such checkpoint.
 
     References:
@@ -108,7 +108,7 @@ def assign_from_checkpoint(
     var_list: Iterable[Variable] | Mapping[str, Variable],
     ignore_missing_vars: bool = False,
 ) -> tuple[Operation, dict[Any, Any]]:
-    """Returns an operation that sets variables to values from a checkpoint, and what to feed it.
+    """Returns an operation that sets variables to values from a checkpoint, and its feeds.
 
     Args:
         model_path: A checkpoint, or a directory of checkpoints: then its newest.
@@ -236,7 +236,7 @@ def _read(who: str, path: str, assignment: Assignment, reshape: bool = False) ->
 
 
 def _fit(who: str, path: str, manifest: Manifest, assignment: Assignment, reshape: bool = False) -> dict[str, Match]:
-    """Matches an assignment with what a checkpoint holds; raises `ValueError` if something is missing or different."""
+    """Matches an assignment with the contents of a checkpoint; raises `ValueError` if any is missing or differs."""
     # As if the checkpoint had a variable for each of ours, so that errors give both names.
     entries = {name: entry for name, entry in manifest.variables.items() if name not in assignment.values()}
     for variable, name in assignment.items():
@@ -255,7 +255,7 @@ def _label(name: str, variable: Variable) -> str:
 
 
 def _entry(manifest: Manifest, name: str) -> Entry | None:
-    """Returns what a checkpoint has under a name, which may be a part of a variable; None if it has nothing."""
+    """Returns the entry of a name in a checkpoint, which may be a part of a variable; None if there is none."""
     if name in manifest.variables:
         return manifest.variables[name]
     below = [
@@ -267,7 +267,7 @@ def _entry(manifest: Manifest, name: str) -> Entry | None:
 
 
 def _there(path: str, assignment: Assignment, ignore_missing: bool) -> Assignment:
-    """Returns the part of an assignment that the checkpoint can serve, if the rest may be skipped."""
+    """Returns an assignment, without the variables missing in the checkpoint if those may be skipped."""
     if not ignore_missing:
         return assignment
     manifest = layout.read_manifest(path)[1]

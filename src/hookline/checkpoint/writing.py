@@ -1,4 +1,4 @@
-"""Writing: one checkpoint on its way to the disk, tried again after temporary failures."""
+"""Writing: one checkpoint while it is written to the disk, with retries after temporary failures."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Writing:
     Args:
         path: The checkpoint.
         stored: The arrays that this process writes. They must not change before `complete` returns.
-        retry: How often to try. The constructor raises what no further attempt follows.
+        retry: The policy for failed attempts. The constructor raises an error after which there is no further attempt.
         take: Called first in each attempt; returns the lease of the directory. The chief calls it.
-        was_saved: Says whether there was a checkpoint at `path`, if something else is there.
+        was_saved: Returns whether a checkpoint was saved at `path` before; asked if the path holds something else.
         others: The processes that write it together. Each attempt succeeds in all of them, or fails in all.
-        parts: Which of them have arrays to write.
+        parts: The processes that have arrays to write.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Writing:
         self._lease: Lease | None = None
         self._place = os.path.abspath(path)
         self._failures = 0
-        self._unclear = False  # Whether a failure may be one that Orbax has made of another.
+        self._unclear = False  # Whether a failure may hide another one inside Orbax.
         self._failed: BaseException | None = None
         self._directory = ""
         self._wait_for_orbax: Callable[[], None] | None = None
@@ -60,7 +60,7 @@ class Writing:
 
         Args:
             seal: Returns the pieces that this process stores, by leaf name. Each process calls it, once.
-            manifest: Makes the manifest of what all have returned. The chief calls it, once.
+            manifest: Makes the manifest from the pieces of all processes. The chief calls it, once.
 
         Raises:
             OpError: It could not be written in any attempt.
@@ -97,7 +97,7 @@ class Writing:
         return done[0]
 
     def require(self, condition: Callable[[], None]) -> None:
-        """Calls a function that raises in all processes if there is to be no checkpoint."""
+        """Calls a function that raises in all processes if the checkpoint must not be written."""
         try:
             condition()
         except BaseException:
@@ -111,7 +111,7 @@ class Writing:
             orbax_io.join_parts(self._directory, self._parts)
 
     def abandon(self) -> None:
-        """Removes what has been written so far."""
+        """Removes the files written so far."""
         if self._directory:
             layout.abandon(self._directory)
 
@@ -148,7 +148,7 @@ class Writing:
         self._unclear = False
 
     def _try(self, part: Callable[[], T]) -> list[T] | None:
-        """Does a part in all processes; returns what `for_chief` does, or None if another attempt is to follow."""
+        """Does a part in all processes; returns the result of `for_chief`, or None if another attempt must follow."""
         try:
             return self._others.for_chief(lambda: self._mapped(part))
         except Exception as error:

@@ -26,24 +26,24 @@ from hookline.errors import InvalidArgumentError
 from hookline.graph import placement
 
 _EXIT_SECS = 1.0
-# To hand a batch from thread to thread takes about so long, where both share the processor.
+# The time to hand a batch from one thread to another, roughly, if both share the processor.
 _HANDOVER_SECS = 1e-4
 
 
 @dataclasses.dataclass(slots=True)
 class Item:
-    """What stands at a place of the sequence: a batch, or several in a block, or the error in place of the next one.
+    """An item of the sequence: a batch, or several in a block, or the error in place of the next batch.
 
     Attributes:
-        way: The pass on which it was read.
+        way: The pass through the sequence on which it was read.
         number: The number of its last batch on that pass.
-        value: What a run gets: a batch; or a block, whose arrays have a dimension more in front.
-        start: The place of its first batch in the block.
-        count: How many batches it is.
-        capacity: How many the block has room for; 0 for a batch alone.
-        position: Returns the position after the batch at a place of the block.
-        error: The error that a run gets instead: why it could not be read, or `StopIteration` at the end.
-        trace: The traceback of that error, which lengthens each time it is raised.
+        value: The batch; or the block, whose arrays have one more dimension in front.
+        start: The index of its first batch in the block.
+        count: The number of its batches.
+        capacity: The number of batches that the block has room for; 0 for a single batch.
+        position: Returns the position after the batch at an index of the block.
+        error: The error that a run gets instead: of the source, or `StopIteration` at the end.
+        trace: The original traceback of that error; the error's own grows each time it is raised.
     """
 
     way: Ahead
@@ -58,21 +58,21 @@ class Item:
 
     @property
     def place(self) -> Callable[[], dict[str, Any]]:
-        """A function that returns the position after it, and does not keep its value."""
+        """A function that returns the position after this item, without a reference to its value."""
         return functools.partial(self.position, self.start + self.count - 1)
 
     def batch(self, place: int) -> Any:
-        """Returns one of its batches, alone."""
+        """Returns one of its batches as a single batch."""
         return batches.row(self.value, self.start + place) if self.capacity else self.value
 
     def take_first(self) -> Item:
-        """Takes its first batch out of it, alone."""
+        """Takes out its first batch, as a single batch."""
         value, position, place = self.batch(0), self.position, self.start
         self.start, self.count = place + 1, self.count - 1
         return Item(self.way, self.number - self.count, value, position=lambda _: position(place))
 
     def take_part(self, count: int) -> Item:
-        """Takes its first batches out of it, as a part of the same block."""
+        """Takes out its first batches, as a part of the same block."""
         start, left = self.start, self.count - count
         self.start, self.count = start + count, left
         return Item(self.way, self.number - left, self.value, start, count, self.capacity, self.position)
@@ -82,12 +82,12 @@ class Ahead:
     """State shared by the thread and the runs. It refers to no session, so a dropped session can be collected.
 
     Args:
-        begin: Returns the stream of what is after a position.
-        position: Returns that position.
-        begun: A stream that was begun there already, and what says what is wanted of it.
+        begin: Returns the stream of batches after a position.
+        position: Returns the position to begin at.
+        begun: A stream that was begun there already, and its demand.
         form: The form of the batches.
-        places: Where they are put.
-        limit: How many items the thread keeps ready.
+        places: Where the batches are put.
+        limit: The number of items that the thread keeps ready.
     """
 
     def __init__(
@@ -106,32 +106,32 @@ class Ahead:
         self._starting = threading.Lock()
         self._count = 0
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)  # Longer to enter than its lock.
+        self._changed = threading.Condition(self._lock)  # Entering it takes longer than entering its lock.
         self.items: deque[Item] = deque()
         self.thread: threading.Thread | None = None
         self.home: Any = None
         self._on_one_cpu = places.on_one_cpu
-        # How long a read waits for something else than the processor, on average of the last ones.
+        # The mean time, over the last reads, that a read waits for something other than the processor.
         self._idle_secs = 2 * _HANDOVER_SECS
 
     @property
     def pays(self) -> bool:
-        """Whether the thread shortens the wait of the runs.
+        """Whether the thread shortens the wait of runs.
 
-        Where the program runs on the processor, it does so beside the host. What a thread gains is the time in which a
-        source waits, for a disk or a network; one that computes is slower in a thread, by the handover.
+        A program on the CPU shares it with the host. There a thread gains only the time in which the source waits for
+        a disk or a network; a source that computes is slower in a thread, by the handover.
         """
         return self._limit > 0 and (self._idle_secs > _HANDOVER_SECS or not self._on_one_cpu)
 
     @property
     def has_stopped(self) -> bool:
-        """Whether no more are wanted."""
+        """Whether no more batches are wanted."""
         return self.demand.is_over
 
     # By the thread ----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Reads until there is no more, or no more is wanted."""
+        """Reads until the sequence ends, or no more batches are wanted."""
         with placement.inside(self.home):
             while self._wait_for_room() and self.read(self.demand.capacity, ahead=True):
                 pass
@@ -146,9 +146,9 @@ class Ahead:
         return len(self.items) < self._limit and self.pays
 
     def read(self, most: int, *, ahead: bool = False, at_once: int = 1) -> bool:
-        """Reads up to `most` batches in a row, if none are there or `ahead`; returns whether there may be more.
+        """Reads up to `most` batches in a row, if none are ready or `ahead`; returns whether more may follow.
 
-        `at_once` is how many a source gives that gives many: those that are not wanted yet cost hardly more.
+        `at_once` is the number to ask of a source that gives many at a time, because more cost hardly more time.
         """
         with self._reading:
             if self.items and (not ahead or self.items[-1].error is not None):
@@ -175,15 +175,15 @@ class Ahead:
             except BaseException as error:
                 if row:
                     self._put(row, most)
-                # A Ctrl-C is meant for the run that waits, whatever was read before it came.
+                # A Ctrl-C is meant for the run that waits, even if batches were read before it came.
                 is_now = isinstance(error, KeyboardInterrupt)
-                if isinstance(error, StopIteration):  # Its frames would keep the session that has read to the end.
+                if isinstance(error, StopIteration):  # The frames of this one would keep the session alive.
                     error = StopIteration()
                 self._add(Item(self, self._count, error=error, trace=error.__traceback__), in_front=is_now)
             return False
 
     def _next(self) -> Read:
-        """Returns what comes next, in the form of the batches."""
+        """Returns the next batch or block, in the form of the batches."""
         if self._stream is None:
             self._stream = self._begin(self._reached(), self.demand)
         while True:
@@ -202,25 +202,26 @@ class Ahead:
                 return read._replace(batch=value)
 
     def _timed(self) -> Read:
-        """Returns what comes next, and notes how long its source has waited."""
+        """Returns the next batch or block, and notes how long its source has waited."""
         assert self._stream is not None, "It has been begun."
         start, computed = clock.monotonic(), clock.processor_time()
         read = next(self._stream)
         took, computed = clock.monotonic() - start, clock.processor_time() - computed
-        # Others may have had the processor: that is not a wait which a thread would shorten. So a part of what the read
-        # computes is allowed for, and one long wait counts little.
+        # Other threads may have had the processor, and a thread does not shorten such a wait. So a part of the read's
+        # computing time is allowed for it, and one long wait counts little.
         idle = max(took - 1.25 * computed, 0)
         paid = self.pays
         self._idle_secs += (min(idle, 2 * _HANDOVER_SECS) - self._idle_secs) / 8
         if paid and not self.pays:
             with self._changed:
-                self._changed.notify_all()  # Runs that wait for the thread are to read themselves.
+                self._changed.notify_all()  # Runs that wait for the thread must now read themselves.
         return read
 
     def _put(self, row: list[Read], most: int) -> None:
-        """Puts what was read where runs take it, as one item: a block; or batches of one form.
+        """Makes an item of batches of one form, or of a block, and puts it where runs take it.
 
-        A batch that was wanted alone stays so, unless it is put on a device: it could be stacked there only again.
+        A batch that was wanted alone stays a single batch, unless batches are put on a device, where stacking would
+        copy it again.
         """
         value, position, size = row[0]
         one, count, capacity = None, len(row), 0
@@ -237,7 +238,7 @@ class Ahead:
             count, capacity = size, len(jax.tree.leaves(value)[0])
             one = jax.tree.map(_one, value) if is_placed else None
         elif most > 1 or (is_placed and self.demand.capacity > 1 and self._form.why_no_blocks is None):
-            # Who takes them may want blocks of another size by now.
+            # The runs may want blocks of another size by now.
             capacity, positions = max(self.demand.capacity, count), [read.position for read in row]
             value, one = batches.stacked([read.batch for read in row], capacity), jax.tree.map(outline, value)
             position = lambda place: positions[place](0)  # noqa: E731
@@ -257,11 +258,11 @@ class Ahead:
 
     @property
     def front(self) -> Item | None:
-        """What the next run gets, if it is there."""
+        """The item that the next run gets, if it is there."""
         return self.items[0] if self.items else None
 
     def in_row(self, most: int) -> int:
-        """Returns how many batches of one form are in front, at most `most`, where there is one."""
+        """Returns how many batches of one form are in front, at most `most`; call it only if there is an item."""
         front = self.items[0]
         if front.error is not None or front.capacity or most == 1 or self._form.why_no_blocks is not None:
             return min(front.count, most)
@@ -274,13 +275,13 @@ class Ahead:
         return count
 
     def wait(self) -> None:
-        """Blocks until there is something, or nobody reads ahead."""
+        """Blocks until there is an item, or no thread reads ahead."""
         with self._changed:
             while self.pays and not (self.items or self.has_stopped):
                 clock.wait_for(self._changed, lambda: bool(self.items) or self.has_stopped or not self.pays)
 
     def _tell(self) -> None:
-        """Wakes the thread, if there is something to do for it, and the runs that wait for it."""
+        """Wakes the thread, if it may have work, and the runs that wait for it."""
         if self.thread is not None and self.pays:
             self._changed.notify_all()
 
@@ -298,16 +299,16 @@ class Ahead:
         return found
 
     def take_block(self, count: int, capacity: int) -> Item:
-        """Takes the first `count` batches, which are there in a row, as a block with room for `capacity`."""
+        """Takes the first `count` batches, which are ready in a row, as a block with room for `capacity`."""
         with self._lock:
             parts = [self._pop(count)]
             left = count - parts[0].count
-            for _ in range(left):  # They are alone, where the first is no block.
+            for _ in range(left):  # If the first item is no block, they are single batches.
                 parts.append(self._pop(1))
             self._tell()
         if parts[0].capacity == capacity:
             return parts[0]
-        # They were read before it was known that they would be taken so.
+        # They were read before it was known that blocks of this capacity are wanted.
         try:
             rows = [(part, place) for part in parts for place in range(part.count)]
             value = batches.stacked([part.batch(place) for part, place in rows], capacity)
@@ -334,7 +335,7 @@ class Ahead:
             self.items.appendleft(item)
 
     def start(self, name: str, coord: Coordinator | None) -> None:
-        """Starts the thread, once."""
+        """Starts the thread, unless it was started before."""
         with self._starting:
             if self.thread is None:
                 self.thread = threading.Thread(target=self.run, name=name, daemon=True)
@@ -344,13 +345,13 @@ class Ahead:
                 self.thread.start()
 
     def stop(self) -> None:
-        """Has the thread end, and a source stop that is read towards a position."""
+        """Ends the thread, and stops a source that is reading towards a position."""
         with self._changed:
             self.demand.is_over = True
             self._changed.notify_all()
 
     def read_on(self, most: int) -> None:
-        """Reads on after the stop, for a run that needs it."""
+        """Reads after a stop, for a run that needs a batch."""
         self.go_on()
         try:
             self.read(most)
@@ -364,14 +365,14 @@ class Ahead:
             self.thread = None
 
     def mend(self) -> None:
-        """Takes an interrupt away, and has the source begun again behind what was read."""
+        """Removes an interrupt, and makes the next read begin the source again after the batches read so far."""
         with self._starting:
             self.items.popleft()
             self._stream = self.thread = None
 
 
 def _rows(read: Read, size: int) -> Iterator[Read]:
-    """Yields the batches of a block, alone."""
+    """Yields the batches of a block as single batches."""
     for place in range(size):
         yield Read(batches.row(read.batch, place), lambda _, place=place: read.position(place))
 
@@ -381,7 +382,7 @@ def _shapes(batch: Any) -> list[Any]:
 
 
 def _one(leaf: Any) -> jax.ShapeDtypeStruct:
-    """Returns an outline of a batch's array, given that of a block."""
+    """Returns the shape and dtype of a batch's array, given an array of a block."""
     return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
 
 

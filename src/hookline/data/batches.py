@@ -19,7 +19,7 @@ from hookline.errors import InvalidArgumentError
 from hookline.graph import spec as specs
 
 LastBatch = Literal["keep", "drop", "pad"]
-# The address of an object, which is all that the `repr` of many contains.
+# The address of an object, which is all that the `repr` of many classes adds to the name.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -53,7 +53,7 @@ def _is_fixed(leaf: Any) -> bool:
 
 
 def stacked(rows: Sequence[Any], capacity: int) -> Any:
-    """Returns batches of one form as a block with room for `capacity`; what is behind them is anything."""
+    """Returns batches of one form as a block with room for `capacity`; the unused room is undefined."""
     return jax.tree.map(lambda *leaves: _stacked(leaves, capacity), *rows)
 
 
@@ -77,7 +77,7 @@ def row(block: Any, place: int) -> Any:
 
 
 def rows(block: Any, count: int) -> list[Any]:
-    """Returns the first batches of a block, alone."""
+    """Returns the first batches of a block as single batches."""
     leaves, structure = jax.tree.flatten(block)
     picked = [
         leaf[:count] if isinstance(leaf, np.ndarray) else [_picked(leaf, place) for place in range(count)]
@@ -92,7 +92,7 @@ def _picked(leaf: jax.Array, place: int) -> jax.Array:
 
 
 def is_object(leaf: Any) -> bool:
-    """Whether it is text or an object, which no device holds."""
+    """Returns whether a leaf is text or an object, which no device can hold."""
     kind = np.asarray(leaf).dtype.kind if not hasattr(leaf, "dtype") else getattr(leaf.dtype, "kind", "")
     return kind in ("O", "S", "U")
 
@@ -140,11 +140,11 @@ class Form:
         last_batch: As in `iterator`.
 
     Attributes:
-        spec: Of what a run gets.
-        example: Of what the first run gets: the number of examples is known in it.
+        spec: The spec of the batch that a run gets.
+        example: The spec of the first run's batch, in which the number of examples is known.
         last_batch: As in `iterator`.
-        host_only: It is text, or objects.
-        why_no_blocks: Why they cannot be stacked; `None` where they can.
+        host_only: Whether batches hold only text or objects.
+        why_no_blocks: The reason why batches cannot be stacked; `None` if they can.
     """
 
     def __init__(self, who: str, example: Any, last_batch: LastBatch) -> None:
@@ -181,7 +181,7 @@ class Form:
             self.spec = self.example = Padded(self._fixed, jax.ShapeDtypeStruct((self._size,), np.dtype(bool)))
 
     def fit(self, batch: Any, count: int | None = None) -> Any | None:
-        """Returns a batch in this form, or a block of `count` batches; `None` for what is to be dropped.
+        """Returns a batch in this form, or a block of `count` batches; `None` for a batch to be dropped.
 
         Raises:
             InvalidArgumentError: It does not fit.
@@ -227,7 +227,7 @@ class Form:
         """Returns the leaves of a batch, or of a block, with the required dtypes."""
         leaves, lead = [], 0 if count is None else 1
         for path, spec, each in zip(self._paths, self._leaves, given, strict=True):
-            # All of it is looked at, so that what a run raises is the same in all processes.
+            # All of it is checked, so that a run raises the same error in all processes.
             leaf: Any = np.asarray(each) if isinstance(each, Gathered) and each.dtype != spec.dtype else each
             where = f"at {path} " if path else ""
             if is_object(leaf):
@@ -241,7 +241,7 @@ class Form:
                 leaves.append(leaf)
             elif lead and not isinstance(leaf, jax.Array):
                 leaves.append(room(leaf.shape, np.dtype(spec.dtype)))
-                leaves[-1][:count] = leaf[:count]  # What is behind them might not be a number.
+                leaves[-1][:count] = leaf[:count]  # The unused room may hold values that cannot be cast.
             else:
                 leaves.append(leaf.astype(spec.dtype))
         return leaves
@@ -271,7 +271,7 @@ def _is_text(leaf: Any) -> bool:
 def _size(batch: Any, lead: int = 0) -> int | None:
     """Returns the number of examples: the common length of all arrays, behind `lead` dimensions, if there is one."""
     lengths = _lengths(batch, lead)
-    # An open length, of a spec, is no number of examples.
+    # An open length in a spec is no number of examples.
     return lengths.pop() if len(lengths) == 1 and all(isinstance(length, int) for length in lengths) else None
 
 

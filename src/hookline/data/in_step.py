@@ -1,4 +1,4 @@
-"""Reading in step: what runs get does not depend on how fast a process reads, and all come to the end together."""
+"""Reading in step: the batches of a run do not depend on a process's speed, and all processes end together."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from hookline.session import Position
 
 @dataclasses.dataclass(slots=True)
 class _Held(Item):
-    """A batch as the host has it, or what a run gets of some.
+    """A batch on the host, or the batch or block that a run has taken.
 
     Attributes:
-        placed: The same on the devices, if it is there.
-        of: What it was made of, where a run has taken it.
+        placed: The same batch on the devices, if it was put there.
+        of: If a run has taken it, the items that it was made of.
     """
 
     placed: Any = None
@@ -32,13 +32,13 @@ class _Held(Item):
 
 
 class AheadInStep(Ahead):
-    """Reads ahead, in one of several processes that run in step.
+    """Reads ahead in one of several processes that run in step.
 
-    Its items are batches alone, which the host has until a run takes them. Those that runs take alone are put on the
-    devices beforehand. Those that they take as blocks are not read by a thread, so all get blocks of one size.
+    Its items are single batches, which stay on the host until a run takes them. If runs take single batches, these are
+    put on the devices beforehand. If runs take blocks, no thread reads, so that all processes get blocks of one size.
 
     Attributes:
-        most: How many batches it gives; None before the processes have agreed on that.
+        most: The number of batches that it gives; None before the processes have agreed on it.
     """
 
     most: float | None = None
@@ -49,7 +49,7 @@ class AheadInStep(Ahead):
         return self.most is not None and self.demand.capacity == 1 and super().pays
 
     def read(self, most: int, *, ahead: bool = False, at_once: int = 1) -> bool:  # noqa: D102
-        # One at a time: each counts towards the end, and the thread may meet runs that have begun to take blocks.
+        # One at a time: each counts towards the end, and runs may have begun to take blocks while the thread reads.
         return super().read(1, ahead=ahead)
 
     def _next(self) -> Read:
@@ -76,9 +76,9 @@ class AheadInStep(Ahead):
             self._add(item)
 
     def end(self, who: str, most: float, error: BaseException | None, *, is_known: bool) -> None:
-        """Has it give so many batches, or an error; from then on runs may take them.
+        """Sets the number of batches to give, or an error to give instead; from then on runs may take them.
 
-        `is_known` says that the source is to have so many; else it comes to its end by itself.
+        `is_known` says that the source must have that many; else it may end by itself.
         """
         if error is not None or (not most and self.items[0].error is None):
             self.items.clear()
@@ -88,7 +88,7 @@ class AheadInStep(Ahead):
     # By the runs ------------------------------------------------------------------------------------------------
 
     def ready(self, most: int) -> int:
-        """Returns how many batches a run may take: `most`, or as many as there are of one form; 0 where more may come.
+        """Returns how many batches a run may take: `most`, or as many of one form as there are; 0 if more may come.
 
         An error or the end counts as 1.
         """
@@ -142,11 +142,11 @@ class AheadInStep(Ahead):
 class ReaderInStep(Reader):
     """One session's way through a sequence, in one of several processes that run in step.
 
-    Its runs, its positions and what begins it are at the same places of the script in all processes.
+    All processes open it, run it and ask for its positions at the same places of the script.
 
     Args:
         joint: The batches of all processes.
-        arguments: As of `Reader`.
+        arguments: As in `Reader`.
     """
 
     _ahead: AheadInStep
@@ -178,19 +178,19 @@ class ReaderInStep(Reader):
                 self._read(more=most > 1)
 
     def _read(self, *, more: bool = False) -> None:
-        """Reads a batch, if none is there or `more`."""
+        """Reads a batch, if none is ready or `more`."""
         ahead = self._ahead
         if not ahead.has_stopped:
             ahead.read(1, ahead=more)
             return
-        ahead.go_on()  # Whoever has stopped it: where a run comes all the same, it comes in all processes.
+        ahead.go_on()  # Reading was stopped; a run that comes nevertheless comes in all processes.
         try:
             ahead.read(1, ahead=more)
         finally:
             ahead.stop()
 
     def _agree(self) -> None:
-        """Reads the first batch, and agrees with the other processes on how many there are."""
+        """Reads the first batch, and agrees with the other processes on the number of batches."""
         ahead, node = self._ahead, self._node
         self._read()
         front = ahead.front

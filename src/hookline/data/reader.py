@@ -22,9 +22,9 @@ from hookline.session import Position
 
 _logger = logging.getLogger(__name__)
 
-# Of a source that gives many at once so many are read for runs that take one each, unless they are large.
+# Batches to read at once, from a source that can give many, for runs that take one each; and the bytes of all.
 _AT_ONCE, _AT_ONCE_BYTES = 64, 2**18
-# And so many for runs that take blocks, of which each then takes a part.
+# The same for runs that take blocks, each of which then takes a part.
 _IN_BLOCKS, _IN_BLOCKS_BYTES = 256, 2**20
 _LARGE_BYTES = 2**30
 
@@ -32,7 +32,7 @@ _LARGE_BYTES = 2**30
 class Reader:
     """One session's way through a sequence: `hookline.session.OpenSource`.
 
-    It may begin with a stream that was begun already.
+    It may continue a stream that was begun already.
     """
 
     _kind = Ahead
@@ -50,9 +50,9 @@ class Reader:
         self._prefetch, self._places = prefetch, places
         self._position: tuple[Callable[[int], dict[str, Any]], int] = (lambda _: START, 0)
         self._coord: Coordinator | None = None
-        # The source is read in the mesh in which the session was made, also by a thread of ours.
+        # The source is read in the mesh in which the session was made, also by the thread that reads ahead.
         self._home = placement.current()
-        # How many batches runs take at most, and how long the blocks are in which they are read.
+        # The largest number of batches of a run, the length of blocks as they are read, and whether a size was logged.
         self._capacity, self._length, self._is_told = 1, 1, False
         self._at_once = _at_once(form, _AT_ONCE, _AT_ONCE_BYTES) if places.stay_on_host else 1
         self._set_out(begun)
@@ -80,9 +80,9 @@ class Reader:
         return int(ahead.has_stopped and not preemption.must_finish())
 
     def wait(self, most: int = 1, capacity: int = 1, to_come: float = 1) -> None:
-        """Blocks until some are ready, or until reading has been stopped; without a thread it reads up to `most`.
+        """Blocks until batches are ready, or reading has been stopped; without a thread it reads up to `most`.
 
-        What is in memory is read at once for the runs `to_come`, too.
+        From a source in memory it reads batches for the following runs, too; this run and those take `to_come`.
         """
         if self._form.why_no_blocks is not None:
             most = 1
@@ -97,7 +97,7 @@ class Reader:
             ahead.start(f"hookline-data-{self._node.name}", self._coord)
             ahead.wait()
         if not (ahead.items or ahead.has_stopped):
-            # No more than those: a run takes what is left of a block, and would hold fewer steps.
+            # No more than `to_come`: a later run takes the rest of a block, and would make fewer steps.
             at_once = self._at_once if self._capacity == 1 else int(min(to_come, self._length))
             ahead.read(most, at_once=at_once)
 
@@ -146,7 +146,7 @@ class Reader:
         return front is not None and isinstance(front.error, StopIteration)
 
     def take(self) -> Item | None:
-        """Returns the next batch; None where it is to be awaited, or raises what `check` raises."""
+        """Returns the next batch; None if the run must wait for it. Raises the same errors as `check`."""
         ahead = self._ahead
         if not ahead.items and not self.ready():
             return None
@@ -170,7 +170,7 @@ class Reader:
         if item.way is self._ahead and item.number > self._used:
             self._used, self._position = item.number, (item.position, item.start + item.count - 1)
 
-    # Where it is ------------------------------------------------------------------------------------------------
+    # Its position -----------------------------------------------------------------------------------------------
 
     def position(self) -> Position:
         """Returns the session's position, regardless of batches read ahead."""
@@ -182,7 +182,7 @@ class Reader:
         return position(place)
 
     def go_to(self, position: dict[str, Any]) -> None:
-        """Continues after a checkpoint's position; the next run that needs a batch reads up to there."""
+        """Continues after a checkpoint's position; the next run that needs a batch reads up to it."""
         self._position = (lambda _: position), 0
         self._set_out_again()
 
@@ -194,7 +194,7 @@ class Reader:
     # Its thread -------------------------------------------------------------------------------------------------
 
     def serve(self, coord: Coordinator) -> None:
-        """Registers the thread with a coordinator, with which it stops."""
+        """Makes the thread stop with a coordinator."""
         self._coord = coord
         this = weakref.ref(self)
 
@@ -220,13 +220,13 @@ class Reader:
 
 
 def _at_once(form: batches.Form, most: int, most_bytes: int) -> int:
-    """Returns how many batches of a form are read at once: at most `most`, of `most_bytes` together."""
+    """Returns the number of batches of a form to read at once: at most `most`, and `most_bytes` together."""
     size = _size(form)
     return max(1, min(most, most_bytes // size)) if size else 1
 
 
 def _size(form: batches.Form) -> int:
-    """Returns the bytes of a batch; 0 where that is not known."""
+    """Returns the bytes of a batch; 0 if they are not known."""
     leaves = [] if form.why_no_blocks is not None else jax.tree.leaves(form.example)
     if not all(isinstance(dim, int) for leaf in leaves for dim in leaf.shape):
         return 0

@@ -1,4 +1,4 @@
-"""What a hook has of the contract: looked up, and checked where it is given."""
+"""Callbacks of hooks: lookup, and checks of the objects that users give as hooks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CALLBACKS = (
     "save_last",
     "after_close",
 )
-"""What a session calls of a hook. Each is optional."""
+"""The callbacks of a hook. Each is optional."""
 
 GONE = {
     "steps_until_trigger": "declare trigger",
@@ -45,7 +45,7 @@ GONE = {
     "standing_operations": "declare trigger = train.latched(...)",
     "should_save": "give trigger=",
 }
-"""What hooks of earlier versions defined, and what takes its place."""
+"""Callbacks of earlier versions, and their replacements."""
 
 
 _NOT_RUN_BY_A_CALL = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
@@ -57,7 +57,7 @@ def create_for(
     """Calls the `after_create_session` of a hook, if it has one; `look_up` finds it in place of `override`.
 
     Raises:
-        RuntimeError: It has closed the session.
+        RuntimeError: The hook has closed the session.
     """
     after_create_session = (look_up or override)(hook, "after_create_session")
     if after_create_session is not None:
@@ -70,7 +70,7 @@ def create_for(
 
 
 def override(hook: Any, name: str) -> Callback | None:
-    """Returns the bound callback `name` of a hook, or None where there is nothing to call."""
+    """Returns the bound callback `name` of a hook, or None if it is missing or the no-op of `SessionRunHook`."""
     callback = getattr(hook, name, None)
     if callback is None:
         return None
@@ -81,16 +81,16 @@ def override(hook: Any, name: str) -> Callback | None:
 
 
 def describe(hook: Any) -> str:
-    """Returns what to call a hook in a message, after an article."""
+    """Returns the description of a hook for messages, to follow an article."""
     return f"hook {type(bare(hook)).__name__}"
 
 
 def checked_hooks(hooks: Iterable[Any] | None, argument: str = "hooks") -> tuple[Any, ...]:
-    """Returns the hooks as a tuple, as a user gave them as this argument.
+    """Returns the hooks that a user gave as this argument, as a tuple.
 
     Raises:
         TypeError: An item is a class, a function, has no callback at all, or one that is a generator or a coroutine
-            function; or they are no list.
+            function; or the argument is not iterable.
     """
     if hooks is None:
         return ()
@@ -142,12 +142,12 @@ def _check(place: str, hook: Any) -> None:
 
 
 def declared_trigger(hook: Any) -> Trigger | None:
-    """Returns the trigger that the session keeps for a hook; None where it has none, or does nothing when it fires."""
+    """Returns the trigger that the session keeps for a hook; None if it has none, or does nothing when it fires."""
     trigger = getattr(bare(hook), "trigger", None)
     return trigger if isinstance(trigger, Trigger) and declares(hook) else None
 
 
 def declares(hook: Any) -> bool:
-    """Whether a hook does something when its trigger fires: one that has only a `trigger` drives it by itself."""
+    """Returns whether a hook acts when its trigger fires: one that has only a `trigger` drives that itself."""
     called = override(hook, "on_trigger") or override(hook, "before_trigger")
     return called is not None or getattr(bare(hook), "fetches", None) is not None

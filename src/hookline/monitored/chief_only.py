@@ -1,4 +1,4 @@
-"""silenced: a hook of the chief's, as it rides along in the other processes that run in step."""
+"""silenced: a chief-only hook, in the other processes that run in step."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _OF_THE_CHIEF = ("after_run", "end", "save_last")
 
 
 def silenced(hook: Any) -> Any:
-    """Has a hook ask for the same values as on the chief, and do nothing with them; returns it.
+    """Makes a hook request the same values as on the chief, and do nothing with them; returns it.
 
-    Its `on_trigger`, `after_run` and `end` are the chief's. All other callbacks are called, so that the same runs ask
-    for the same values in all processes: what it asks for must not depend on what those would have done.
+    Its `on_trigger`, `after_run` and `end` are called on the chief alone. All other callbacks are called, so that the
+    same runs have the same fetches in all processes: the hook's requests must not depend on effects of those three.
     """
     kind = type(hook)
     members: dict[str, Any] = dict.fromkeys(_OF_THE_CHIEF)

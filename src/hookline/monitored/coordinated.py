@@ -1,4 +1,4 @@
-"""CoordinatedSession: the part of a monitored session that stops together with its coordinator."""
+"""CoordinatedSession: a hooked session that stops together with the threads of its coordinator."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ T = TypeVar("T")
 
 
 class CoordinatedSession:
-    """A hooked session that ends together with the threads around it.
+    """A hooked session that ends together with the threads of its coordinator.
 
     Args:
         session: The hooked session.
         coord: The coordinator of the threads that serve this session.
-        stop_grace_period_secs: How long `close` waits for the threads to stop.
+        stop_grace_period_secs: The longest wait of `close` for the threads to stop.
 
     References:
         The coordinated session inside `tf.train.MonitoredSession`.
@@ -56,7 +56,7 @@ class CoordinatedSession:
             raise
 
     def raise_as_run(self, error: BaseException) -> NoReturn:
-        """Raises the error of a run that was made past this session, as `run` would have raised it."""
+        """Raises the error of a run on the fast path, as `run` would have raised it."""
         try:
             self.hooked.raise_as_run(error)
         except Exception as exc:
@@ -75,7 +75,7 @@ class CoordinatedSession:
             raise mapped from exc
 
     def should_stop(self) -> bool:
-        """Returns whether a hook or the coordinator wants to stop; raises an error that a thread has reported."""
+        """Returns whether a hook or the coordinator has requested a stop; raises an error reported by a thread."""
         if not self.coord.should_stop():
             return self.hooked.should_stop()
         error = self.reported_error()
@@ -84,7 +84,7 @@ class CoordinatedSession:
         return True
 
     def stop_requested_cleanly(self) -> bool:
-        """Returns whether somebody stopped the coordinator without an error."""
+        """Returns whether the coordinator was stopped without an error."""
         return self.coord.should_stop() and self.reported_error() is None
 
     def reported_error(self) -> BaseException | None:
@@ -105,7 +105,7 @@ class CoordinatedSession:
                 only logged, because nothing is left to lose.
         """
         self.coord.request_stop()
-        # A process that was asked to end keeps some of its time for closing what comes after the threads.
+        # A process that was asked to end keeps half of its time for the work after the threads have stopped.
         grace_secs = min(self._stop_grace_period_secs, preemption.left_secs() / 2)
         try:
             self.coord.join(stop_grace_period_secs=grace_secs, ignore_live_threads=True)

@@ -1,4 +1,4 @@
-"""SessionCreator and its two kinds: the chief makes the model ready, and a worker waits for that."""
+"""SessionCreator and its two kinds: the chief's makes the model ready, and a worker's waits for that."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class ChiefSessionCreator(SessionCreator):
     """Creates a session, and restores its model from a checkpoint or else initialises it.
 
     Args:
-        scaffold: What to initialise, restore and check with; a default one if None.
+        scaffold: The scaffold that initialises, restores and checks; a default one if None.
         master: Where variables live: this process (""), or a `hookline.distributed.Cluster` or its `target`.
         config: The session's configuration.
-        checkpoint_dir: A directory, of which to restore the newest checkpoint, if there is one.
+        checkpoint_dir: A directory, whose newest checkpoint is restored, if there is one.
         checkpoint_filename_with_path: A checkpoint to restore.
-        restore: What to do if the newest checkpoint is broken. "latest": raise an error. "latest-readable": move it
+        restore: The reaction to a broken newest checkpoint. "latest": raise an error. "latest-readable": move it
             aside, to `<path>.hookline-broken`, and restore the one before it.
 
     Raises:
-        ValueError: Both a directory and a checkpoint are given; `restore` is something else.
+        ValueError: Both a directory and a checkpoint are given; `restore` has another value.
 
     Example:
         >>> import hookline as hl
@@ -99,10 +99,10 @@ class WorkerSessionCreator(SessionCreator):
     """Creates a session and waits until the chief has made the model ready.
 
     Args:
-        scaffold: What to check with; a default one if None.
-        master: Where to run.
+        scaffold: The scaffold with the readiness checks; a default one if None.
+        master: As in `ChiefSessionCreator`.
         config: The session's configuration.
-        max_wait_secs: How long to wait.
+        max_wait_secs: The longest wait in seconds.
 
     Example:
         >>> import hookline as hl

@@ -42,11 +42,11 @@ def evaluate_once(
     Args:
         checkpoint_path: A checkpoint, or a directory, which stands for its newest checkpoint.
         master: Must be empty, because an evaluation has its own variables.
-        scaffold: How to restore and initialise; the defaults fill what is missing. A `local_init_op` must initialise
-            the evaluation step as well, see `Scaffold.default_local_init_op`.
-        eval_ops: What to run repeatedly: any structure that a session can fetch; None runs nothing.
+        scaffold: The scaffold that restores and initialises; defaults fill missing parts. A `local_init_op` must
+            initialise the evaluation step as well, see `Scaffold.default_local_init_op`.
+        eval_ops: The fetches to run repeatedly, in any structure; None runs nothing.
         feed_dict: Feeds of these runs.
-        final_ops: What to evaluate at the end: any structure.
+        final_ops: The fetches to run at the end, in any structure.
         final_ops_feed_dict: Feeds of that run.
         hooks: Hooks, such as `StopAfterNEvalsHook`.
         config: The session's configuration.
@@ -110,7 +110,7 @@ def evaluate_repeatedly(
     and see a session begin and end each time.
 
     Args:
-        checkpoint_dir: Where the training saves; it need not exist yet.
+        checkpoint_dir: The directory in which the training saves; it need not exist yet.
         master: As in `evaluate_once`.
         scaffold: As in `evaluate_once`.
         eval_ops: As in `evaluate_once`.
@@ -120,7 +120,7 @@ def evaluate_repeatedly(
         eval_interval_secs: The least number of seconds between the starts of two evaluations.
         hooks: As in `evaluate_once`.
         config: As in `evaluate_once`.
-        max_number_of_evaluations: Ends after this many; None does not.
+        max_number_of_evaluations: The number of evaluations after which to end; None for no limit.
         timeout: After this many seconds without a new checkpoint, end or ask `timeout_fn`; None waits for ever.
         timeout_fn: Called without arguments when that time is over; True ends, False waits once more.
 

@@ -12,7 +12,7 @@ _lock = threading.Lock()
 
 
 def hold(graph: Graph, session: object) -> None:
-    """Records that a session is about to run a graph, which must be open again afterwards if it is open now."""
+    """Records that a session is about to run a graph; if the graph is open now, it is reopened afterwards."""
     with _lock:
         if not graph.finalized:
             _holders.setdefault(graph, weakref.WeakSet())

@@ -1,4 +1,4 @@
-"""HookList: the hooks of one monitored session, claimed for it, and what is done with all of them."""
+"""HookList: the hooks of one monitored session, their claim, and calls of all of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class HookList:
-    """The hooks of one monitored session, in list order but where one demands another; see `in_order`.
+    """The hooks of one monitored session, in list order unless a hook declares another; see `in_order`.
 
     A missing method and the no-op of `SessionRunHook` are never called. Hooks need not inherit from `SessionRunHook`.
 
@@ -35,7 +35,7 @@ class HookList:
 
     Raises:
         TypeError: An item is a class, a function, has no callback at all, or one that would not run when called.
-        RuntimeError: They cannot be put in order.
+        RuntimeError: The declared orders contradict each other.
 
     Example:
         >>> class Greeting:
@@ -76,13 +76,13 @@ class HookList:
         """Calls every `after_create_session`.
 
         Raises:
-            RuntimeError: One of them has closed the session.
+            RuntimeError: A hook has closed the session.
         """
         for hook in self.hooks:
             create_for(hook, session, coord, self.callback)
 
     def states(self) -> dict[str, Any]:
-        """Returns the states of the hooks that have one, by class and number among its kind."""
+        """Returns the states of the hooks that have one, by class and number within the class."""
         states = {}
         for name, hook in self._names():
             trigger = declared_trigger(hook)
@@ -95,11 +95,11 @@ class HookList:
         return states
 
     def set_states(self, states: Mapping[str, Any], hooks: Iterable[Any] | None = None) -> None:
-        """Lets hooks go on from states that a checkpoint held.
+        """Sets the states of hooks to those in a checkpoint.
 
         Args:
-            states: By name, as `states` returned them.
-            hooks: Only these; by default all.
+            states: The states by name, as `states` returned them.
+            hooks: The hooks to set; by default all.
         """
         left = dict(states)
         for name, hook in self._names():
@@ -119,10 +119,10 @@ class HookList:
 
     def _set_state(self, name: str, hook: Any, left: dict[str, Any]) -> None:
         trigger, set_state = declared_trigger(hook), override(hook, "set_state")
-        phase = left.pop(name + _PHASE, None)  # Nobody wants it where after_create_session makes the trigger.
+        phase = left.pop(name + _PHASE, None)  # Unused if after_create_session makes the trigger.
         if trigger is not None:
             if phase is None and set_state is None and isinstance(left.get(name), Mapping):
-                phase = left.pop(name).get("trigger")  # As hooks themselves kept it, up to version 0.4.
+                phase = left.pop(name).get("trigger")  # Up to version 0.4 hooks kept it themselves.
             if phase is not None:
                 trigger.set_state(phase)
         if set_state is not None and name in left:
@@ -136,10 +136,10 @@ class HookList:
             numbers[kind] += 1
 
     def end(self, session: Session) -> list[BaseException]:
-        """Calls every `end`, whatever the others raise.
+        """Calls every `end`, even if others raise.
 
         Returns:
-            What they raised, in order.
+            Their errors, in order.
         """
         failures = []
         for hook, end in self.overrides("end"):
@@ -153,15 +153,15 @@ class HookList:
 
     @property
     def savers(self) -> list[Callback]:
-        """What saves a last checkpoint after a failure, of the hooks that save any."""
+        """The `save_last` callbacks, which save a last checkpoint after a failure."""
         return [save_last for _, save_last in self.overrides("save_last")]
 
     def on_exception(self, session: Session, exception: BaseException) -> None:
-        """Calls every `on_exception`, the last hook first; what they raise is logged."""
+        """Calls every `on_exception`, the last hook first; their errors are logged."""
         for hook, on_exception in reversed(self.overrides("on_exception")):
             try:
                 on_exception(session, exception)
-            except BaseException:  # An impatient second Ctrl-C, say: whoever comes next still gets his turn.
+            except BaseException:  # Even after a second Ctrl-C, the other hooks are still called.
                 logger.exception(
                     "The %s failed in on_exception, called for %s; the first error goes on.",
                     describe(hook),
@@ -169,13 +169,13 @@ class HookList:
                 )
 
     def claim(self, owner: object) -> None:
-        """Makes `owner` the session these hooks serve; those that serve it already go on.
+        """Makes `owner` the session that these hooks serve; hooks that serve it already keep their state.
 
         A claim ends with `release`, or with the life of its owner or of this list.
 
         Raises:
-            RuntimeError: One of them, or its trigger, serves another live session; one is listed twice; or two share a
-                trigger as they must not.
+            RuntimeError: A hook, or its trigger, serves another live session; a hook is listed twice; or two share a
+                trigger that they must not share.
         """
         with _lock:
             mine, others = _served(owner)
@@ -195,7 +195,7 @@ class HookList:
                 own_trigger(bare(hook))
             self._check_triggers(others)
             for trigger in map(declared_trigger, self.hooks):
-                # It forgets what it did in an earlier session.
+                # It forgets its phase of an earlier session.
                 if trigger is not None and not any(trigger is known for known in kept):
                     trigger.reset()
             self._owner = weakref.ref(owner)
@@ -205,7 +205,7 @@ class HookList:
         """Checks the triggers again, which `begin` and `after_create_session` may have set.
 
         Raises:
-            RuntimeError: One serves another live session, or two hooks share one as they must not.
+            RuntimeError: A trigger serves another live session, or two hooks share one that they must not share.
         """
         with _lock:
             owner = self._owner and self._owner()
@@ -240,7 +240,7 @@ class HookList:
             _claimed.discard(self)
 
     def after_close(self) -> list[BaseException]:
-        """Calls every `after_close`, whatever the others raise; returns what they raised, in order."""
+        """Calls every `after_close`, even if others raise; returns their errors, in order."""
         failures: list[BaseException] = []
         for hook, after_close in self.overrides("after_close"):
             try:
@@ -260,17 +260,17 @@ def _parts(hook: Any) -> list[Trigger]:
 
 
 def _bound_to(hook: Any) -> set[str] | None:
-    """Returns the names to whose runs a hook is bound; None where it rides on all."""
+    """Returns the names of the operations to whose runs a hook is bound; None if it takes part in all runs."""
     return {getattr(leaf, "name", leaf) for leaf in leaves(hook.bound_to)} if hook is not bare(hook) else None
 
 
-# The lists of the sessions that are open, or were dropped without being closed: then their owners are gone.
+# The lists of open sessions, and of sessions dropped without being closed, whose owners are gone.
 _claimed: weakref.WeakSet[HookList] = weakref.WeakSet()
 _lock = threading.RLock()
 
 
 def _served(owner: object) -> tuple[list[Any], list[Any]]:
-    """Returns the hooks that this live session has claimed, and those that all others have, none of them bound."""
+    """Returns the hooks that this live session has claimed, and those of all others, both without their bindings."""
     mine: list[Any] = []
     others: list[Any] = []
     for hooks in _claimed:
@@ -281,6 +281,6 @@ def _served(owner: object) -> tuple[list[Any], list[Any]]:
 
 
 def is_claimed(hook: Any) -> bool:
-    """Whether a monitored session that is open has the hook in its list: no other hook forwards to it."""
+    """Returns whether an open monitored session has the hook itself in its list, not inside another hook."""
     with _lock:
         return any(bare(hook) is claimed for claimed in _served(None)[1])

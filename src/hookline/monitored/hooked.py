@@ -27,11 +27,11 @@ _NO_OPTIONS = RunOptions()
 
 
 class _Known(NamedTuple):
-    """What makes a run with hooks again, as long as they ask for the same.
+    """The cached step of a run with hooks, which is valid as long as their requests are the same.
 
     Args:
-        step: That.
-        watched: What they ask for.
+        step: The cached step.
+        watched: The hooks' fetches.
     """
 
     step: CachedStep
@@ -39,18 +39,18 @@ class _Known(NamedTuple):
 
 
 class HookedSession:
-    """A raw session whose runs the hooks ride along on.
+    """A raw session with hooks around its runs.
 
-    One run calls `before_run` of the hooks in list order, runs the caller's fetches and theirs at once, and calls
-    `after_run` in list order. Hooks that override neither are called where they fire; see `Schedule`.
+    A run calls `before_run` of the hooks in list order, runs the caller's fetches and theirs at once, and calls
+    `after_run` in list order. Hooks that override neither are called when they fire; see `Schedule`.
 
     Args:
         session: The raw session.
         hooks: The hooks.
-        stop: Where a hook's request to stop is kept; a new one by default.
-        quiet: Where it says which runs need no hooks.
-        steps_per_run: How many steps one of its runs may hold. Each of them counts as a run.
-        in_step: What keeps step with other processes; None where there are none.
+        stop: Keeps a hook's request to stop; a new one by default.
+        quiet: The fast path, which makes the runs that need no decision; a new one by default.
+        steps_per_run: The largest number of steps of a run. Each of them counts as a run.
+        in_step: The agreement with the other processes; None if there are none.
 
     References:
         The hooked session inside `tf.train.MonitoredSession`.
@@ -78,11 +78,11 @@ class HookedSession:
         self._failed_inside = False
         self._passed = 0
         self._runs_before = self._stop.runs
-        # What hooks see of runs that were not asked to record anything: one object, which nobody fills in.
+        # The metadata that hooks get of runs that record none: one object, which stays empty.
         self._no_metadata = RunMetadata()
 
     def use(self, hooks: HookList) -> Schedule:
-        """Lets these hooks ride along from the next run on: their declarations are read, and their triggers started."""
+        """Uses these hooks from the next run on; their declarations are read, and their triggers started."""
         self.let_go()
         before = self._schedule
         if before is not None:
@@ -120,13 +120,13 @@ class HookedSession:
         return self._stop.runs + self._quiet.made
 
     def recall(self, hook: Any) -> None:
-        """Has a hook that has retired called on each run again, from the next one on: it decides itself from now on."""
+        """Starts to call a retired hook on each run again, from the next one on."""
         if self._schedule is not None:
             self._schedule.recall(hook)
             self._quiet.interrupt()
 
     def settle(self) -> None:
-        """Completes all that hooks have asked for so far; see `SessionRunContext.settle`."""
+        """Completes all requests of hooks so far; see `SessionRunContext.settle`."""
         self._between_runs(self._settle, self._stop.request)
 
     def _settle(self, schedule: Schedule, context: SessionRunContext) -> None:
@@ -141,18 +141,18 @@ class HookedSession:
         )
 
     def salvage(self) -> None:
-        """Calls late hooks whose values have arrived: the session is lost, and its hooks go on with another.
+        """Calls late hooks whose values have arrived, after the loss of the session and before a new one.
 
         Raises:
-            Exception: What a hook raised.
+            Exception: The error of a hook.
         """
-        # As of a failed attempt: the run is made again before the stop holds.
+        # As after a failed attempt: the run is retried before the stop takes effect.
         self._between_runs(
             lambda schedule, context: schedule.deliver_late(context, self._stop.runs, is_lost=True), self._stop.carry
         )
 
     def _between_runs(self, work: Callable[[Schedule, SessionRunContext], None], stop: Callable[[], None]) -> None:
-        """Does some work for hooks with a context of its own; `stop` is called if one of them asks for that."""
+        """Does some work for hooks with its own context; `stop` is called if one of them requests a stop."""
         if self._schedule is not None:
             context = UnderWay(SessionRunArgs(None), self.raw, self._stop.runs, self._schedule, self._settle)
             try:
@@ -163,7 +163,7 @@ class HookedSession:
 
     @property
     def at_rest(self) -> bool:
-        """Whether the variables are as the last completed run left them: no run has failed half-way since.
+        """Whether the variables are those after the last completed run: no run has failed half-way since.
 
         A run that failed in the callback of a hook, or after it had changed variables, counts as half-way.
         """
@@ -192,7 +192,7 @@ class HookedSession:
 
         Raises:
             RuntimeError: A hook has requested the stop; or two feed the same tensor.
-            BaseException: What the run or a callback raised, errors of the engine mapped to `hookline.errors`.
+            BaseException: The error of the run or a callback; errors of the engine are mapped to `hookline.errors`.
         """
         if self._in_step is not None:
             self._in_step.reserve()
@@ -239,7 +239,7 @@ class HookedSession:
             raise mapped from mapped.__cause__ or exc
 
     def raise_as_run(self, error: BaseException) -> NoReturn:
-        """Raises the error of a run that asked nobody, as `run` would have raised it."""
+        """Raises the error of a run on the fast path, as `run` would have raised it."""
         self.let_go()
         self._failed_inside = self._at_callbacks or self._low.writes != self._quiet.writes
         mapped = self._low.map_error(error)
@@ -248,13 +248,13 @@ class HookedSession:
         raise mapped from mapped.__cause__ or error
 
     def let_go(self) -> None:
-        """Lets no more runs pass."""
+        """Ends the fast path, and counts its runs."""
         made = self._quiet.end()
         self._stop.runs += made
         self._passed += made
 
     def _make_of(self, schedule: Schedule, fetches: Any, *, fed: bool) -> Make:
-        """Returns what makes the runs that are foreseen."""
+        """Returns the function that makes the foreseen runs."""
         callers = schedule.callers
         watched = callers.watched if callers.watches or callers.riding else None
         if schedule.repeats:
@@ -276,7 +276,7 @@ class HookedSession:
         feed_dict: Mapping[Any, Any] | None,
         expected: int | None,
     ) -> Any:
-        """Makes a run that was foreseen, and is more than a program: it may take writers, or hooks are called on it."""
+        """Makes a foreseen run that needs more than a program: hooks that are called on it, or summary writers."""
         if expected is not None and self._low.known_step != expected:
             return CHANGED
         if feed_dict:
@@ -301,7 +301,7 @@ class HookedSession:
         options: RunOptions | None,
         run_metadata: RunMetadata | None,
     ) -> Any:
-        """Makes a run that no hook is called on, with what every run carries."""
+        """Makes a run without hooks, with the operations of every run."""
         if riders.watches:
             return self._low.run_watched(fetches, riders.watched, feed_dict, options, run_metadata)[0]
         return self.raw.run(fetches, feed_dict, options, run_metadata)
@@ -381,7 +381,7 @@ class HookedSession:
             )
 
     def _available(self, fetches: Any, most: int, to_come: float) -> int:
-        """Returns for how many steps there are batches, at most `most`; `to_come` is as of `when_available`."""
+        """Returns the number of steps with batches, at most `most`; see `RepeatedStep.available`."""
         return self._low.repeated_step(fetches, None, self._steps_per_run).available(most, to_come)
 
     def _run_several(
@@ -392,7 +392,7 @@ class HookedSession:
         options: RunOptions | None,
         run_metadata: RunMetadata | None,
     ) -> tuple[Any, Sequence[Any]]:
-        """Makes the steps that the schedule has room for; returns both results."""
+        """Makes as many steps as the schedule has room for; returns both results."""
         watched = riders.watched if riders.watches else None
         try:
             step = self._low.repeated_step(fetches, watched, self._steps_per_run)
@@ -401,7 +401,7 @@ class HookedSession:
                 if found is not CHANGED:
                     _, (result, results) = found
                     return result, results if riders.watches else riders.watched.fetches
-            if self._low.known_step != schedule.begins_at:  # A hook, or another thread, has moved the step.
+            if self._low.known_step != schedule.begins_at:  # A hook or another thread has moved the step.
                 schedule.shorten()
                 options = schedule.limited(options)
             return self._run_apart(schedule, riders, fetches, options, run_metadata)
@@ -417,7 +417,7 @@ class HookedSession:
         options: RunOptions | None,
         run_metadata: RunMetadata | None,
     ) -> tuple[Any, Sequence[Any]]:
-        """Makes the last of some steps in a run of its own: what is asked of that takes more than a look."""
+        """Makes the last of several steps in a separate run, because its requests need more than the program."""
         of_each, parts, left = riders.of_each_step, [], schedule.room - 1
         try:
             while left:
@@ -445,7 +445,7 @@ class HookedSession:
         options: RunOptions | None,
         run_metadata: RunMetadata | None,
     ) -> tuple[Any, Sequence[Any], RunOptions | None, RunMetadata | None]:
-        """Runs with what the hooks ask for; returns both results, the merged options and the metadata."""
+        """Runs with the hooks' requests; returns both results, the merged options and the metadata."""
         merged = riders.merged_options(options) if riders.options else options
         if run_metadata is None and merged is not None and _records(merged):
             run_metadata = RunMetadata()
@@ -466,12 +466,12 @@ class HookedSession:
 
 
 def _args(fetches: Any, feed_dict: Mapping[Any, Any] | None, options: RunOptions | None) -> SessionRunArgs:
-    """Returns what the caller of a run asks for."""
+    """Returns the request of a run's caller."""
     return SessionRunArgs(fetches, None if feed_dict is None else dict(feed_dict), options)
 
 
 def _records(options: RunOptions) -> bool:
-    """Returns whether a run so told has something to say about itself; of a limit, whether it held the run back."""
+    """Returns whether a run with these options records metadata; with a step limit, whether it was applied."""
     return (
         options.last_step is not None
         or options.trace_level > 0

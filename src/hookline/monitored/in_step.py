@@ -1,4 +1,4 @@
-"""InStep: how a monitored session keeps step with those of the other processes."""
+"""InStep: keeps a monitored session in step with those of the other processes."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _logger = logging.getLogger(__name__)
 
 _COMPARE_EVERY_RUNS = 1000
 _TELL_SECS, _LOOK_EVERY_SECS = 2.0, 0.5
-# Who lives answers in a thread, within milliseconds.
+# A live process answers in a thread, within milliseconds.
 _ANSWER_SECS = 0.5
 _STUCK_SECS, _BUSY_SECS = 5.0, 60.0
 _numbers = itertools.count(1)
 
-# Who fails says so in each process; what hooks warn of is the same in all.
+# Each process logs its own failures; warnings of hooks are the same in all.
 _LEVELS = {"hooks": logging.ERROR, **dict.fromkeys(("loop", "monitored", "checkpoint"), logging.WARNING)}
 
 STOP, SIGNAL, DUE = "stop", "signal", "due"
-"""What processes propose, beside `FAILURE`: to stop; to heed a signal; that the time of triggers has come."""
+"""The proposals of processes, beside `FAILURE`: to stop; to act on a signal; that triggers have become due in time."""
 
 
 class InStep:
-    """How a monitored session keeps step with those of the other processes that run the same script.
+    """Keeps a monitored session in step with those of the other processes that run the same script.
 
-    What one process knows alone is proposed, and takes effect before the same run in all of them. Each run is reserved
-    first: by `should_stop`, or by the run itself.
+    A fact that one process alone knows is proposed, and takes effect before the same run in all of them. Each run is
+    reserved first: by `should_stop`, or by the run itself.
 
     Args:
         found: The processes.
@@ -52,10 +52,10 @@ class InStep:
         has_failed: Whether this or another process has failed.
         is_running: Whether a run is under way.
         is_inside: Returns whether a hook is being called.
-        thread: The thread that runs the session: the one that has made it.
+        thread: The thread that runs the session, which is the one that made it.
 
     Raises:
-        DeadlineExceededError: Another process does not make a session.
+        DeadlineExceededError: Another process has not made its session in time.
     """
 
     def __init__(self, found: Peers, act: Callable[[Decision], None]) -> None:
@@ -64,7 +64,7 @@ class InStep:
         assert found_launches is not None, "They are several."
         self._launches = found_launches
         found.meet("a session")
-        if not self._launches.sessions:  # No other session is open, in which something may be under way.
+        if not self._launches.sessions:  # No other session is open, which might have a run under way.
             found.begin_anew()
         self._launches.begin()
         self._agreement = Agreement(found.board, found.index, found.count, str(self._number))
@@ -85,14 +85,14 @@ class InStep:
 
     @classmethod
     def joined(cls, act: Callable[[Decision], None]) -> InStep | None:
-        """Returns it, where this process is one of several; else None."""
+        """Returns an instance if this process is one of several; else None."""
         found = peers.current()
         return None if found is None else cls(found, act)
 
     # Runs -------------------------------------------------------------------------------------------------------
 
     def reserve(self) -> None:
-        """Reserves the next run, if that has not been done; acts on what was agreed on before it.
+        """Reserves the next run, unless it is reserved; carries out the decisions before it.
 
         Raises:
             AbortedError: Another process has failed, or cannot be reached.
@@ -110,24 +110,24 @@ class InStep:
             raise self._difference
 
     def use(self) -> None:
-        """Makes the run that was reserved."""
+        """Uses up the reservation, for a run that begins now."""
         self._is_reserved = False
 
     def propose(self, kind: str, value: Any = None) -> None:
-        """Proposes something, from any thread; where the main thread calls it, no run follows until that is decided."""
+        """Makes a proposal, from any thread; after one by the main thread, no run begins before it is decided."""
         if not self._is_left:
             self._agreement.suggest(kind, value)
 
     def fail(self, why: str) -> None:
         """Tells the others that this process has failed."""
         self.has_failed = True
-        with contextlib.suppress(jax.errors.JaxRuntimeError):  # Who cannot be reached is lost, and need not be told.
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # A process that cannot be reached is lost.
             self.propose(FAILURE, why)
             if not self._is_left:
                 self._launches.tell([self._number, self._peers.index, why])
 
     def lose(self, exception: BaseException) -> None:
-        """Says which process is lost. This one ends without it, with status 75: nothing can be saved."""
+        """Logs which process is lost, and ends this one with status 75: without the other, nothing can be saved."""
         self.has_failed = self._is_lost = self._peers.is_in_vain = True
         missing = ", ".join(map(str, self._launches.silent(_ANSWER_SECS))) or "another"
         text = f"Process {missing} is lost, and process {self._peers.index} ends: its last checkpoint is what remains."
@@ -136,7 +136,7 @@ class InStep:
         service.leave_at_once(os.EX_TEMPFAIL)
 
     def failed_elsewhere(self) -> OpError | None:
-        """Returns the error of another process that has failed, if that is known and was not acted on."""
+        """Returns the error of another failed process, if it is known and was not handled yet."""
         if self.has_failed:
             return None
         error = self.known_failure()
@@ -146,7 +146,7 @@ class InStep:
         return error
 
     def known_failure(self) -> OpError | None:
-        """Returns the error of this process or another that has failed, if that is known."""
+        """Returns the error of a failed process, this one or another, if it is known."""
         if self.has_failed:
             return AbortedError(None, None, "This process has failed, or another: nothing is awaited any more.")
         found = self._told or self._agreement.failure()
@@ -162,10 +162,10 @@ class InStep:
         return self._launches.difference or AbortedError(None, None, text)
 
     def check_end(self) -> None:
-        """Compares, at the end of the training, what all have launched.
+        """Compares the launched programs of all processes at the end of the training.
 
         Raises:
-            FailedPreconditionError: They have launched different programs.
+            FailedPreconditionError: The processes have launched different programs.
             AbortedError: Another process has failed.
         """
         if self._is_left or self.has_failed:
@@ -175,18 +175,18 @@ class InStep:
         self._launches.check("the end of a training")()
 
     def agree_on_signals(self) -> int | None:
-        """Returns the signal that any process has heard by the end of the session, after all that could act on it."""
+        """Returns the signal that any process has heard by the end of the session, after the last run."""
         if self._is_left or self.has_failed:
             return None
         return next(filter(None, self._peers.gather("signals", preemption.heard())), None)
 
     def leave(self) -> None:
-        """Takes part no more: the session is over."""
+        """Ends the participation of this process: the session is over."""
         if not self._is_left:
             self._is_left = True
             if self._comparing is not None:
                 self._comparing.join()
-            if self._is_lost:  # Who is gone answers no more.
+            if self._is_lost:  # A lost process does not answer.
                 self._agreement.close(0)
             elif self.has_failed:
                 self._agreement.close(_TELL_SECS)
@@ -195,7 +195,7 @@ class InStep:
             self._launches.sessions.remove(self)
 
     def hear(self, news: Any) -> None:
-        """Hears, in a thread, that a process has failed: where this one waits for it, no decision can be taken."""
+        """Notes, in a thread, that a process has failed: if this one waits for it, no decision can be made."""
         number, process, why = news
         if number == self._number and process != self._peers.index and self._told is None:
             self._told = process, why
@@ -219,11 +219,11 @@ class InStep:
                 service.end_now(os.EX_TEMPFAIL)
 
     def _is_computing(self) -> bool:
-        """Whether the main thread makes a run, and no hook: it may hang in a collective."""
+        """Returns whether the main thread is in a run, outside of hooks: it may hang in a collective."""
         return self.is_running and not self._launches.is_inside
 
     def _compare(self) -> None:
-        """Has a thread compare what the processes have launched so far."""
+        """Starts a thread that compares the programs launched by the processes so far."""
         if self._comparing is not None:
             self._comparing.join()
         check = self._launches.check(f"launches of session {self._number}")
@@ -238,26 +238,26 @@ class InStep:
         self._comparing.start()
 
     def meet_while(self, hooks_are_called: Callable[[], bool]) -> None:
-        """Has runs that hooks make by themselves meet the other processes first."""
+        """Makes runs that hooks make themselves meet the other processes first."""
         self.is_inside = hooks_are_called
 
     def asks(self, who: str) -> None:
-        """Takes note for whom the next program is, for the error of one that differs."""
+        """Notes the hooks that the next program is for, for the error if it differs."""
         self._launches.asked_by = who
 
     # The clock --------------------------------------------------------------------------------------------------
 
     def hold(self, triggers: Iterable[Trigger]) -> None:
-        """Has these triggers look at no clock: the chief's says to all when they are due."""
+        """Detaches these triggers from the clock: the chief's clock decides for all processes when they are due."""
         self._leaves = [leaf for trigger in triggers for leaf in trigger.leaves() if _looks_at_clock(leaf)]
         self._proposed.clear()
         for leaf in self._leaves:
             leaf.held = bool(leaf.held)
 
     def now(self) -> float:
-        """Returns infinity if a trigger has become due by what was agreed on; else minus infinity.
+        """Returns infinity if a trigger has become due by agreement; else minus infinity.
 
-        The chief looks at its clock, and proposes what is due by it.
+        The chief reads its clock, and proposes the triggers that are due.
         """
         due: list[int] = []
         if self.is_chief:
@@ -273,7 +273,7 @@ class InStep:
         return math.inf if is_due else -math.inf
 
     def become_due(self, numbers: Iterable[int]) -> None:
-        """Takes note that all processes have agreed that the time of these triggers has come."""
+        """Notes that these triggers are due, as all processes have agreed."""
         for number in numbers:
             self._proposed.discard(number)
             if number < len(self._leaves):
@@ -281,7 +281,7 @@ class InStep:
 
 
 def _be_quiet() -> None:
-    """Leaves it to the chief what hooks have to say, unless somebody has said which levels are logged."""
+    """Raises the log levels of this process, so that hooks log on the chief alone; leaves levels that were set."""
     for part, level in _LEVELS.items():
         logger = logging.getLogger(f"hookline.{part}")
         if logger.level == logging.NOTSET:

@@ -57,7 +57,7 @@ _CLOSED_INSIDE = (
 class MonitoredLifecycle(InDialect):
     """The common part of both monitored sessions: hooks around a session, closed in order.
 
-    A lost session is created again if there is a policy for it; without one every error passes.
+    With a recovery policy a lost session is created again; without one every error passes.
     """
 
     @classmethod
@@ -86,7 +86,7 @@ class MonitoredLifecycle(InDialect):
         arguments.path(who, "summary_dir", summary_dir, optional=True)
         self._grace_secs = arguments.number(who, "stop_grace_period_secs", stop_grace_period_secs, at_least=0)
         arguments.instance(who, "recovery", recovery, RecoveryPolicy)
-        # A session made in another's callback, such as an evaluation, is finished before the other is left.
+        # A session made in another's callback, such as an evaluation, is finished before the other one is closed.
         heeds = SCOPE.get() is None or not preemption.heeded()
         self._preemption = preemption.Watch(who, on_preemption, grace_secs, self._wake, self._doing, heeds=heeds)
         self._summary_dir = summary_dir
@@ -100,7 +100,7 @@ class MonitoredLifecycle(InDialect):
         self._is_of_cells = notebooks.shell() is not None and on_preemption == preemption.EXIT
         self._writers = WriterScope(strict_events)
         self._turn, self._quiet = Turn(self._writers), Quiet(self._writers)
-        # While a step function is called, outside of its runs: the session that it runs with hooks.
+        # During a step function, outside of its runs: the session that it runs with hooks.
         self._stepping: CoordinatedSession | None = None
         # The session's count of writes when its step function began, or last ran with hooks.
         self._written_in_step: int | None = None
@@ -147,7 +147,7 @@ class MonitoredLifecycle(InDialect):
 
     @property
     def coordinator(self) -> Coordinator:
-        """Keeps track of the threads; a new one after a recovery."""
+        """The coordinator of the threads; a new one after a recovery."""
         return self._session.current.coord
 
     @property
@@ -159,7 +159,7 @@ class MonitoredLifecycle(InDialect):
     def summary_writer(self) -> FileWriter | None:
         """The writer that the library's hooks share, for summaries of your own; None without a summary directory.
 
-        It is closed with the session, unless other code has got it from `FileWriterCache`; after that, this is a new
+        It is closed with the session, unless other code has taken it from `FileWriterCache`; after that, this is a new
         one.
         """
         if self._summary_dir is None:
@@ -171,10 +171,10 @@ class MonitoredLifecycle(InDialect):
             SCOPE.reset(outer)
 
     def raw_session(self) -> Session:
-        """Returns the session inside, whose runs call no hooks; a new one after a recovery.
+        """Returns the raw session, whose runs call no hooks; a new one after a recovery.
 
-        Use it between runs for things that hooks should not see: an evaluation, a look at a variable, `load`. Its
-        errors do not lead to a recovery, except inside `run_step_fn`. A recovery closes it.
+        Use it between runs for work without hooks: an evaluation, reading a variable, `load`. Its errors do not lead to
+        a recovery, except inside `run_step_fn`. A recovery closes it.
 
         Raises:
             RuntimeError: The session is closed.
@@ -315,7 +315,7 @@ class MonitoredLifecycle(InDialect):
             fetches: Any nesting of lists, tuples and dicts around tensors, operations and names of them.
             feed_dict: Values for tensors of the graph.
             options: The options of this run, merged with those of the hooks.
-            run_metadata: Filled with what the run recorded about itself.
+            run_metadata: Filled with the facts that the run recorded.
 
         Returns:
             The values, in the structure of `fetches`; an operation yields None.
@@ -324,7 +324,7 @@ class MonitoredLifecycle(InDialect):
             OutOfRangeError: The input has ended; the `with` block swallows it.
             Preempted: A signal asked the process to end; leave the `with` block, or close the session.
             RuntimeError: The session is closed, a hook has requested a stop, or a run is under way, in another thread
-                or around the hook's callback that called this.
+                or around the hook callback that makes this call.
         """
         if self._is_of_cells:
             with self._uninterrupted():
@@ -345,13 +345,13 @@ class MonitoredLifecycle(InDialect):
             finally:
                 turn.leave(key)
         except BaseException:
-            turn.leave(key)  # Where a Ctrl-C has come before it was left.
+            turn.leave(key)  # A Ctrl-C may have come before it was left.
             raise
 
     def _run_with_hooks(
         self, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any, failed: BaseException | None
     ) -> Any:
-        """Makes a run that hooks may ride on; or goes on with one that asked nobody and has failed."""
+        """Makes a run with hooks; or handles the failure of one on the fast path."""
         outer = SCOPE.get()
         try:
             SCOPE.set(self._writers)
@@ -366,7 +366,7 @@ class MonitoredLifecycle(InDialect):
             return self._session.run(fetches, feed_dict, options, run_metadata)
         except BaseException as exc:
             other = self._failed_elsewhere(exc)
-            if other is not None:  # What this process has met follows from that.
+            if other is not None:  # The error of this process is a consequence.
                 self._fail(other)
                 raise other from exc
             if not self._closed:
@@ -378,7 +378,7 @@ class MonitoredLifecycle(InDialect):
             SCOPE.set(outer)
 
     def run_step_fn(self, step_fn: Callable[[StepContext], Any]) -> Any:
-        """Calls a function that decides what to run, with or without hooks.
+        """Calls a function that makes runs, with or without hooks.
 
         Args:
             step_fn: A function whose only parameter is called `step_context`. After a recovery it is called again.
@@ -437,7 +437,7 @@ class MonitoredLifecycle(InDialect):
             self._written_in_step = session.hooked.raw.lowlevel.writes
 
     def _should_stop(self) -> bool:
-        """Looks whether the stop that something has asked for holds: a recovery may have done without it."""
+        """Returns whether a requested stop is in effect: a recovery may have made it unnecessary."""
         if self._closed or self._preemption.number is not None:
             return True
         if self._in_step is not None:
@@ -448,7 +448,7 @@ class MonitoredLifecycle(InDialect):
             return self._session.should_stop() if claim.take() else self._session.looks_stopped()
 
     def _in_step_should_stop(self, others: InStep) -> bool:
-        """Reserves the next run, unless the processes have agreed to stop before it; other threads only look."""
+        """Reserves the next run, unless the processes have agreed to stop before it; other threads only check."""
         with Claim(self._turn) as claim, claim:
             if others.thread == threading.get_ident() and claim.take() and self._session.failure is None:
                 try:
@@ -463,7 +463,7 @@ class MonitoredLifecycle(InDialect):
     def request_stop(self) -> None:
         """Makes `should_stop()` true and tells the threads to stop.
 
-        In processes that run in step it does so before the next run that none of them has begun.
+        In processes that run in step this takes effect before the next run that none of them has begun.
 
         Raises:
             RuntimeError: The session is closed.
@@ -478,8 +478,8 @@ class MonitoredLifecycle(InDialect):
     def close(self) -> None:
         """Calls every hook's `end`, stops the threads and closes the session.
 
-        If another thread is running the session, this asks it to stop and waits for the end of that run, as long as for
-        the threads.
+        If another thread is running the session, this requests a stop and waits for the end of that run, at most as
+        long as for the threads.
 
         Raises:
             Preempted: A signal asked the process to end; everything is closed.
@@ -529,7 +529,7 @@ class MonitoredLifecycle(InDialect):
             self._is_of_cells = True
 
     def _wake(self) -> None:
-        """Tells threads, and waits on the coordinator, that a signal asked the process to end."""
+        """Asks threads, and waits on the coordinator, to stop because of a signal."""
         if self._in_step is not None:
             self._in_step.propose(in_step.SIGNAL, preemption.heard())
             return
@@ -538,7 +538,7 @@ class MonitoredLifecycle(InDialect):
             session.request_stop()
 
     def _act(self, decision: Decision) -> None:
-        """Does what the processes that run in step have agreed on, before the same run in all of them."""
+        """Carries out a decision of the processes that run in step, before the same run in all of them."""
         assert self._in_step is not None, "It calls this."
         for process, kind, value in decision.proposals:
             if kind == FAILURE:
@@ -552,7 +552,7 @@ class MonitoredLifecycle(InDialect):
                 self._stop.hold()
 
     def _doing(self) -> str:
-        """Returns what the session was doing when a signal came."""
+        """Returns the session's activity when a signal comes, for the log."""
         if self._closed:
             return "the end of the session"
         if not hasattr(self, "_session"):
@@ -560,7 +560,7 @@ class MonitoredLifecycle(InDialect):
         return "the run under way" if self._turn.is_taken else "the next run"
 
     def _take_last(self, claim: Claim) -> None:
-        """Keeps other threads out, for good; waits for the run of one that is inside."""
+        """Keeps other threads out for good; waits for the run of a thread that is inside."""
         if self._turn.is_mine:
             raise RuntimeError(_CLOSED_INSIDE)
         if claim.take():
@@ -622,7 +622,7 @@ class MonitoredLifecycle(InDialect):
         return True
 
     def _finish(self, leaving: BaseException | None) -> list[BaseException]:
-        """Ends or abandons the training and closes everything; returns the errors on the way, in order."""
+        """Ends or abandons the training and closes everything; returns the errors in order."""
         self._closed = self._stop.asked = True
         failures: list[BaseException] = []
         if self._costs is not None:
@@ -645,7 +645,7 @@ class MonitoredLifecycle(InDialect):
         return failures
 
     def _agree_on_signals(self) -> None:
-        """Has a signal that came after the last run, to any process, end all of them."""
+        """Lets a signal that came after the last run, to any process, end all of them."""
         number = None if self._in_step is None else self._in_step.agree_on_signals()
         if number is not None:
             preemption.agree(number)
@@ -672,14 +672,14 @@ class MonitoredLifecycle(InDialect):
         while not is_settled:
             try:
                 if isinstance(self._creator, ChiefSessionCreator):
-                    # So no worker's update comes after the state that the hooks save and evaluate in `end`.
+                    # No worker's update may come after the state that the hooks save and evaluate in `end`.
                     raw.lowlevel.seal()
                 self._session.current.hooked.settle()
                 is_settled = True
             except BaseException as exc:
                 failure = raw.lowlevel.map_error(exc)
-                # Errors of late hooks count as errors of the run; the end of the input is not a failure, and the rest
-                # comes in another round.
+                # Errors of late hooks count as errors of the run. The end of the input is not a failure, and the loop
+                # settles the rest.
                 if not isinstance(failure, END_OF_INPUT):
                     self._deliver_arrived()
                     self._notify(failure)
@@ -693,7 +693,7 @@ class MonitoredLifecycle(InDialect):
         return self._hooks.end(raw)
 
     def _fail(self, exception: BaseException) -> None:
-        """Saves the last state and tells the hooks, when a run or the body failed with this error."""
+        """Saves the last state and tells the hooks, after a run or the body failed with this error."""
         if not isinstance(exception, _IN_ORDER):
             self._tell_of(exception)
             self._save_last(exception)
@@ -711,13 +711,13 @@ class MonitoredLifecycle(InDialect):
             self._in_step.fail(f"{type(exception).__name__}: {exception}")
 
     def _failed_elsewhere(self, exception: BaseException) -> BaseException | None:
-        """Returns the error of another process that has failed, unless this one says whose it is itself."""
+        """Returns the error of another failed process, unless this error already names its process."""
         if self._in_step is None or getattr(exception, "of_process", None) is not None:
             return None
         return self._in_step.failed_elsewhere()
 
     def _deliver_arrived(self) -> None:
-        """Gives late hooks what has arrived, for the session may go no further."""
+        """Delivers the arrived values to late hooks, because the session may not run again."""
         try:
             if self._session.failure is None:
                 self._session.current.hooked.deliver_arrived()
@@ -725,11 +725,11 @@ class MonitoredLifecycle(InDialect):
             logger.error("A late hook failed: %s: %s", type(failure).__name__, failure)
 
     def _save_last(self, exception: BaseException) -> None:
-        """Lets the savers among the hooks save the state of the last completed run, when a run or the body failed."""
+        """Lets the hooks that save write the state of the last completed run, after a run or the body failed."""
         if self._knows(exception) or self._session.failure is not None or preemption.urgent():
             return
         if self._in_step is not None:
-            return  # All processes save together, and one that has failed is not where the others are.
+            return  # All processes save together, and a failed one is not at the same run as the others.
         savers = self._hooks.savers
         hooked = self._session.current.hooked
         if not savers or hooked.raw.closed or hooked.raw.lowlevel.shared or not hooked.at_rest:
@@ -737,7 +737,7 @@ class MonitoredLifecycle(InDialect):
         if self._written_in_step is not None and hooked.raw.lowlevel.writes != self._written_in_step:
             return  # The step function changed variables itself.
         try:
-            hooked.settle()  # This reports a pending NaN: such a state is not worth keeping.
+            hooked.settle()  # This raises a pending NaN error: such a state must not be kept.
             if hooked.raw.fault is not None:
                 return
             for save_last in savers:
@@ -751,7 +751,7 @@ class MonitoredLifecycle(InDialect):
             )
 
     def _notify(self, exception: BaseException) -> None:
-        """Tells the hooks of a failure, once: the error of a run usually leaves the `with` block too."""
+        """Tells the hooks about a failure, once: the error of a run usually leaves the `with` block too."""
         if not self._knows(exception) and not isinstance(exception, END_OF_INPUT):
             vars(exception)[_TOLD] = self._told
             raw = self._raw

@@ -18,13 +18,13 @@ class MonitoredSession(MonitoredLifecycle):
 
     The constructor calls every hook's `begin`, finalizes the scaffold, creates the session, initialises or restores it,
     and calls every hook's `after_create_session`, in this order. Closing calls every hook's `end`. Use it as a context
-    manager: the end of the input (`OutOfRangeError`, `StopIteration`) leaves the `with` block quietly.
+    manager: the end of the input (`OutOfRangeError`, `StopIteration`) leaves the `with` block without an error.
 
     Args:
         session_creator: Creates the session; by default a `ChiefSessionCreator`.
         hooks: Hooks, called in this order. A hook serves one session at a time.
-        stop_grace_period_secs: How long closing waits for the threads.
-        recovery: What to do when the session is lost; None lets the error pass.
+        stop_grace_period_secs: The longest wait of closing for the threads.
+        recovery: The policy for a lost session; None lets the error pass.
         summary_dir: The directory of the shared writer `summary_writer`.
         strict_events: Whether the training ends if summaries or other events cannot be written (a full disk). By
             default they are lost, with a warning.
@@ -90,8 +90,8 @@ class MonitoredSession(MonitoredLifecycle):
     def should_stop(self) -> bool:
         """Returns whether to leave the training loop; never raises.
 
-        If a thread reported a preemption error, this recovers, as often as the policy allows. For any other error the
-        answer is True, and `close` raises it. During a run, which recovers itself, the answer is False.
+        If a thread reported a preemption error, this recovers, as often as the policy allows. After any other error it
+        returns True, and `close` raises the error. During a run, which recovers itself, it returns False.
         """
         is_asked = self._stop.asked or self._preemption.signals.number is not None or self._in_step is not None
         return is_asked and self._should_stop()
@@ -102,11 +102,11 @@ class SingularMonitoredSession(MonitoredLifecycle):
 
     Args:
         hooks: Hooks, called in this order.
-        scaffold: How to initialise, restore and summarise; the defaults fill what is missing.
+        scaffold: The scaffold that initialises, restores and summarises; defaults fill missing parts.
         master: Where variables live: this process (""), or a `hookline.distributed.Cluster` or its `target`.
         config: The raw session's configuration.
-        checkpoint_dir: A directory, of which to restore the newest checkpoint, if there is one.
-        stop_grace_period_secs: How long closing waits for the threads.
+        checkpoint_dir: A directory, whose newest checkpoint is restored, if there is one.
+        stop_grace_period_secs: The longest wait of closing for the threads.
         checkpoint_filename_with_path: A checkpoint to restore.
         on_preemption: "exit" or "ignore", as in `MonitoredSession`.
         grace_secs: As in `MonitoredSession`.

@@ -1,4 +1,4 @@
-"""The order of hooks: list order, unless a hook declares which others it must follow or precede."""
+"""The order of hooks: list order, unless a hook declares others that it must follow or precede."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def in_order(hooks: Sequence[Any]) -> tuple[Any, ...]:
 
     Raises:
         RuntimeError: The declarations contradict each other.
-        TypeError: A declaration is something else.
+        TypeError: A declaration has another type.
 
     Example:
         >>> class Save:
@@ -47,7 +47,7 @@ def in_order(hooks: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _declared(hooks: Sequence[Any]) -> list[set[int]]:
-    """Returns, for each hook, the places of the hooks that must come before it."""
+    """Returns, for each hook, the indices of the hooks that must come before it."""
     waits_for: list[set[int]] = [set() for _ in hooks]
     for i, hook in enumerate(hooks):
         for name in ("comes_after", "comes_before"):

@@ -1,4 +1,4 @@
-"""Quiet: the runs of which it is known who rides on them, made without asking any trigger."""
+"""Quiet: the fast path of foreseen runs, which are made without asking any trigger."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hookline.summary.writer_cache import WriterScope
 
 
 class NotRun(NamedTuple):
-    """In place of results: hooks are to be asked first; or the run has failed with an error."""
+    """Returned in place of results: hooks must be asked first, or the run has failed with an error."""
 
     error: BaseException | None = None
 
@@ -21,9 +21,9 @@ class NotRun(NamedTuple):
 NOT_RUN = NotRun()
 
 Make = Callable[["Mapping[Any, Any] | None", "int | None"], Any]
-"""Makes such a run with these feeds, where the global step is the one that is expected; else returns `CHANGED`.
+"""Makes such a run with these feeds if the global step is the expected one, else returns `CHANGED`.
 
-What it returns otherwise begins with the results of the caller."""
+The first item of its result is the caller's results."""
 
 _NOTHING = object()
 
@@ -32,12 +32,12 @@ class Foreseen(NamedTuple):
     """Runs on which no hook fires.
 
     Args:
-        runs: How many there may be.
-        until: The reading of the clock at which the next one is no longer among them.
-        step: The global step before the first; None where no hook rides ever.
-        gain: By how much each of them advances it.
-        alarms: The session's count of latches that had latched when this was foreseen.
-        awaited: Results that hooks wait for: with the arrival of one, the next run is no longer among them.
+        runs: The largest number of such runs.
+        until: The reading of the clock from which runs are no longer foreseen.
+        step: The global step before the first; None in a graph without one.
+        gain: The number by which each of them advances the global step.
+        alarms: The session's count of latched latches when this was foreseen.
+        awaited: Deferred results of hooks; when one arrives, runs are no longer foreseen.
     """
 
     runs: float = math.inf
@@ -49,19 +49,19 @@ class Foreseen(NamedTuple):
 
 
 class Quiet:
-    """The runs on which no hook fires: they go straight to the raw session. A monitored session has one.
+    """The fast path of runs on which no hook fires: they go straight to the raw session. A monitored session has one.
 
-    A hooked session that knows when the next hook is due lets so many runs pass. They must ask for the same, and the
-    global step must be where it was foreseen. Where a run may hold several steps, each of them counts as one here.
-    Hooks that are called on each run are called on these too.
+    A hooked session that knows when the next hook is due lets the runs before that take the fast path. They must have
+    the same fetches, and the global step must be the foreseen one. If a run may hold several steps, each of them counts
+    as one here. Hooks that are called on each run are called on these too.
 
     Args:
-        scope: Who owns the writers that are taken in these runs.
+        scope: The owner of the summary writers that are taken in these runs.
 
     Attributes:
         scope: As above.
-        is_open: Whether it lets runs pass, or has: until `end`.
-        made: How many were made since the last `begin`.
+        is_open: Whether the fast path was begun and has not ended; an interrupted one is still open.
+        made: The number of runs made since the last `begin`.
         writes: The session's count of writes before the latest of them.
     """
 
@@ -73,15 +73,15 @@ class Quiet:
     def begin(
         self, low: LowLevel, fetches: Any, foreseen: Foreseen, make: Make, *, feeds: bool = False, capacity: int = 1
     ) -> None:
-        """Lets the runs of these fetches pass that are foreseen.
+        """Begins the fast path for the foreseen runs of these fetches.
 
         Args:
-            low: Of the raw session.
+            low: The low-level interface of the raw session.
             fetches: The fetches.
-            foreseen: Those runs.
+            foreseen: The foreseen runs.
             make: Makes one of them.
             feeds: Whether they may be fed.
-            capacity: How many steps one of them may hold: where somebody is due in the next run, it ends there.
+            capacity: The largest number of steps of a run; none is begun that might exceed the foreseen ones.
         """
         self._low, self._make, self._feeds, self.is_open = low, make, feeds, True
         self._begins_at, self._gain, self._alarms = foreseen.step, foreseen.gain, foreseen.alarms
@@ -92,7 +92,7 @@ class Quiet:
         self._fetches = fetches
 
     def end(self) -> int:
-        """Lets no more runs pass, and lets go of the session; returns how many have passed."""
+        """Ends the fast path, and forgets the session; returns the number of runs made."""
         made = self.made
         self._fetches: Any = _NOTHING
         self.is_open = self._feeds = False
@@ -105,11 +105,11 @@ class Quiet:
         return made
 
     def interrupt(self) -> None:
-        """Lets no more runs pass; those that have passed are still to be counted."""
+        """Stops the fast path; `end` still returns the number of runs made."""
         self._runs = 0.0
 
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
-        """Makes a run, and returns the results of the caller; or a `NotRun`."""
+        """Makes a run and returns the caller's results; or returns a `NotRun`."""
         made = self.made
         if fetches is not self._fetches or made >= self._runs or (feed_dict and not self._feeds):
             return NOT_RUN
@@ -123,7 +123,7 @@ class Quiet:
                 return NOT_RUN
             begins_at = self._begins_at
             found = self._make(feed_dict, None if begins_at is None else begins_at + self._gain * made)
-            if found is CHANGED:  # Somebody else has set the step, or a run has gained more than was foreseen.
+            if found is CHANGED:  # Other code has set the step, or a run has gained more than was foreseen.
                 return NOT_RUN
             self.made += 1
             return found[0]
@@ -131,8 +131,8 @@ class Quiet:
             return NotRun(error)
 
     def make_several(self, step: Any, capacity: int, feed_dict: Mapping[Any, Any] | None, expected: int | None) -> Any:
-        """Makes a run of as many steps as there are batches for; to be bound to its `RepeatedStep`."""
-        # And one more: the run in which somebody is due.
+        """Makes a run of as many steps as there are batches; to be bound to its `RepeatedStep`."""
+        # One more run is counted: the one in which a hook is due.
         found = step.run_several(capacity, expected, to_come=self._runs + capacity - self.made)
         if found is CHANGED:
             return CHANGED

@@ -26,7 +26,7 @@ class RecoverableSession:
 
     Args:
         create: Creates the session; called in the constructor and at each recovery.
-        policy: How often to recover, and how long to wait; None lets every error pass.
+        policy: The limits and waits of recoveries; None lets every error pass.
 
     Attributes:
         current: The current session.
@@ -72,7 +72,7 @@ class RecoverableSession:
         return self._persist(CoordinatedSession.run, fetches, feed_dict, options, run_metadata)
 
     def survive(self, error: BaseException, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
-        """Does what `run` does where its first attempt was made already, and failed with this error."""
+        """Does the same as `run`, after a first attempt on the fast path, which failed with this error."""
         failed = [error]
 
         def attempt(session: CoordinatedSession, *request: Any) -> Any:
@@ -97,7 +97,7 @@ class RecoverableSession:
                 try:
                     result = attempt(self.current, *args)
                 except PREEMPTION_ERRORS as exc:
-                    # What hooks do to the new session is not part of the run.
+                    # The hooks' work on the new session is not part of the run.
                     RETRY.set(None)
                     self._recover(exc)
                     if retry is not None:
@@ -129,12 +129,12 @@ class RecoverableSession:
         return True
 
     def goes_on(self) -> bool:
-        """Returns whether nobody has asked anything to stop; costs next to nothing."""
+        """Returns whether no stop was requested; costs next to nothing."""
         session = self.current
         return self.failure is None and not session.coord.should_stop() and not session.hooked.should_stop()
 
     def looks_stopped(self) -> bool:
-        """Returns the answer of `should_stop`, without a recovery, for callers while another thread is inside."""
+        """Returns the result of `should_stop`, without a recovery, for callers while another thread is inside."""
         session = self.current
         if self.failure is not None or self._stop_requested or session.hooked.should_stop():
             return True
@@ -187,7 +187,7 @@ class RecoverableSession:
         stop_requested = self.current.stop_requested_cleanly()
         step_before = _global_step(self.raw)
         highest = self._highest_step or 0
-        # Runs on which no hook rides are not noted one by one. Without a global step, any of them is progress.
+        # Runs on the fast path are not noted one by one. Without a global step, any of them is progress.
         progressed = not highest and self.current.hooked.has_run if step_before is None else step_before > highest
         if progressed and not self._shared:
             self._attempts = 0
@@ -233,8 +233,8 @@ class RecoverableSession:
 
     def _note_progress(self, repeats: bool) -> None:
         step = _global_step(self.raw)
-        # Without a global step, a successful run is the only visible progress. If the run only had to repeat the way to
-        # the highest step, its success is progress too.
+        # Without a global step, a successful run is the only visible progress. If the run repeated updates of an
+        # earlier attempt, reaching the highest step again is progress too.
         if step is None or self._highest_step is None or step > self._highest_step - repeats:
             self._attempts = 0
         if step is not None:

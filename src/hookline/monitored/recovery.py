@@ -1,4 +1,4 @@
-"""RecoveryPolicy: how often, and how patiently, a lost session is created again."""
+"""RecoveryPolicy: the limits and waits of creating a lost session again."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hookline import arguments
 
 @dataclass(frozen=True)
 class RecoveryPolicy:
-    """How a recoverable session creates its session again.
+    """The limits and waits with which a recoverable session creates its session again.
 
     Attempts are counted until there is progress: until the global step passes the highest one reached before the
     failure. So a step that always fails ends the job instead of repeating for ever.
 
     Args:
-        max_attempts: How many attempts in a row, without progress between them; at least 1.
+        max_attempts: The number of attempts in a row, without progress between them; at least 1.
         initial_backoff_secs: The wait before the first attempt.
         multiplier: The factor by which the wait grows from one attempt to the next.
         max_backoff_secs: The longest wait.
@@ -24,8 +24,8 @@ class RecoveryPolicy:
         seed: The seed of the variation.
 
     Raises:
-        TypeError: One of them is not a number.
-        ValueError: One of them is out of range.
+        TypeError: An argument is not a number.
+        ValueError: An argument is out of range.
 
     Example:
         >>> policy = RecoveryPolicy(max_attempts=3, initial_backoff_secs=1, multiplier=4, jitter=0)
@@ -69,7 +69,7 @@ class RecoveryPolicy:
         return random.Random(self.seed)
 
     def backoff_secs(self, attempt: int, generator: random.Random) -> float:
-        """Returns how long to wait before an attempt.
+        """Returns the wait before an attempt, in seconds.
 
         Args:
             attempt: 1 for the first.
@@ -82,4 +82,4 @@ class RecoveryPolicy:
 
 
 DEFAULT_RECOVERY = RecoveryPolicy()
-"""What a monitored session does unless told otherwise."""
+"""The default policy of a monitored session."""

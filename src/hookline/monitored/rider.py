@@ -1,4 +1,4 @@
-"""Rider: a hook, as a session's runs know it, with its trigger and what it waits for."""
+"""Rider: a session's record of a hook, with its trigger and its pending firings."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from hookline.session import LateResults, RunMetadata, RunOptions
 
 
 class Timer:
-    """A trigger, and when it must be asked next.
+    """A trigger, and the time at which it must be asked next.
 
     Attributes:
-        trigger: What is asked.
-        at_step: It is asked when a run leads there,
+        trigger: The trigger.
+        at_step: It is asked when a run reaches this step,
         at_secs: or at this reading of the clock,
         at_run: or on this run.
         bits: The hooks that have it, as bits.
-        counts: Whether it wants to know the numbers of runs.
-        ends_runs: Whether one of its hooks needs that run to end there.
-        due: Whether it wants to fire; it has not, where none of its hooks rides on the run.
-        fired: In which attempt of a run it last fired.
-        elapsed: What `update_last_triggered_step` said then.
+        counts: Whether it needs the numbers of runs.
+        ends_runs: Whether one of its hooks needs a run to end where it fires.
+        due: Whether it is due; it has not fired if none of its hooks takes part in the run.
+        fired: The number of the attempt of a run in which it last fired.
+        elapsed: The result of `update_last_triggered_step` then.
     """
 
     def __init__(self, trigger: Trigger) -> None:
@@ -51,12 +51,12 @@ class Timer:
         self.at_step, self.at_secs, self.at_run, self.due = other.at_step, other.at_secs, other.at_run, other.due
 
     def plan(self, step: int, run: int, *, bound: bool) -> None:
-        """Asks when it must be asked next; called after a run that led to a step.
+        """Finds when the trigger must be asked next; called after a run.
 
         Args:
-            step: That step.
+            step: The global step after the run, or the number of the run.
             run: The number of the run.
-            bound: Whether hooks count runs of their own, so that the count of runs says nothing.
+            bound: Whether hooks count only some runs, so that the count of all runs is of no use.
         """
         trigger = self.trigger
         steps, secs = trigger.steps_until_trigger(step), trigger.secs_until_trigger()
@@ -67,7 +67,7 @@ class Timer:
 
 
 class Late(NamedTuple):
-    """A firing whose values are on their way."""
+    """A firing whose values have not arrived yet."""
 
     results: LateResults
     due_run: float
@@ -82,16 +82,16 @@ class Late(NamedTuple):
         return self.results.get()
 
     def is_due(self, run: float) -> bool:
-        """Returns whether it is to be delivered after a run; after infinitely many, it always is."""
+        """Returns whether it must be delivered after a run; with an infinite `run`, it always must."""
         return run >= self.due_run or (self.due_run == math.inf and self.results.is_ready())
 
 
 class Rider:
-    """A hook, as a session's runs know it.
+    """A session's record of a hook.
 
     Attributes:
         hook: The hook itself, not its binding.
-        bit: Its place in the list, as a bit.
+        bit: Its index in the list, as a bit.
         timer: Its trigger; None without one.
         before: Its `before_run`, where its class overrides it and it has not retired.
         after: Its `after_run` likewise.
@@ -106,9 +106,9 @@ class Rider:
         latches: The parts of its trigger that wait for a latch, with whether it has latched.
         binding: What binds it to some runs; None where it sees all.
         bound_to: The operations to whose runs it is bound.
-        waiting: Firings whose values are on their way.
-        asked: In which attempt of a run it was last asked for what it wants.
-        given: In which it last fired.
+        waiting: Firings whose values have not arrived yet.
+        asked: The number of the attempt of a run in which it was last asked for its request.
+        given: The number of the attempt in which it last fired.
     """
 
     def __init__(self, hook: Any, place: int, graph: Graph, hooks: HookList) -> None:
@@ -147,11 +147,11 @@ class Rider:
 
 
 def _nothing(firing: Firing) -> None:
-    """Is called where a hook has no `on_trigger`."""
+    """Does nothing, for hooks without `on_trigger`."""
 
 
 def _is_own(hook: Any, name: str) -> bool:
-    """Whether the class that defines a callback is the first to define one, and not a subclass that adds to another."""
+    """Returns whether a callback comes from the first class that defines a run callback, and not from a subclass."""
     if name in getattr(hook, "__dict__", ()):
         return False
     kinds = [vars(kind) for kind in type(hook).__mro__ if kind is not SessionRunHook]

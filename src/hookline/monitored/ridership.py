@@ -1,4 +1,4 @@
-"""Ridership: the hooks that ride along on a run, and what they asked for, merged."""
+"""Ridership: the hooks that take part in a run, and their merged requests."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from hookline.session.fetches import leaves
 
 
 class Ridership:
-    """Some hooks of a session, as they ride along on a run.
+    """The hooks of a session that take part in a run, and their merged requests.
 
-    Merging is done again only when a hook asks for another object than the last time.
+    Requests are merged again only when a hook returns another object than the last time.
 
     Attributes:
-        riding: Whether there are any riders.
-        may_ask: Whether any of them is to be asked for something.
-        stacked: Whether any takes rows.
-        after: All of them, each with its place in `watched`.
-        asks: Whether any asked for something, as of the last `ask`.
-        watches: Whether there is anything in `watched`.
-        watched: The fetches of each, or None; what every run carries comes behind them.
-        feeders: Those that feed something, each with its feed.
-        options: The options that they ask for.
-        of_each_step: As `watched`, without what is wanted of the last of several steps alone.
-        stale: Whether what they asked for is to be merged anew.
+        riding: Whether there are any such hooks.
+        may_ask: Whether any of them may have a request.
+        stacked: Whether any of them takes rows.
+        after: All of them, each with its index in `watched`.
+        asks: Whether any had a request at the last `ask`.
+        watches: Whether there is any fetch in `watched`.
+        watched: The fetches of each, or None; the operations of every run come after them.
+        feeders: The hooks that feed, each with its feeds.
+        options: The requested options.
+        of_each_step: As `watched`, without the fetches that only the last of several steps computes.
+        stale: Whether the requests must be merged again.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class Ridership:
         self._ask = ask
         self._asked: list[SessionRunArgs | None] = [None] * len(riders)
         self._merge()
-        self.stale = self.may_ask  # What they ask for is not known yet.
+        self.stale = self.may_ask  # The requests are not known yet.
 
     def ask(self, context: SessionRunContext) -> None:
-        """Calls every `before_run`, asks those that fire, and merges what they ask for.
+        """Calls every `before_run`, asks the hooks that fire, and merges the requests.
 
         Raises:
-            TypeError: One of them returned something else than None or a `SessionRunArgs`, or one with feeds that are
-                no dict or options that are no `RunOptions`.
+            TypeError: A hook returned something other than None or a `SessionRunArgs`, or one whose feeds are not a
+                dict or whose options are not `RunOptions`.
         """
         asked = self._asked
         for place, rider in self._asking:
@@ -68,28 +68,28 @@ class Ridership:
             self._merge()
 
     def in_rows(self, watched: Sequence[Any]) -> Sequence[Any]:
-        """Returns the results of hooks in one step, in rows for those that take rows."""
+        """Returns the results of one step, as rows for the hooks that take rows."""
         found = [
             rows_of_one(values) if rider.stacked else values
-            for rider, values in zip(self.riders, watched, strict=False)  # What every run carries is behind.
+            for rider, values in zip(self.riders, watched, strict=False)  # The operations of every run come last.
         ]
         return [*found, *watched[len(found) :]]
 
     def forget_feeds(self) -> None:
-        """Lets go of the values that hooks fed: a batch does not outlive its run. What they fed stays known."""
+        """Forgets the values that hooks fed, because a batch must not outlive its run; keeps the fed tensors."""
         self.feeders = [(hook, dict.fromkeys(feeds)) for hook, feeds in self.feeders]
         self._asked = [None if getattr(args, "feed_dict", None) else args for args in self._asked]
         self.stale = True
 
     def merged_options(self, options: RunOptions | None) -> RunOptions | None:
-        """Returns the caller's options merged with those of the hooks, of which there must be some."""
+        """Returns the caller's options merged with those of the hooks; call it only if hooks have options."""
         if self._merged_options is None or options is not self._caller_options:
             self._caller_options = options
             self._merged_options = merge_options([options, *self.options])
         return self._merged_options
 
     def merged_feeds(self, feed_dict: Mapping[Any, Any] | None, graph: Graph) -> dict[Any, Any]:
-        """Returns the caller's feeds and those of the hooks in one.
+        """Returns the merged feeds of the caller and the hooks.
 
         Raises:
             RuntimeError: A tensor is fed twice.
@@ -119,13 +119,13 @@ class Ridership:
 
     @property
     def asking(self) -> str:
-        """Who asks for values, in words."""
+        """The hooks with fetches, in words."""
         pairs = zip(self.riders, self.watched.fetches, strict=False)
         return " and ".join(f"the {describe(rider.hook)}" for rider, fetches in pairs if fetches is not None)
 
     def blame(self, exc: Exception, graph: Graph) -> None:
-        """Raises the error of a run again with the name of the hook whose fetch caused it, if one did."""
-        for rider, fetches in zip(self.riders, self.watched.fetches, strict=False):  # What every run carries is behind.
+        """Raises the error of a run again, with the name of the hook, if a hook's fetch has caused it."""
+        for rider, fetches in zip(self.riders, self.watched.fetches, strict=False):  # Operations of every run are last.
             check_in_graph(rider.hook, fetches, graph, exc)
 
     def _merge(self) -> None:
@@ -134,7 +134,7 @@ class Ridership:
                 _check(rider.hook, "before_trigger" if rider.before is None else "before_run", args)
         asked = [None if args is None else args.fetches for args in self._asked]
         late = frozenset(place for place, args in enumerate(self._asked) if args and self.riders[place].late)
-        # What every run carries, behind the riders, is of each step.
+        # The operations of every run, after the hooks' fetches, are run in each step.
         rows = frozenset([*(place for place, rider in enumerate(self.riders) if rider.stacked), len(asked)])
         self.watched = Watched((*asked, self.standing) if self.standing else tuple(asked), late, rows)
         only_rows = [fetches if rider.stacked else None for rider, fetches in zip(self.riders, asked, strict=True)]
@@ -152,10 +152,10 @@ class Ridership:
 
 
 def check_in_graph(hook: Any, fetches: Any, graph: Graph, cause: Exception | None = None) -> None:
-    """Checks that what a hook asks for is in the graph.
+    """Checks that a hook's fetches are in the graph.
 
     Raises:
-        KeyError, TypeError, ValueError: It is not; the error names the hook.
+        KeyError, TypeError, ValueError: A fetch is not; the error names the hook.
     """
     try:
         for leaf in leaves(fetches):
@@ -178,7 +178,7 @@ def _check(hook: Any, callback: str, args: Any) -> None:
 
 
 def _element(graph: Graph, key: Any) -> Any:
-    """Returns the tensor a feed's key stands for, or the key itself where only the session knows."""
+    """Returns the tensor for the key of a feed, or the key itself if only the session can resolve it."""
     try:
         return graph.as_graph_element(key)
     except (KeyError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Rows: the values of a run that may hold several steps, one row for each."""
+"""Rows: the values of a run that may hold several steps, with one row for each step."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hookline.session import LateResults
 
 
 def rows_of_one(values: Any) -> Any:
-    """Returns the values of one step as rows, of which there is one."""
+    """Returns the values of one step as a single row."""
     if isinstance(values, LateResults):
         return values.then(rows_of_one)
     return jax.tree.map(lambda leaf: leaf[None] if isinstance(leaf, jax.Array) else np.asarray(leaf)[None], values)
 
 
 def joined(parts: Sequence[Any]) -> Any:
-    """Returns the rows of several runs as those of one."""
+    """Concatenates the rows of several runs."""
     if len(parts) == 1:
         return parts[0]
     if isinstance(parts[0], LateResults):

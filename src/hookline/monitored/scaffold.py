@@ -25,13 +25,13 @@ from hookline.session.fetches import check_fetches
 T = TypeVar("T")
 
 InitFn = Callable[["Scaffold", Session], Any]
-"""A function of one's own that initialises: `init_fn(scaffold, session)`."""
+"""A user's function that initialises: `init_fn(scaffold, session)`."""
 
 _DEFAULTS = "hookline/scaffold_defaults"
 
 
 class Scaffold:
-    """What a monitored session needs beside the training step: initialisation, readiness checks, saving.
+    """The parts of a monitored session beside the training step: initialisation, readiness checks, saving.
 
     Everything is optional. `finalize` fills missing parts from the graph's collections or with defaults. Until then
     their properties are None.
@@ -98,7 +98,7 @@ class Scaffold:
         self._saver = _either(saver, source and source._saver)
 
     def finalize(self) -> Scaffold:
-        """Fills what is missing, then finalizes the default graph. Calling it again changes nothing.
+        """Fills missing parts, then finalizes the default graph. Calling it again changes nothing.
 
         Returns:
             This scaffold.
@@ -127,13 +127,13 @@ class Scaffold:
     def default_local_init_op() -> Operation:
         """Returns a new operation that does a session's default initialisation after each restore.
 
-        Use it in a `local_init_op` of your own that does more: `group(Scaffold.default_local_init_op(), more)`.
+        Use it in your own `local_init_op` that does more: `group(Scaffold.default_local_init_op(), more)`.
         """
         return local_variables_initializer()
 
     @staticmethod
     def get_or_default(arg_name: str, collection_key: str, default_constructor: Callable[[], T]) -> T:
-        """Returns the one item of a collection of the default graph, or a default, which is then stored there.
+        """Returns the only item of a collection of the default graph, or a default, which is then stored there.
 
         Args:
             arg_name: The argument of `Scaffold` that would replace the item; for the message.
@@ -191,7 +191,7 @@ class Scaffold:
 
     @property
     def local_init_op(self) -> Operation | Tensor | None:
-        """Initialises what no checkpoint holds."""
+        """Initialises everything that no checkpoint holds."""
         return self._local_init_op
 
     @property

@@ -1,4 +1,4 @@
-"""Schedule: which hooks fire in a run, and how many runs may pass before a trigger has to be asked."""
+"""Schedule: the hooks that fire in a run, and the number of runs before a trigger must be asked again."""
 
 from __future__ import annotations
 
@@ -41,38 +41,39 @@ _NONE_YET = object()
 
 
 class Schedule:
-    """Decides before each run who rides along: hooks that override a run callback, and hooks that fire.
+    """Decides before each run which hooks take part: those that override a run callback, and those that fire.
 
-    It asks each trigger with the step to which the run is expected to lead: how many steps a run gains the session
-    knows beforehand from the fetches. Where the device alone knows, it is asked after each run, and the gain of the run
-    before is assumed. Hooks that ask for nothing are decided on again after the run, where the step came out otherwise.
+    It asks each trigger with the expected step after the run: the session knows the gain of a run in steps beforehand
+    from the fetches. If only the device knows the gain, the device is asked after each run, and the gain of the last
+    run is assumed. If the step turns out otherwise, hooks without requests are decided on again after the run.
 
-    Between two runs on which a trigger has to be asked, it says how many may pass without anybody (`foreseen`).
+    The runs before the next one that must ask a trigger are foreseen: `finish` returns how many may take the fast path.
 
     Args:
         session: The raw session.
         hooks: All hooks; their declarations are read here.
-        before: The schedule of the same session before, which had other hooks; this one goes on for it.
-        runs: How many runs were made before.
-        steps_per_run: How many steps a run may hold. Each of them counts as a run.
+        before: The earlier schedule of the same session, with other hooks; this one continues it.
+        runs: The number of runs made before.
+        steps_per_run: The largest number of steps of a run. Each of them counts as a run.
+        in_step: The agreement with the other processes; None if there are none.
 
     Raises:
         KeyError, TypeError, ValueError: Declared `fetches` that are not in the graph.
         RuntimeError: A trigger in steps, or several steps a run, in a graph without a global step; or a trigger that
-            hooks share as they must not.
-        TypeError: A `trigger` that is none; a `late` that is neither a bool nor a number of runs.
+            hooks must not share.
+        TypeError: A `trigger` that is not a `Trigger`; a `late` that is neither a bool nor a number of runs.
 
     Attributes:
-        overdue: Whether triggers must be asked anew after this run.
-        alarms: The session's count of latches that had latched when they were last looked at.
-        awaited: For what late hooks wait that wait for the device.
+        overdue: Whether triggers must be asked again after this run.
+        alarms: The session's count of latched latches when they were last checked.
+        awaited: The deferred results of late hooks that wait for the device.
         waits: Whether a late hook waits for values, or for a run.
         repeats: Whether the run may hold several steps.
-        room: How many it may hold.
-        begins_at: The global step before it, as far as that is known.
-        callers: Who is called on each of the runs that are foreseen: another object where that has changed.
-        is_called: Whether somebody is called on it who sees one step.
-        still: Whether this run and the one before have left the global step where it was, and a hook waits for steps.
+        room: The number of steps that it may hold.
+        begins_at: The global step before it, as far as it is known.
+        callers: The hooks that are called on each foreseen run; another object if they have changed.
+        is_called: Whether a hook that sees single steps is called on it.
+        still: Whether this run and the one before have left the global step unchanged, and a hook waits for steps.
     """
 
     def __init__(
@@ -101,8 +102,8 @@ class Schedule:
         self.is_called = False
         self._short_runs = self._cutters = 0
         self._stacked = sum(rider.bit for rider in self._riders if rider.stacked) if steps_per_run > 1 else 0
-        # What comes some runs late comes where a full run ends, and full runs end at multiples: whatever else ends runs
-        # (a clock, say), it then comes at the same steps.
+        # Firings that are late by some runs are delivered where a full run ends, and full runs end at multiples: so
+        # they come at the same steps, even if other things (a clock, say) end runs.
         self._has_lag = steps_per_run > 1 and any(r.late and not isinstance(r.late, bool) for r in self._riders)
         self._warned: set[str] = before._warned if before else set()
         self._timers = self._read_triggers({id(timer.trigger) for timer in before._timers} if before else set())
@@ -114,7 +115,7 @@ class Schedule:
         self._here = self._all = (1 << len(self._riders)) - 1
         self._read_riders()
         self._expect([rider for rider in self._riders if rider.timer is not None])
-        # Where others take steps as well, how far a run gets is not for this session to foresee.
+        # If other workers advance the global step too, this session cannot foresee the step after a run.
         self._steady = not self._low.shared
         self._last_step = step = self._step() or 0
         self._reach = step
@@ -142,7 +143,7 @@ class Schedule:
             self._take_over(before)
 
     def _read_triggers(self, started: Container[int]) -> list[Timer]:
-        """Reads who has which trigger, and starts the triggers; those that the schedule before had are `started`."""
+        """Reads the triggers of the hooks and starts them; `started` are those that the earlier schedule had."""
         timers: dict[int, Timer] = {}
         for rider in self._riders:
             trigger = getattr(rider.hook, "trigger", None)
@@ -169,22 +170,22 @@ class Schedule:
         return list(timers.values())
 
     def _expect(self, riders: Sequence[Rider]) -> None:
-        """Says what these hooks may ever fetch, and refuses what is not in the graph before it is due."""
+        """Announces all fetches of these hooks, and refuses those that are not in the graph before they are due."""
         for place in self._low.expect([rider.fetches for rider in riders]):
             if riders[place].before_trigger is None:
                 check_in_graph(riders[place].hook, riders[place].fetches, self._session.graph)
 
     def _read_riders(self) -> None:
-        """Says who rides on every run."""
+        """Finds the hooks that take part in every run."""
         self._riderships: dict[tuple[int, int], Ridership] = {}
         self._calls = sum(rider.bit for rider in self._riders if rider.before or rider.after) | self._stacked
-        # Who has a trigger in common with one that asks fires where that one does.
+        # A hook that shares the trigger of a hook with requests fires when that one does.
         asking = {rider.timer for rider in self._riders if rider.asks and rider.timer is not None}
         self._asking = sum(rider.bit for rider in self._riders if rider.asks or rider.timer in asking)
         self.callers = self._of(0)
 
     def _of(self, bits: int) -> Ridership:
-        """Returns some hooks, in list order, as they ride on runs like this one."""
+        """Returns the merged requests of some hooks, in list order, for runs like this one."""
         key = bits, self._here
         found = self._riderships.get(key)
         if found is None:
@@ -208,15 +209,15 @@ class Schedule:
         passed: int,
         available: Callable[[Any, int, float], int] = lambda fetches, most, to_come: most,
     ) -> Ridership:
-        """Returns who rides along on the run of these fetches that is about to start.
+        """Returns the hooks that take part in the next run, which has these fetches.
 
         Args:
             fetches: The fetches.
-            feed_dict: What is fed.
-            run: Its number, from 1 on.
-            passed: How many runs were made since the last time, which were foreseen.
-            available: Returns for how many steps of a run of these fetches there is data, at most so many. It is also
-                told how many steps are to come until somebody is due.
+            feed_dict: The caller's feeds.
+            run: The number of the run, from 1 on.
+            passed: The number of foreseen runs that were made since the last call.
+            available: Returns the number of steps for which data are ready, from the fetches, the largest number
+                wanted, and the number of steps until a hook is due.
         """
         self._run, self._came = run, None
         self._attempt += 1
@@ -230,7 +231,7 @@ class Schedule:
         is_set, step = False, known
         if step is None:
             step, changes = self._last_step + gain, session.lowlevel.step_changes
-            # Somebody else has set the step, and perhaps far past where hooks are due.
+            # Other code has set the step, perhaps far past the steps at which hooks are due.
             is_set = changes != self._expected_changes
             self._expected_changes = changes + self._changes
         else:
@@ -240,7 +241,7 @@ class Schedule:
         if gained < 0:
             for timer in self._timers:
                 timer.trigger.start(step)
-        # How far a run leads may depend on which tensors are fed, too.
+        # The gain of a run may depend on the fed tensors, too.
         fed = feed_key(feed_dict) if feed_dict else None
         if fetches is not self._fetches or fed != self._fed:
             self._look_up(fetches, feed_dict)
@@ -255,7 +256,7 @@ class Schedule:
         )
         now = self._now()
         everyone = is_set or gained < 0 or not self._steady or (run >= self._everyone_run and not foreseen)
-        # Where the device alone knows how far the run leads, it is asked after the run.
+        # If only the device knows the step after the run, it is asked after the run.
         is_open = self._counts_steps and self._planned_gain is None
         if self._capacity > 1:
             self.repeats, self.room, self.begins_at = self._planned_gain != 0, 1, known
@@ -273,13 +274,13 @@ class Schedule:
         return self._riderships.get((bits, self._here)) or self._of(bits)
 
     def _now(self) -> float:
-        """Returns the reading of the clock, as far as somebody looks at it; in step it is what was agreed on."""
+        """Returns the clock's reading if a trigger needs it, else minus infinity; in step see `InStep.now`."""
         if self._in_step is not None:
             return self._in_step.now()
         return clock.monotonic() if self._due_secs < math.inf else -math.inf
 
     def _make_room(self, fetches: Any, available: Callable[[Any, int, float], int]) -> None:
-        """Decides how many steps the run holds: it ends where somebody is due, and with the data."""
+        """Decides how many steps the run holds: it ends where a hook is due, and with the data."""
         gain, run, reach = self._planned_gain, self._run, self._reach
         if not gain or self.is_called:
             return
@@ -296,7 +297,7 @@ class Schedule:
             self._last_step += (self.room - 1) * gain
 
     def shorten(self) -> None:
-        """Has the run hold one step, from where the global step is by now."""
+        """Limits the run to one step, from the present global step."""
         gain, step = self._planned_gain or 0, self._low.known_step
         self._run -= self.room - 1
         self.room, self.begins_at = 1, step
@@ -304,18 +305,18 @@ class Schedule:
             self._reach, self._last_step = step + gain, step
 
     def let_fail(self, made: int) -> int:
-        """Takes note that the run has failed behind so many steps, which count as runs; returns them."""
+        """Notes that the run has failed after this many steps, which count as runs; returns their number."""
         for rider in self._riders:
             if rider.binding is not None and rider.bit & self._here:
                 rider.binding.runs += made
         return made
 
     def _steps_left(self, number: int) -> int:
-        """Returns how many steps from the one of a number on there are until a full run ends."""
+        """Returns the number of steps to the end of a full run, counted from the step with this number."""
         return self._capacity - (number - 1) % self._capacity
 
     def _look_who_cuts(self, bits: int) -> None:
-        """Says who is called so often that no run holds several steps."""
+        """Logs the hooks that are called so often that no run holds several steps."""
         is_short = self.repeats and self.room == 1
         self._cutters = bits & (self._cutters if self._short_runs else bits) if is_short else 0
         self._short_runs = self._short_runs + 1 if self._cutters else 0
@@ -333,7 +334,7 @@ class Schedule:
                 )
 
     def let_pass(self, passed: int) -> None:
-        """Counts runs that were `foreseen`, and have been made."""
+        """Counts foreseen runs that have been made."""
         self._last_step += passed * (self._planned_gain or 0)
         self._short_runs = 0
         for rider in self._riders:
@@ -343,7 +344,7 @@ class Schedule:
     def _asked(self, step: int, now: float, everyone: bool = False) -> int:
         """Asks the triggers that may be due; returns the hooks that fire."""
         run, firing = self._run, 0
-        self._due_run = min(self._due_run, run)  # So is another attempt, until `plan` says otherwise.
+        self._due_run = min(self._due_run, run)  # Another attempt asks again, until `plan` sets the next run.
         for timer in self._timers:
             if not timer.ends_runs:
                 continue
@@ -358,7 +359,7 @@ class Schedule:
         return firing & self._here
 
     def _runs_of(self, timer: Timer) -> int:
-        """Returns the number of this run for a trigger: a hook that is bound to some runs counts those."""
+        """Returns the number of this run for a trigger: a hook that is bound to some runs counts only those."""
         if self._bound:
             for rider in self._riders:
                 if rider.timer is timer and rider.binding is not None:
@@ -367,11 +368,11 @@ class Schedule:
 
     @property
     def expected_step(self) -> int | None:
-        """The global step to which the run under way is expected to lead; None in a graph without one."""
+        """The expected global step after the run under way; None in a graph without one."""
         return self._reach if self._has_step else None
 
     def limited(self, options: RunOptions | None) -> RunOptions | None:
-        """Returns the options of the run, with the limit of the session where the run may meet it."""
+        """Returns the options of the run, with the session's step limit if the run may reach it."""
         limit = self._session.step_limit
         if limit is None:
             return options
@@ -382,7 +383,7 @@ class Schedule:
         return merge_options([options, RunOptions(last_step=limit)])
 
     def _runs_before(self, reach: float) -> float:
-        """Returns how many runs may follow one that reaches a step until somebody is due."""
+        """Returns how many runs may follow a run that reaches this step before a hook is due."""
         runs = self._due_run - self._run - 1
         if self._has_step:
             limit = math.inf if self._session.step_limit is None else self._session.step_limit
@@ -399,12 +400,12 @@ class Schedule:
                     self._here &= ~rider.bit
         self._fetches, self._planned_gain, self._changes = _NONE_YET, None, 1
         try:
-            # What the hooks fed the last time they will feed again: without it, fetches may lack a placeholder.
+            # Hooks will probably feed the same again: without it, a fetched placeholder may lack its value.
             always = self._of(self._calls & self._here)
             feeds = always.merged_feeds(feed_dict, self._session.graph) if always.feeders else feed_dict
             gain = self._low.gain(fetches, feeds)
             self._planned_gain, self._changes = gain, int(gain != 0)
-        except Exception:  # The run itself says what is wrong, after `before_run` as always.
+        except Exception:  # The run itself raises the error, after `before_run` as always.
             return
         if isinstance(fetches, Tensor | Operation | str):  # A structure may be changed in place.
             self._fetches = fetches
@@ -412,28 +413,28 @@ class Schedule:
     # In a run --------------------------------------------------------------------------------------------------
 
     def ask(self, hook: Any, context: SessionRunContext) -> SessionRunArgs | None:
-        """Returns what a hook wants of this run if it fires; one that the session does not know asks by itself."""
+        """Returns the request of a hook that fires in this run; a hook unknown to the session decides by itself."""
         rider = self._by_hook.get(id(hook))
         return ask_alone(hook, context) if rider is None else self.ask_rider(rider, context)
 
     def ask_rider(self, rider: Rider, context: SessionRunContext) -> SessionRunArgs | None:
-        """Returns what a hook wants of this run if it fires."""
+        """Returns the request of a hook that fires in this run."""
         rider.asked = self._attempt
         if not (self._firing | self._stacked) & rider.bit:
             return None
         return rider.args if rider.before_trigger is None else rider.before_trigger(context)
 
     def came_out(self, riders: Ridership) -> list[tuple[int, Rider]]:
-        """Returns who gets the results of a run, each with the place of its own: the run has succeeded.
+        """Returns the hooks that get the results of a successful run, each with the index of its results.
 
-        Where it led elsewhere than was expected, hooks that ask for nothing are decided on again.
+        If the global step is not the expected one, hooks without requests are decided on again.
         """
         if self._stacked:
             self._ask_at_end()
         if not self._has_step or not self._timers:
             return riders.after
         step = self._low.known_step
-        if step is None and self.overdue:  # The device says, whom `plan` would ask else.
+        if step is None and self.overdue:  # Asks the device, as `plan` would do later.
             step = self._session.global_step
         self._came = step
         if step is None or step == self._reach:
@@ -442,13 +443,13 @@ class Schedule:
         at_end = self._firing & self._stacked
         fire = self._asked(step, now) | at_end
         self.overdue = self.overdue or bool(fire)
-        self._firing = fire & ~(self._asking & ~self._firing)  # Who asked for nothing has nothing to see.
+        self._firing = fire & ~(self._asking & ~self._firing)  # Hooks whose request was not made get nothing.
         places = {rider: place for place, rider in enumerate(riders.riders)}
         bits = self._firing | (self._calls & self._here)
         return [(places.get(rider, -1), rider) for rider in self._riders if rider.bit & bits]
 
     def _ask_at_end(self) -> None:
-        """Asks the triggers whose hooks are called where a run ends, however many steps it holds."""
+        """Asks the triggers whose hooks are called at the end of a run, regardless of its number of steps."""
         for timer in self._timers:
             if not timer.ends_runs:
                 if timer.counts:
@@ -457,7 +458,7 @@ class Schedule:
                     self._firing |= timer.bits & self._here
 
     def deliver(self, hook: Any, context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Fires a hook, if that is what this run does; one that the session does not know asks by itself."""
+        """Calls a hook if it fires in this run; a hook unknown to the session decides by itself."""
         rider = self._by_hook.get(id(hook))
         if rider is None:
             deliver_alone(hook, context, run_values)
@@ -467,7 +468,7 @@ class Schedule:
     def deliver_to(
         self, rider: Rider, context: SessionRunContext, results: Any, options: RunOptions, run_metadata: RunMetadata
     ) -> None:
-        """Fires a hook, if that is what this run does: its trigger moves, and then it is called."""
+        """Calls a hook if it fires in this run, after its trigger has noted the firing."""
         timer = rider.timer
         if timer is None or not self._firing & rider.bit or rider.given == self._attempt:
             return
@@ -497,18 +498,18 @@ class Schedule:
             rider.on_trigger(Firing(results, *about, options, run_metadata, context))
 
     def _lag(self, rider: Rider, late: int) -> int:
-        """Returns after how many runs what is `late` runs late is delivered: where a run ends, if they hold several."""
+        """Returns the delay in runs of a firing that is `late` runs late: to the end of a run, if runs hold several."""
         gain = self._planned_gain
         if not self._has_lag or not gain:
             return late
         number = self._reach // gain
-        # Rows may come where something else has ended the run, before the full run's end.
+        # Rows may come before the end of a full run, if something else has ended the run.
         here = self._steps_left(number) - 1 if rider.stacked else 0
         after = here + late
         return after + self._steps_left(number + after) - 1
 
     def _warn_of_what_is_missing(self, rider: Rider) -> None:
-        """Warns of a hook that has a trigger or an `on_trigger`, and so was meant to do something, and does nothing."""
+        """Warns of a hook that has only a trigger or only an `on_trigger`, and so does nothing."""
         is_called = override(rider.hook, "on_trigger") is not None
         has_trigger = isinstance(getattr(rider.hook, "trigger", None), Trigger)
         place = f"{type(rider.hook).__name__}.on_trigger"
@@ -529,13 +530,13 @@ class Schedule:
             _logger.warning(text, name)
 
     def retire(self, hook: Any) -> None:
-        """Calls a hook on no more runs; see `SessionRunContext.retire`."""
+        """Stops calling a hook on each run; see `SessionRunContext.retire`."""
         rider = self._by_hook.get(id(hook))
         if rider is not None and rider.retire():
             self._read_riders()
 
     def recall(self, hook: Any) -> None:
-        """Calls a hook on each run again, from the next one on."""
+        """Starts to call a retired hook on each run again, from the next one on."""
         rider = self._by_hook.get(id(hook))
         if rider is not None:
             self._recalled.append(rider)
@@ -554,10 +555,10 @@ class Schedule:
         """Calls late hooks whose values have arrived, or whose run has come.
 
         Args:
-            context: Of the run under way, or a new one.
-            run: Which run was the last; by default this waits for all values.
-            is_lost: Whether the session is lost: the rest is dropped with a log line, and what the loss itself raises
-                passes.
+            context: The context of the run under way, or a new one.
+            run: The number of the last run; by default this waits for all values.
+            is_lost: Whether the session is lost: the remaining firings are dropped with a log line, and errors from
+                the loss are only logged.
         """
         dropped = 0
         for rider in self._riders:
@@ -585,7 +586,7 @@ class Schedule:
         self._await()
 
     def _await(self) -> None:
-        """Looks what late hooks wait for."""
+        """Finds the results and runs that late hooks wait for."""
         self.waits, self._late_run, awaited = False, math.inf, []
         for rider in self._riders:
             if rider.waiting:
@@ -597,9 +598,9 @@ class Schedule:
         self.awaited = tuple(awaited)
 
     def look_at_latches(self, context: SessionRunContext, *, wait: bool = False) -> None:
-        """Calls the hooks whose latch has latched; on demand it waits for all runs so far."""
+        """Calls the hooks whose latch has latched; with `wait`, it first waits for all runs so far."""
         alarms = self._low.alarms
-        elapsed: dict[Latched, tuple[float | None, int | None]] = {}  # Hooks may have a trigger in common.
+        elapsed: dict[Latched, tuple[float | None, int | None]] = {}  # Hooks may share a trigger.
         for rider in self._riders:
             for leaf, known in rider.latches.items():
                 step = self._session.latched(leaf.operation, wait=wait)
@@ -615,10 +616,10 @@ class Schedule:
         self.alarms = alarms
 
     def finish(self) -> Foreseen | None:
-        """Counts a run that has succeeded, and asks its triggers when they must be asked next.
+        """Counts a successful run, and asks the triggers when they must be asked next.
 
         Returns:
-            The runs like this one that may follow before somebody is due; None if that may be the next.
+            The runs like this one that may follow before a hook is due; None if the next run may be due.
         """
         if self._bound:
             for rider in self._riders:
@@ -643,7 +644,7 @@ class Schedule:
         return Foreseen(self._free, self._due_secs, step, self._planned_gain or 0, self.alarms, self.awaited)
 
     def go_on(self) -> None:
-        """Begins a run that was foreseen, for those who are called on each."""
+        """Begins a foreseen run, for the hooks that are called on each run."""
         self._run += 1
         self._attempt += 1
         self._reach += self._stride
@@ -665,7 +666,7 @@ class Schedule:
         if run >= self._everyone_run:
             self._everyone_run = run + _LOOK_AGAIN_RUNS
         self._due_step, self._due_secs, self._asked_run = due_step, due_secs, due_run
-        # Whoever takes rows is called on each run, and so is there when that one comes.
+        # Hooks that take rows are called on each run, so also on that one.
         self._due_run = due_run if self._stacked else min(due_run, self._late_run)
         self._free = self._runs_before(self._last_step) if self._foreseen else 0
 
@@ -692,7 +693,7 @@ class Schedule:
         self._await()
 
     def _take_over(self, other: Schedule) -> None:
-        """Goes on for another schedule."""
+        """Takes over the state of an earlier schedule."""
         other._bring_back()
         for rider in other._riders:
             mine = self._by_hook.get(id(rider.hook))
@@ -707,5 +708,5 @@ class Schedule:
 def _has_step(session: Session) -> bool:
     try:
         return session.global_step is not None
-    except (RuntimeError, TypeError):  # There is none, or one that cannot be counted.
+    except (RuntimeError, TypeError):  # The graph has no global step, or one that cannot be counted.
         return False

@@ -29,14 +29,14 @@ from hookline.session.fetches import check_fetches
 logger = logging.getLogger(__name__)
 
 LATEST, LATEST_READABLE = "latest", "latest-readable"
-"""What may be restored: the newest checkpoint, or the newest that can be read."""
+"""The checkpoint to restore: the newest, or the newest that can be read."""
 
 INITIALISED = "initialised anew"
-"""The `origin` of a session whose model came from no checkpoint and from nobody else."""
+"""The `origin` of a session whose model came neither from a checkpoint nor from parameter servers."""
 _SHARED = "found on the parameter servers"
 
 _LOOK_EVERY_SECS = 0.1
-# A wait for the chief ends when the chief says so; this is how often the wait asks again.
+# A wait for the chief ends when the chief is ready; this is the interval at which the wait asks again.
 _WAIT_SECS = 1.0
 
 
@@ -48,7 +48,7 @@ class SessionManager:
         ready_op: A tensor of the names that are not initialised yet; None checks nothing.
         ready_for_local_init_op: Likewise, for the variables that `local_init_op` needs.
         graph: The graph; if None, the default graph at the time when the manager is created.
-        recovery_wait_secs: How often a wait logs what it is waiting for. It checks much more often.
+        recovery_wait_secs: The interval at which a wait logs its purpose. It checks much more often.
         local_init_run_options: Options of the run of `local_init_op`.
         local_init_feed_dict: Feed of the run of `local_init_op`.
 
@@ -125,14 +125,14 @@ class SessionManager:
             master: Where variables live: this process (""), or a `hookline.distributed.Cluster` or its `target`.
             init_op: Initialises the model.
             saver: The saver that restores.
-            checkpoint_dir: A directory, of which to restore the newest checkpoint, if there is one.
+            checkpoint_dir: A directory, whose newest checkpoint is restored, if there is one.
             checkpoint_filename_with_path: A checkpoint to restore.
             wait_for_checkpoint: Whether to wait until the directory has one.
             max_wait_secs: The longest wait.
             config: The session's configuration.
             init_feed_dict: Feed of `init_op`.
             init_fn: Called with the session after `init_op`.
-            restore: What to do if the newest checkpoint is broken. "latest": raise an error. "latest-readable": move it
+            restore: The reaction to a broken newest checkpoint. "latest": raise an error. "latest-readable": move it
                 aside, to `<path>.hookline-broken`, and restore the one before it.
 
         Raises:
@@ -191,9 +191,9 @@ class SessionManager:
     ) -> tuple[Session, bool]:
         """Returns a session, and whether it was restored and is ready.
 
-        Arguments and errors are those of `prepare_session`. If there is no checkpoint, or if it lacks something that
-        the model needs, the second item is False. The caller must then initialise the model and, if workers wait for
-        it, call `session.lowlevel.publish()`. `local_init_op` runs in any case, if the variables it needs are ready.
+        Arguments and errors are those of `prepare_session`. If there is no checkpoint, or if it lacks a variable of the
+        model, the second item is False. The caller must then initialise the model and, if workers wait for it, call
+        `session.lowlevel.publish()`. `local_init_op` runs in any case, if the variables it needs are ready.
         """
         check_source(checkpoint_dir, checkpoint_filename_with_path, restore)
         with self._opened(master, config) as session:
@@ -219,12 +219,12 @@ class SessionManager:
         """Returns a session once the chief has made the model ready.
 
         Args:
-            master: Where to run.
+            master: As in `prepare_session`.
             config: The session's configuration.
-            max_wait_secs: How long to wait.
+            max_wait_secs: The longest wait in seconds.
 
         Raises:
-            DeadlineExceededError: The model was not ready in time; the message names what was missing.
+            DeadlineExceededError: The model was not ready in time; the message names the missing variables.
             FailedPreconditionError: This worker's graph is not the chief's; the message names the first difference.
         """
         with self._opened(master, config) as session:
@@ -270,7 +270,7 @@ class SessionManager:
                 self._await(lambda: latest_checkpoint(directory), lambda: what, max_wait_secs)
             return restart.find(directory)
 
-        # In step the chief says where all go on.
+        # In step the chief decides from which checkpoint all continue.
         candidates, surprise = together.current().chief(lambda: dataclasses.astuple(find()))
         return Restart(tuple(candidates), surprise)
 
@@ -339,7 +339,7 @@ class SessionManager:
 
     @contextmanager
     def _opened(self, master: str | StoreTarget, config: Any) -> Iterator[Session]:
-        """Gives a new session, which is closed on an error."""
+        """Yields a new session, which is closed after an error."""
         session = Session(target=master, graph=self._graph, config=config)
         try:
             yield session
@@ -355,7 +355,7 @@ class SessionManager:
 
 
 def _init_own(session: Session) -> None:
-    """If variables are shared, initialises those that each worker has for itself, which nobody else can."""
+    """If variables are shared, initialises those that each worker has for itself, because only the worker can."""
     if session.lowlevel.shared:
         variables = session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
         session.run([variable.initializer for variable in variables if variable.per_worker])
@@ -377,7 +377,7 @@ def _with_advice(error: DataLossError, directory: str | None) -> DataLossError:
 
 
 def _put_aside(directory: str, broken: Sequence[tuple[str, DataLossError]]) -> str:
-    """Moves broken checkpoints aside if this process saves there, and logs what it did."""
+    """Moves broken checkpoints aside if this process saves there; returns a description of the changes."""
     said = []
     held = lease.of(directory)
     for path, error in broken:
@@ -390,7 +390,7 @@ def _put_aside(directory: str, broken: Sequence[tuple[str, DataLossError]]) -> s
 
 
 def _take_over(saver: Saver, directory: str, write: bool = False) -> None:
-    """Tells a saver which checkpoints are there, and corrects the state file if it was wrong."""
+    """Gives a saver the checkpoints of a directory; with `write`, corrects the state file."""
     state = get_checkpoint_state(directory)
     if state is None:
         return
@@ -408,11 +408,11 @@ def _take_over(saver: Saver, directory: str, write: bool = False) -> None:
 
 
 def check_source(checkpoint_dir: str | None, checkpoint_filename_with_path: str | None, restore: str) -> None:
-    """Checks what is said about the checkpoint to restore.
+    """Checks the arguments that name the checkpoint to restore.
 
     Raises:
-        TypeError: A path is none.
-        ValueError: It is named in both ways, or `restore` has an undocumented value.
+        TypeError: A path is not a path.
+        ValueError: Both a directory and a checkpoint are given, or `restore` has an undocumented value.
     """
     arguments.path("Restoring", "checkpoint_dir", checkpoint_dir, optional=True)
     arguments.path("Restoring", "checkpoint_filename_with_path", checkpoint_filename_with_path, optional=True)
@@ -426,7 +426,7 @@ def check_source(checkpoint_dir: str | None, checkpoint_filename_with_path: str 
 
 
 def _finish_pending(saver: Saver) -> None:
-    """Waits for a save of the previous session, which may become the newest checkpoint; a loss may have ended it."""
+    """Waits for a save of the previous session, which may become the newest checkpoint; logs one that was lost."""
     try:
         saver.wait()
     except Exception as exc:
@@ -436,7 +436,7 @@ def _finish_pending(saver: Saver) -> None:
 
 
 def _missing(session: Session, ready_op: Tensor | None) -> str:
-    """Returns the names of what is not initialised, as text; empty when the model is ready."""
+    """Returns the names of the uninitialised variables, as text; empty when the model is ready."""
     if ready_op is None:
         return ""
     try:

@@ -11,7 +11,7 @@ from hookline.session import Session
 
 
 class StepContext:
-    """What a step function can do: run without hooks, run with hooks, and stop.
+    """The actions of a step function: run without hooks, run with hooks, and stop.
 
     Args:
         session: The raw session.
@@ -50,7 +50,7 @@ def check_step_fn(step_fn: Callable[..., Any]) -> None:
     """Checks that a step function has the one documented parameter.
 
     Raises:
-        ValueError: Its parameters are not just `step_context` (besides `self`).
+        ValueError: It has parameters other than `step_context` (besides `self`).
 
     Example:
         >>> check_step_fn(lambda step_context: None)

@@ -1,4 +1,4 @@
-"""StopRequest: what is left of a monitored session when its raw session is lost."""
+"""StopRequest: the state of a monitored session that outlives its raw session."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _MAX_STILL_WARNINGS = 5
 
 
 class StopRequest:
-    """What outlives the raw session, one a monitored session: the hooks' request to stop, and the count of runs.
+    """The hooks' request to stop, and the count of runs; a monitored session has one, which outlives its raw session.
 
     Attributes:
-        runs: How many runs were made before.
-        asked: Whether anything has ever asked for a stop, a thread or a lost session too: then it is worth looking
-            whether it holds. As long as nothing has, `should_stop()` looks here and nowhere else.
-        requested: The stop holds: no further run.
-        agree: Where several processes run in step: proposes the stop to all of them. It holds when they have agreed.
-        carried: It was requested during an attempt that failed. The retry of that run is still allowed, and with its
-            success the request holds.
+        runs: The number of runs made so far.
+        asked: Whether anything, such as a hook, a thread or a lost session, has ever asked for a stop. Until then
+            `should_stop()` checks nothing else.
+        requested: Whether the stop is in effect: no further run.
+        agree: In processes that run in step, proposes the stop to all of them. It takes effect when they have agreed.
+        carried: Whether it was requested during a failed attempt. The retry of that run is still allowed, and the stop
+            takes effect when it succeeds.
     """
 
     def __init__(self) -> None:
@@ -30,30 +30,30 @@ class StopRequest:
         self._still_warnings = 0
 
     def ask(self) -> None:
-        """Notes that something has asked for a stop."""
+        """Notes a request to stop."""
         self.asked = True
         if self.agree is not None:
             self.agree()
 
     def request(self) -> None:
-        """Makes the stop hold."""
+        """Puts the stop into effect, or proposes it to the other processes."""
         if self.agree is not None:
             self.agree()
         else:
             self.hold()
 
     def hold(self) -> None:
-        """Makes the stop hold, on which all have agreed."""
+        """Puts the stop into effect, after all processes have agreed."""
         self.requested = True
-        self.asked = True  # Last, for other threads look here first.
+        self.asked = True  # Last, because other threads check this first.
 
     def carry(self) -> None:
-        """Makes it hold with the success of the run that is made again."""
+        """Puts the stop into effect once the retried run succeeds."""
         self.carried = True
         self.asked = True
 
     def warn_of_stillness(self, step: int) -> None:
-        """Says that the global step does not move, at most five times."""
+        """Warns that the global step does not move, at most five times."""
         if self._still_warnings < _MAX_STILL_WARNINGS:
             self._still_warnings += 1
             _logger.warning(

@@ -29,7 +29,7 @@ N = TypeVar("N", int, float)
 
 
 class UseDefault(enum.Enum):
-    """Marks an argument that was not given, because None has a meaning of its own."""
+    """Marks an argument that was not given, because None has another meaning."""
 
     USE_DEFAULT = "USE_DEFAULT"
 
@@ -74,8 +74,8 @@ def MonitoredTrainingSession(
     With a `Cluster`, each has a `StalenessHook` before `hooks`.
 
     In processes that run in step (`hookline launch --in-step`) each has all hooks of the chief, and `is_chief` has no
-    effect: process 0 is the chief. What hooks of the library write and log is the chief's. A hook in `chief_only_hooks`
-    asks for the same values in every process; its `on_trigger`, `after_run` and `end` are called on the chief alone.
+    effect: process 0 is the chief. Only the chief's hooks of the library write and log. A hook in `chief_only_hooks`
+    requests the same values in every process; its `on_trigger`, `after_run` and `end` are called on the chief alone.
 
     The defaults (checkpoints every 600 seconds, summaries every 100 steps) apply if neither of the two cadences was
     given. Giving both means both; None or a number <= 0 turns a cadence off.
@@ -91,16 +91,16 @@ def MonitoredTrainingSession(
         save_summaries_steps: Global steps between summaries.
         save_summaries_secs: Seconds between summaries.
         config: The raw session's configuration.
-        stop_grace_period_secs: How long closing waits for the threads.
+        stop_grace_period_secs: The longest wait of closing for the threads.
         log_step_count_steps: Global steps between two measurements of the speed; None or <= 0 for none.
-        max_wait_secs: How long a worker waits for the chief.
+        max_wait_secs: The longest wait of a worker for the chief.
         save_checkpoint_steps: Global steps between checkpoints.
-        summary_dir: Where to write summaries; `checkpoint_dir` if None.
+        summary_dir: The directory for summaries; `checkpoint_dir` if None.
         save_graph_def: Whether to write a description of the graph beside the checkpoints.
-        recovery: What to do when the session is lost; None lets the error pass.
-        restore: What to do if the newest checkpoint is broken. "latest": raise an error. "latest-readable": move it
+        recovery: The policy for a lost session; None lets the error pass.
+        restore: The reaction to a broken newest checkpoint. "latest": raise an error. "latest-readable": move it
             aside, to `<path>.hookline-broken`, and restore the one before it.
-        lease_wait_secs: How long to wait while another process keeps its checkpoints in `checkpoint_dir`.
+        lease_wait_secs: The longest wait while another process saves its checkpoints in `checkpoint_dir`.
         strict_events: Whether the training ends if summaries or other events cannot be written (a full disk). By
             default they are lost, with a warning.
         on_preemption: What SIGTERM and a first Ctrl-C do to a chief that saves, and to workers. "exit": the current run
@@ -133,7 +133,7 @@ def MonitoredTrainingSession(
     """
     for name, folder in (("checkpoint_dir", checkpoint_dir), ("summary_dir", summary_dir)):
         arguments.path("MonitoredTrainingSession", name, folder, optional=True)
-    if is_chief is None:  # What an unset flag leaves would make a worker, which waits for a chief for hours.
+    if is_chief is None:  # The None of an unset flag would make a worker, which waits for a chief for hours.
         raise TypeError("MonitoredTrainingSession requires True or False as is_chief, got None.")
     for name, secs in (("max_wait_secs", max_wait_secs), ("lease_wait_secs", lease_wait_secs)):
         arguments.number("MonitoredTrainingSession", name, secs, at_least=0)
@@ -157,7 +157,7 @@ def MonitoredTrainingSession(
             f"variables, and {target!r} is for workers that do not. Leave out master, or start the script without "
             f"--in-step."
         )
-    if others is not None:  # All carry the chief's hooks, and what those write is the chief's.
+    if others is not None:  # All have the chief's hooks, which write on the chief alone.
         is_chief = True
     if target is not None and getattr(target, "is_chief", is_chief) != is_chief:
         raise ValueError(

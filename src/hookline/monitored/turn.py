@@ -1,4 +1,4 @@
-"""Turn: one thread at a time inside a monitored session."""
+"""Turn: the guard of a monitored session, which admits one thread at a time."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _HOLDER = "holder"
 
 
 class Turn:
-    """Records which thread is inside a session, if any. Taking a free turn costs as much as a lock.
+    """Records the thread that is inside a session, if any. Taking a free turn costs as much as a lock.
 
-    Who takes it brings a key, a list with the number of the thread, and gives it back with that. The key is there
-    before the turn is taken, and giving it back twice does nothing: so it is given back in two `finally`s, or at the
-    end of a `Claim` that was entered twice, and a Ctrl-C at any moment leaves nobody inside.
+    A thread takes the turn with a key, a list with the thread's number, and gives it back with the same key. The key
+    exists before the turn is taken, and giving the turn back twice does nothing: so it is given back in two `finally`s,
+    or at the end of a `Claim` that was entered twice, and a Ctrl-C at any moment leaves no thread inside.
 
     Example:
         >>> turn = Turn()
@@ -36,7 +36,7 @@ class Turn:
 
     @property
     def is_mine(self) -> bool:
-        """Whether this very thread is inside."""
+        """Whether the calling thread is inside."""
         holder = self._inside.get(_HOLDER)
         return holder is not None and holder[0] == threading.get_ident()
 
@@ -70,7 +70,7 @@ class Turn:
                 self._given_back.notify_all()
 
     def wait(self, key: list[int], timeout_secs: float) -> bool:
-        """Waits for the turn, at most this long and before all others, and takes it; returns whether it did."""
+        """Waits for the turn, at most this long and ahead of `enter`, and takes it; returns whether it did."""
         with self._given_back:
             self._waiting += 1
             try:
@@ -81,7 +81,7 @@ class Turn:
 
 
 class Claim:
-    """One call's claim to a turn, and to its writers: `with Claim(turn) as claim, claim:`, entered twice."""
+    """One call's claim to a turn and its summary writers: `with Claim(turn) as claim, claim:`, entered twice."""
 
     def __init__(self, turn: Turn) -> None:
         self._turn, self._key, self._outer = turn, [threading.get_ident()], SCOPE.get()

@@ -1,4 +1,4 @@
-"""UnderWay: one run, from what hooks ask of it to the last of them that has its results."""
+"""UnderWay: one run, from the hooks' requests to the delivery of their results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hookline.monitored.schedule import Schedule
 from hookline.session import RunMetadata, RunOptions, Session
 
 _Rest = tuple[Iterator[tuple[int, Rider]], Sequence[Any], RunOptions, RunMetadata]
-"""Who has not got the results yet, and what they get."""
+"""The hooks that have not got the results yet, and the results."""
 
 
 class UnderWay(SessionRunContext):
@@ -27,7 +27,7 @@ class UnderWay(SessionRunContext):
         schedule: Schedule,
         settle: Callable[[Schedule, SessionRunContext], None],
     ) -> None:
-        # In one call, for there is one of these in each run that a hook is called on.
+        # In one call, because each run that a hook is called on makes one of these.
         self.original_args, self.session, self.runs = original_args, session, runs
         self._schedule, self._settle = schedule, settle
 
@@ -38,7 +38,7 @@ class UnderWay(SessionRunContext):
 
     def settle(self) -> None:
         """See `SessionRunContext`."""
-        # A hook that settles in its after_run is overtaken by those behind it: what it waits for may be theirs.
+        # The hooks after one that settles in its after_run get their results first: it may wait for their work.
         if self._rest is not None:
             self.give(*self._rest)
         self._settle(self._schedule, self)

@@ -1,4 +1,4 @@
-"""The cached step: what a run does, decided once for what is asked for, and made as often as that is asked again."""
+"""The cached step: the work of a run, planned once for a request and repeated as often as the request comes again."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from hookline.session.slots import Block, Elsewhere, Flat, Slot
 from hookline.session.sources import NOT_READY, OpenSource, feed
 
 CHANGED = object()
-"""In place of results: nothing was run, for the global step is not where it was expected."""
+"""Returned in place of results: the global step is not the expected one; nothing was run."""
 
 _value = operator.attrgetter("value")
 
 
 class CachedStep:
-    """All that a run needs: its plan, its host stages, its program, and where values come from and go to.
+    """Everything that a run needs: its plan, its host stages, its program, and the places of its values.
 
-    A run that is nothing but a program (`is_program`) is made by `run_program`. Of any other the session makes the
-    stages around the program, and `dispatch` starts it.
+    `run_program` makes a run that consists of a program alone (`is_program`). For any other run the session makes the
+    stages around the program, and `dispatch` starts the program.
 
     Args:
         session: The engine that makes the runs.
-        request: What is asked for.
+        request: The elements that the run is asked for.
         programs: The programs of the session.
-        answer: Puts the values of a run's getters, the caller's and the hooks', into what they are returned as.
-        nothing: What is returned, if nothing that is asked for has a value; else None.
+        answer: Assembles the results from the values of a run's getters, the caller's and the hooks'.
+        nothing: The results, if no requested element has a value; else None.
         has_structures: Whether a key of the feeds is a structure of tensors.
-        capacity: How many steps its program makes at most.
+        capacity: The largest number of steps that its program makes.
 
     Attributes:
         plan: The plan.
@@ -55,14 +55,14 @@ class CachedStep:
         capacity: As above.
         fed_tensors: The tensors that are fed.
         has_structures: Whether a key of the feeds is a structure of tensors.
-        counters: The counters whose value the run needs from the host.
-        gain: By how much it advances the global step; None if only the device knows.
+        counters: The counters whose values the run needs from the host.
+        gain: The number by which it advances the global step; None if only the device knows.
         has_faults: Whether one of its operations can have a fault.
         writes: Whether it changes a variable.
-        exchanges: Whether it has to do with variables that live elsewhere.
-        is_program: Whether it is nothing but a program, of variables that live here, and of batches.
-        run: Makes the run, with the values that are fed, in the order of the plan; returns the results of the caller,
-            and those of the hooks.
+        exchanges: Whether it reads or updates variables that live elsewhere.
+        is_program: Whether it consists of a program alone, on local variables and batches.
+        run: Makes the run with the fed values, in the order of the plan; returns the results of the caller, and those
+            of the hooks.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class CachedStep:
         hosts.find_outputs(places)
         self._getters, self._late_getters = self._found_getters(request, places)
         self._answer, self._nothing = answer, nothing
-        # Whether results are the same each time, and nobody looks at runs.
+        # Whether results are the same each time, and no dialect checks runs.
         self._is_plain = nothing is not None and not session.checks_runs
         self.counters = counters(plan, [*fetched, *watched, *late])
         self.gain: int | None = 0 if global_step is None else plan.gain(global_step)
@@ -117,16 +117,16 @@ class CachedStep:
             return
         self._program = program
         computed = frozenset(program.plan.operations)
-        # What only initialises is hardly asked for again, and would hold the initial values of a model on the device.
+        # An initialiser is rarely asked for again, and would keep the initial values of a model on the device.
         initialises = any(isinstance(operation, Update) and operation.initialises for operation in plan.operations)
         constants: MutableMapping[Constant, Any] = {} if initialises else programs.constants
         self._inputs = [input_getter(plan, tensor, constants, computed) for tensor in program.inputs]
         self.is_kept = not (initialises and constants)
         self._states = session.ahead.latches.of(program.latches)
-        # What a remote update made of its variables is asked for only where somebody wants it.
+        # The results of a remote update are pulled only if they are fetched or needed.
         results = (*fetched, *watched, *late, *input_tensors(plan.late, lambda tensor: True))
         self._pulled = [u for u in plan.remote if any(isinstance(t, Tensor) and t.op is u for t in results)]
-        # The last global step from which a run can still count on, where that is counted here.
+        # The last global step from which a run can still count on, if it is counted here.
         self._last_step: int | None = None
         if global_step is not None and self.gain and global_step in (*written, *hosted):
             self._last_step = int(np.iinfo(global_step.dtype).max) - self.gain
@@ -137,7 +137,7 @@ class CachedStep:
         self._find_places(global_step)
 
     def _find_places(self, global_step: Variable | None) -> None:
-        """Finds where the values are that the program reads, writes and counts."""
+        """Finds the places of the values that the program reads, writes and counts."""
         program, local, written = self._program, self._local, self._program.written
         self._read: list[tuple[Slot, Variable]] = []
         self._counts: list[tuple[Slot, Variable, int | None]] = []
@@ -159,7 +159,7 @@ class CachedStep:
                 self._counts.append((slot, variable, gain_of[variable]))
 
     def _found_getters(self, request: Request, places: Mapping[Any, int]) -> tuple[list[Getter], list[Getter]]:
-        """Returns what finds the values that are there after the run, and those that come late."""
+        """Returns the getters of the values that are there after the run, and of the deferred ones."""
         return (
             [fetch_getter(self.plan, element, places) for element in (*request.fetched, *request.watched)],
             [fetch_getter(self.plan, element, places) for element in request.late],
@@ -168,11 +168,11 @@ class CachedStep:
     # Running ----------------------------------------------------------------------------------------------------
 
     def run_program(self, values: Iterable[Any] | None = None, expected: int | None = None) -> Any:
-        """Makes the run, where that `is_program`.
+        """Makes a run that `is_program`.
 
         Args:
-            values: What is fed, in the order of the plan.
-            expected: The global step from which it is to start; None for any.
+            values: The fed values, in the order of the plan.
+            expected: The global step at which it must start; None for any.
 
         Returns:
             The results of the caller, and those of the hooks; or `CHANGED`.
@@ -209,7 +209,7 @@ class CachedStep:
         return self._opened
 
     def _await_batches(self, most: int, to_come: float) -> None:
-        """Waits for a batch of each source; not under the lock, for it may take its time. See `OpenSource.wait`."""
+        """Waits for a batch of each source; not under the lock, because it may take long. See `OpenSource.wait`."""
         for source in self._opened:
             if not source.ready(most):
                 source.wait(most, self.capacity, to_come)
@@ -247,36 +247,36 @@ class CachedStep:
     def dispatch(
         self, run: Run, expected: int | None = None, last_step: int | None = None, count: int = 1, span: Any = ()
     ) -> Any:
-        """Starts the program, and keeps what it leaves, without waiting for it. The caller holds the session's lock.
+        """Starts the program and keeps its new values, without waiting for it. The caller holds the session's lock.
 
         Args:
-            run: The run. It gets to know its outputs, and whether its updates were applied.
-            expected: As of `run_program`.
-            last_step: As of `RunOptions`.
-            count: How many steps it makes.
-            span: What the program is told of that, where it makes several.
+            run: The run. Its outputs, and whether its updates were applied, are noted in it.
+            expected: As in `run_program`.
+            last_step: As in `RunOptions`.
+            count: The number of steps that it makes.
+            span: The further argument of a program of several steps: their number, and the places of their batches.
 
         Returns:
             `CHANGED` if nothing was run.
         """
         program, block, slot, states = self._program, self._block, self._step_slot, self._states
         try:
-            # Where the step is.
+            # The global step.
             step = self._store.known_step() if slot is None else slot.mirror
             if expected is not None and step != expected:
                 return CHANGED
             if self._last_step is not None and (step is None or step > self._last_step):
                 step = self._countable_step(self._last_step)
-            # Who has written since: if nobody has, the values are those that the last run left.
+            # If the variables were not written since, the values are those that the last run left.
             if block.groups is not None:
                 taken, counted, _ = block.groups
                 try:
                     read = [at.leaves or at.values(variable) for at, variable in self._read] if self._read else []
-                except KeyError:  # One has no value.
+                except KeyError:  # A variable has no value.
                     taken, counted, read = self._gathered()
             else:
                 taken, counted, read = self._gathered()
-            # What is fed, and which latches there are.
+            # The inputs and the latches.
             inputs = [get(run) for get in self._inputs] if self._inputs else ()
             latched = tuple(map(_value, states)) if states else ()
             given, gain = (taken, counted, read, inputs, latched, self._mask, *span), self._gain
@@ -287,7 +287,7 @@ class CachedStep:
                 new, run.outputs, latched = self._tried(run, last_step, given)
                 if not run.applied and not self._remote:
                     gain = 0
-            # Where a Ctrl-C comes from here on, values that were given away are gone, and the session with them.
+            # If a Ctrl-C comes from here on, donated values are lost, and the session with them.
             led = None if step is None or gain is None else step + gain * count
             if states and led is not None:
                 for state, value in zip(states, latched, strict=True):
@@ -303,7 +303,7 @@ class CachedStep:
                 else:
                     block.structures = program.structures_out
                     block.groups = new
-            if states and led is None:  # Only the device knows where the run has led.
+            if states and led is None:  # Only the device knows the global step after the run.
                 led = self._session.step_or_none()
                 for state, value in zip(states, latched, strict=True):
                     state.put(value, led, count)
@@ -316,10 +316,10 @@ class CachedStep:
             raise
 
     def _tried(self, run: Run, last_step: int | None, given: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """Starts a run that may come to nothing, for the global step is too far or others say so; see `dispatch`."""
+        """Starts a run that may be refused, by `last_step` or by the parameter servers; see `dispatch`."""
         program, store, remote = self._program, self._store, self._remote
         is_held_back = last_step is not None and not remote and self.gain != 0 and store.step() >= last_step
-        # It gives no values away.
+        # A dry run donates no values.
         start = program.dry if is_held_back or (remote and program.written) else program.run
         new, run.outputs, sent, latched = start(*given)
         run.applied = not is_held_back
@@ -329,7 +329,7 @@ class CachedStep:
         return new, run.outputs, latched
 
     def _gathered(self) -> tuple[Any, Any, Any]:
-        """Returns the values that the program takes, wherever they are."""
+        """Gathers the values that the program takes from their places."""
         program, store = self._program, self._store
         try:
             for variable in program.hosted:
@@ -340,7 +340,7 @@ class CachedStep:
         return taken, counted, read
 
     def _put_together(self, new: tuple[Flat, Flat, Flat]) -> None:
-        """Keeps what a run has left, where that was apart before."""
+        """Keeps the new values of a run as a block, if they were in separate slots before."""
         self._block.take_over(new, self._program.structures_out)
         if not self.is_kept:  # The variables have the values now.
             for tensor in self._program.inputs:
@@ -348,7 +348,11 @@ class CachedStep:
                     tensor.op.leave_device()
 
     def _countable_step(self, last_step: int) -> int:
-        """Returns the global step, from which a run can count on."""
+        """Returns the global step.
+
+        Raises:
+            FailedPreconditionError: A run from there would exceed the dtype.
+        """
         step = self._store.step()
         if step <= last_step:
             return step
@@ -364,7 +368,7 @@ class CachedStep:
     # Around a program -------------------------------------------------------------------------------------------
 
     def dispatch_with(self, run: Run, options: RunOptions | None, metadata: RunMetadata | None) -> None:
-        """Does what `dispatch` does for a run with more around it than a program."""
+        """Does the same as `dispatch` for a staged run, which may have no program, and serves its options."""
         program = self.program
         if program is None:
             run.applied = True
@@ -389,18 +393,18 @@ class CachedStep:
         return jax.tree.unflatten(update.structure, [jax.tree.unflatten(structure(v), taken) for v, taken in pairs])
 
     def late_results(self, run: Run, assemble: Callable[[Sequence[Any]], Any]) -> LateResults:
-        """Returns the results that the run has not waited for."""
-        if self._is_bare:  # It has made no room for what the host computes.
+        """Returns the deferred results of a run."""
+        if self._is_bare:  # The run has made no room for host results.
             run.begin()
         results = lambda: assemble([*map(called, self._late_getters, repeat(run))])  # noqa: E731
         return self.hosts.late_results(run, self._session, results)
 
     def token(self, run: Run) -> jax.Array | None:
-        """Returns an array that is there once a run is computed, and that no later run takes; None of no program."""
+        """Returns an array that is ready once a run is computed and that no later run donates, or None."""
         program = self.program
         if program is None:
             return None
-        # Of what several processes have split, the part of this one: it is there when the run is computed, too.
+        # Of an array that is split over processes, this one's part: it is ready when the run is computed, too.
         held = jax.tree.leaves(run.outputs)
         if not held and program.counted:
             held = jax.tree.leaves(self._store.take(program.counted[:1]))
@@ -420,7 +424,7 @@ _copied = jax.jit(jnp.copy)  # Much faster than `jnp.copy` alone.
 
 
 def explained(plan: Plan, error: FailedPreconditionError) -> FailedPreconditionError:
-    """Returns the error of a variable without a value, with other advice if it is a variable's initial value's."""
+    """Returns the error of a variable without a value, with other advice if an initial value reads that variable."""
     for operation in plan.operations:
         if isinstance(operation, Update) and operation.initialises and error.op in ancestors(operation.inputs):
             name = error.op.name

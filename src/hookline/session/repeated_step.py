@@ -1,4 +1,4 @@
-"""The repeated step: a cached step that is made several times in one run."""
+"""The repeated step: a cached step that one run makes several times."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ T = TypeVar("T")
 
 
 class RepeatedStep(CachedStep):
-    """A step whose program makes as many as it is told to, at most `capacity`; the arguments are of `CachedStep`.
+    """A step whose program makes a given number of steps, at most `capacity`; the arguments are those of `CachedStep`.
 
-    What its caller fetches has a row for each step, and so has what hooks ask for in rows; what they watch otherwise is
-    computed in the last step alone. Batches come in blocks, each of one form.
+    The caller's fetches have a row for each step, and so have the fetches that hooks want in rows; their other fetches
+    are computed in the last step alone. Batches come in blocks, each of one form.
     """
 
     def _found_getters(self, request: Request, places: Mapping[Any, int]) -> tuple[list[Getter], list[Getter]]:
@@ -45,9 +45,9 @@ class RepeatedStep(CachedStep):
 
     @functools.cached_property
     def holds_watch(self) -> bool:
-        """Whether what hooks watch of the last step can be computed with the others; else it takes a run of its own.
+        """Whether the program can compute the hooks' fetches of the last step, too; else they need their own run.
 
-        It cannot where it does something, or takes a batch: each of the steps would do that.
+        It cannot if they have an effect or take a batch: each of the steps would do that.
         """
         of_each = set(self.plan.needed([*self._request.fetched, *self._request.rows, *self._request.late_rows]))
         more = [operation for operation in self.plan.operations if operation not in of_each]
@@ -56,12 +56,12 @@ class RepeatedStep(CachedStep):
         return self.program is not None and not self.hosts.early and looks and not takes_batch
 
     def _looked_at(self) -> list[Tensor]:
-        """Returns what is looked at outside of the program for the last step alone."""
+        """Returns the tensors that are read outside of the program for the last step alone."""
         asked = [e for e in (*self._request.watched, *self._request.late) if isinstance(e, Tensor)]
         return [*asked, *input_tensors(self.plan.late, lambda tensor: True)]
 
     def check(self) -> None:
-        """Raises `ValueError` where the step is more than a program and batches."""
+        """Raises `ValueError` if the step needs more than a program and batches."""
         if (obstacle := self._obstacle) is not None:
             raise ValueError(
                 f"steps_per_run={self.capacity} needs a run that is a program and takes its batches from iterators, "
@@ -89,14 +89,14 @@ class RepeatedStep(CachedStep):
         return None
 
     def available(self, most: int, to_come: float) -> int:
-        """Waits for the next batches; returns how many of one form are there in a row, at most `most`.
+        """Waits for the next batches; returns how many of one form are ready in a row, at most `most`.
 
-        `to_come` is as of `run_several`.
+        `to_come` is as in `run_several`.
         """
         return self._when_available(lambda count: count, most, to_come)
 
     def _when_available(self, make: Callable[[int], T], most: int, to_come: float) -> T:
-        """Waits for batches, and then calls a function with the session locked, and with how many there are."""
+        """Waits for batches, and then calls a function with their number, with the session locked."""
         session = self._session
         while True:
             with self._lock:
@@ -110,16 +110,16 @@ class RepeatedStep(CachedStep):
             self._await_batches(most, to_come)
 
     def run_several(self, most: int, expected: int | None = None, *, exactly: bool = False, to_come: float = 1) -> Any:
-        """Makes as many steps as there are batches of one form for, at most `most`.
+        """Makes as many steps as batches of one form are ready, at most `most`.
 
         Args:
-            most: At most `capacity`.
-            expected: As of `run_program`.
-            exactly: Whether fewer will not do.
-            to_come: How many steps this run and those that follow will make, as far as that is known.
+            most: The largest number of steps; at most `capacity`.
+            expected: As in `run_program`.
+            exactly: Whether `most` steps are required: with fewer batches nothing is run.
+            to_come: The number of steps of this run and the following ones together, as far as it is known.
 
         Returns:
-            How many, and the results as of `run`; or `CHANGED`.
+            The number of steps, and the results as in `run`; or `CHANGED`.
         """
         session, run = self._session, Run()
         run.feeds = ()

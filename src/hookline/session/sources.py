@@ -1,4 +1,4 @@
-"""The sequences that a session reads from, and how far it has come in each."""
+"""The sequences that a session reads from, and its position in each."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ T = TypeVar("T")
 
 
 class Position(NamedTuple):
-    """How far a session has come in a sequence: what it has used, whatever was read ahead.
+    """The position of a session in a sequence: after the last value used, regardless of values read ahead.
 
     Attributes:
         value: A pytree that a checkpoint can store.
-        saved: To be called when a checkpoint that holds it is complete.
+        saved: To be called when a checkpoint with this position is complete.
     """
 
     value: Any
@@ -26,56 +26,56 @@ class Position(NamedTuple):
 
 
 class OpenSource(Protocol):
-    """What a session needs of a sequence that it reads from.
+    """The interface of a sequence that a session reads from.
 
-    A run takes a value, and afterwards says that it was used or gives it back. The session's lock is held from taking
-    to saying so, and is not held in `wait`.
+    A run takes a value, and afterwards uses it up (`use`) or gives it back. The session's lock is held from `take` to
+    `use` or `give_back`, and is not held in `wait`.
     """
 
     def ready(self, most: int = 1) -> int:
-        """Returns how many values a run may take now, at most `most`: those of one form that are there in a row.
+        """Returns how many values a run may take now, at most `most`: those of one form that are ready in a row.
 
-        0 stands for: wait for them. An error, the end, or a stop in place of the next one counts as 1, and `check`
-        raises it.
+        0 means that the run must wait. An error, the end, or a stop in place of the next value counts as 1, and
+        `check` raises it.
         """
         ...
 
     def wait(self, most: int = 1, capacity: int = 1, to_come: float = 1) -> None:
         """Blocks until `ready` is not 0; raises nothing.
 
-        Where nothing is read ahead it reads up to `most` values, which will be taken in blocks of that capacity. If
-        more cost hardly more, it reads for the runs that follow, too: `to_come` is how many values they all will take.
+        If nothing is read ahead, it reads up to `most` values, which will be taken in blocks of that capacity. If
+        more values cost hardly more time, it reads for the following runs, too; this run and those take `to_come`.
         """
         ...
 
     def check(self) -> None:
-        """Raises what stands in place of the next value: the end of the sequence, or why it could not be read."""
+        """Raises the error in place of the next value, if any: the end of the sequence, or a failure to read it."""
         ...
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing stands in place of the next value but the end of the sequence."""
+        """Whether the sequence has ended: its end stands in place of the next value."""
         ...
 
     def take(self) -> Any:
-        """Returns the next item, which has its value as `value`; None where it is to be awaited.
+        """Returns the next item, which has its value as `value`; None if the run must wait for it.
 
         Raises:
-            BaseException: As of `check`.
+            BaseException: As in `check`.
         """
         ...
 
     def take_block(self, count: int, capacity: int) -> Any:
-        """Returns the next `count` values as one item; `ready(count)` has said that they are there.
+        """Returns the next `count` values as one item; `ready(count)` has returned that number before.
 
-        Its `value` is a block: its arrays have a dimension more in front, in which the values stand at the places from
-        `start` to before `start + count`. What else is in it is anything. All blocks of a capacity are of one length,
-        which is that or more.
+        Its `value` is a block: its arrays have one more dimension in front, in which the values have the indices from
+        `start` to before `start + count`. The rest of the block is undefined. All blocks of a capacity have one length,
+        which is the capacity or more.
         """
         ...
 
     def give_back(self, item: Any) -> None:
-        """Puts an item in front again: the run that took it came to nothing."""
+        """Puts an item in front again, because the run that took it was not applied."""
         ...
 
     def use(self, item: Any) -> None:
@@ -87,20 +87,20 @@ class OpenSource(Protocol):
         ...
 
     def go_to(self, position: Any) -> None:
-        """Continues from the value of a position that a checkpoint held."""
+        """Continues from the value of a position from a checkpoint."""
         ...
 
     def serve(self, coord: Any) -> None:
-        """Lets the thread that reads ahead stop with a coordinator."""
+        """Makes the thread that reads ahead stop with a coordinator."""
         ...
 
     def close(self) -> None:
-        """Reads no further."""
+        """Stops reading."""
         ...
 
 
 NOT_READY: Any = object()
-"""In place of what a run returns: a batch is to be awaited first."""
+"""Returned in place of the result of a run: a batch must be awaited first."""
 
 
 def feed(
@@ -112,22 +112,22 @@ def feed(
     is_used: Callable[[], bool] | None = None,
     capacity: int = 1,
 ) -> T:
-    """Has a run made with a batch of each source, which is used up if the run is applied, and otherwise is not.
+    """Makes a run with a batch of each source; the batches are used up if the run is applied, and else given back.
 
     Args:
         nodes: The nodes of the sources.
-        sources: The sources. None of them is awaited.
-        run: The run, which gets to know the batches.
-        make: Makes it.
-        *arguments: What `make` is given.
-        is_used: Whether the batches were used up; by default if it is applied.
-        capacity: Above 1: its batches come in blocks of that capacity, of which it takes `run.count`.
+        sources: The sources. It waits for none of them.
+        run: The run, in which the batches are noted.
+        make: Makes the run.
+        *arguments: The arguments of `make`.
+        is_used: Returns whether the batches were used up; by default they were if the run was applied.
+        capacity: If above 1, the batches come in blocks of that capacity, each with `run.count` batches.
 
     Returns:
-        What `make` returns; or `NOT_READY`, and nothing is taken.
+        The result of `make`; or `NOT_READY`, and nothing is taken.
 
     Raises:
-        OutOfRangeError: One has come to its end. Nothing is taken of the others.
+        OutOfRangeError: A source has ended. Nothing is taken from the others.
     """
     run.applied = False
     items: list[tuple[OpenSource, Any]] = []
@@ -150,9 +150,9 @@ def feed(
 
 
 class Sources:
-    """The sources of a graph as one session has them open: each from the first run, or the restore, that needs it.
+    """The open sources of one session; each is opened by the first run, or the restore, that needs it.
 
-    `is_shared` says whether the variables outlive the session.
+    `is_shared` returns whether the variables outlive the session.
     """
 
     def __init__(self, graph: Graph, is_shared: Callable[[], bool]) -> None:
@@ -170,7 +170,7 @@ class Sources:
             source.wait = measured(source.wait)
 
     def of(self, node: Source) -> OpenSource:
-        """Returns what the session reads from for a node."""
+        """Returns the open source of a node."""
         found = self._open.get(node)
         if found is None:
             with placement.inside(self._home):
@@ -182,17 +182,17 @@ class Sources:
         return found
 
     def serve(self, coord: Any) -> None:
-        """Lets the threads that read ahead stop with a coordinator."""
+        """Makes the threads that read ahead stop with a coordinator."""
         self._coord = coord
         for source in self._open.values():
             source.serve(coord)
 
     def opened(self, nodes: Iterable[Source]) -> list[OpenSource]:
-        """Returns what the session reads from for nodes."""
+        """Returns the open sources of nodes."""
         return [self.of(node) for node in nodes]
 
     def positions(self, names: Iterable[str]) -> dict[str, Position]:
-        """Returns the position in each source that resumes and is named, by the node's name."""
+        """Returns the position in each named source that resumes, by the node's name."""
         wanted = set(names)
         return {node.name: self.of(node).position() for node in self._nodes() if node.name in wanted}
 
@@ -201,13 +201,13 @@ class Sources:
         return [node.name for node in self._nodes()]
 
     def go_to(self, positions: Mapping[str, Any]) -> None:
-        """Continues from positions that a checkpoint held; sources that it does not name are left alone."""
+        """Continues from the positions of a checkpoint; sources that are not in it are left alone."""
         for node in self._nodes():
             if node.name in positions:
                 self.of(node).go_to(positions[node.name])
 
     def close(self) -> None:
-        """Reads no further."""
+        """Stops reading."""
         for source in self._open.values():
             source.close()
         self._open.clear()

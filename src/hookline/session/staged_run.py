@@ -1,4 +1,4 @@
-"""Staged runs: what is around a program, where a run is more than that."""
+"""Staged runs: the stages around a program, for runs that consist of more than a program."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class StagedRuns:
     """Makes the runs of a session with host operations, with batches, with options, or with variables elsewhere.
 
     Attributes:
-        sources: What the session reads from.
+        sources: The sources that the session reads from.
     """
 
     def __init__(self, session: Any) -> None:
         self._session = session
         self.sources = Sources(session.graph, lambda: session.shared)
-        # Of the host operation that runs under the lock, if one does.
+        # The thread of the host operation that runs under the lock, if one does.
         self._host_thread: int | None = None
         self._host_locks: dict[Operation, Any] = {}
 
@@ -40,7 +40,7 @@ class StagedRuns:
         if hosts.early and not hosts.early_is_inside:
             hosts.compute(hosts.early, run, session)
         if step.exchanges:
-            # Not under the lock: whoever reads or closes must not wait for slower workers.
+            # Not under the lock: a thread that reads or closes must not wait for slower workers.
             nested = self._host_thread == threading.get_ident()
             self._wait_for_sources(step)
             with session.store.turn(plan.remote, nested=nested):
@@ -68,7 +68,7 @@ class StagedRuns:
                 source.wait()
 
     def _exchange(self, step: CachedStep, run: Run, options: RunOptions | None, metadata: RunMetadata | None) -> float:
-        """Carries out what needs the variables, and returns when the device stage began."""
+        """Makes the stages that need the variables, and returns the time at which the device stage began."""
         hosts, plan = step.hosts, step.plan
         while True:
             with self._session.lock, contextlib.ExitStack() as entered:
@@ -78,13 +78,13 @@ class StagedRuns:
                     awaited = self._enter(plan.early, entered)
                 if awaited is None:
                     return self._exchange_batches(step, run, options, metadata)
-            # Not under the session's lock: whoever is inside may need that to come out, and a batch may take its time.
+            # Not under the session's lock: a thread inside may need it to come out, and a batch may take long.
             awaited.wait()
 
     def _exchange_batches(
         self, step: CachedStep, run: Run, options: RunOptions | None, metadata: RunMetadata | None
     ) -> float:
-        """Exchanges with a batch of each source, which is used up if the run is applied, and otherwise is not."""
+        """Exchanges with a batch of each source; the batches are used up if the run is applied, and else given back."""
         nodes = step.plan.sources
         if not nodes:
             return self._exchange_now(step, run, options, metadata)
@@ -101,7 +101,7 @@ class StagedRuns:
         )
 
     def _counted_before(self, step: CachedStep) -> bool:
-        """Whether the run was tried before, and was applied then, with a batch that was used up for it."""
+        """Returns whether an earlier attempt of this run was applied, and used up its batch."""
         retry = RETRY.get() if step.plan.remote else None
         sent = retry.latest if retry is not None else None
         if sent is None:
@@ -110,7 +110,7 @@ class StagedRuns:
         return counted
 
     def _enter(self, operations: Iterable[Operation], entered: contextlib.ExitStack) -> Any:
-        """Takes the locks of host operations without waiting; returns one to wait for, if another thread has it."""
+        """Takes the locks of host operations without waiting; returns one to wait for if another thread holds it."""
         for operation in operations:
             lock = self.host_lock(operation)
             if not lock.acquire(blocking=False):
@@ -144,7 +144,7 @@ class StagedRuns:
         return begun
 
     def host_lock(self, operation: Operation) -> Any:
-        """Returns the lock that keeps other threads out of a host operation: an iterator cannot serve two at once."""
+        """Returns the lock of a host operation for one thread at a time: an iterator cannot serve two at once."""
         return self._host_locks.get(operation) or self._host_locks.setdefault(operation, threading.RLock())
 
 

@@ -43,7 +43,7 @@ class BucketCounts(NamedTuple):
 
 
 def count(values: Any) -> BucketCounts:
-    """Counts the values of a pytree into buckets. Meant for inside `jax.jit`.
+    """Counts the values of a pytree into buckets. Meant for use inside `jax.jit`.
 
     Args:
         values: Pytree of arrays of real dtypes and any shapes, counted together as 32-bit floats.
@@ -100,7 +100,7 @@ def encode(tag: str, counted: BucketCounts) -> bytes:
 
     counts = np.asarray(counted.counts)
     used = np.flatnonzero(counts)
-    # The bucket before a used one marks where that one begins; other empty buckets are left out.
+    # The bucket before a used one marks the lower limit of that one; other empty buckets are left out.
     kept = np.union1d(used, np.maximum(used - 1, 0))
     summary = Summary()
     histogram = summary.value.add(tag=tag).histo

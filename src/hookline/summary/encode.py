@@ -19,7 +19,7 @@ _FLOAT = struct.Struct("<f")
 def scalar(tag: str, value: Any) -> bytes:
     """Returns the serialized `Summary` of one number, of any real dtype.
 
-    NaN and infinities are written as they are, numbers beyond 32-bit floats as infinities.
+    NaN and infinities are written unchanged, numbers beyond 32-bit floats as infinities.
 
     Raises:
         InvalidArgumentError: `value` is not one real number.
@@ -41,7 +41,7 @@ def scalar(tag: str, value: Any) -> bytes:
 
 @functools.lru_cache(maxsize=4096)
 def _before_number(tag: str) -> bytes:
-    """All of a scalar's `Summary` except its last four bytes, which is the same at every step."""
+    """Returns a scalar's `Summary` without its last four bytes, the number: it is the same at every step."""
     head = records.length_delimited(1, tag.encode()) + records.key(2, 5)
     return records.key(1, 2) + records.varint(len(head) + _FLOAT.size) + head
 

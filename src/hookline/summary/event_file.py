@@ -22,14 +22,14 @@ _NOTHING_TO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.ENOENT)
 
 
 Pending = tuple[float, int | None, bytes, bytes]
-"""An event that is to be written: its time, step, field of `Event` and the serialized value of that field.
+"""An event to be written: its time, step, field of `Event` and the serialized value of that field.
 
 With an empty field the value is a whole serialized `Event`.
 """
 
 
 class EventFile:
-    """A new event file, open for appending. Whatever goes wrong, it holds only whole records.
+    """A new event file, open for appending. It holds only whole records, even after failures.
 
     The metadata of a tag is written with its first value only, because readers need it once in each file.
 
@@ -37,7 +37,7 @@ class EventFile:
     system and survive a killed process, and synced records survive a crash of the machine.
 
     Attributes:
-        failure: Why a record could not be appended; None until then. Afterwards the file takes no more.
+        failure: The error of a failed append; None until then. Afterwards the file takes no more records.
         events: The number of its records, not counting the first one of each event file.
 
     Raises:
@@ -45,7 +45,7 @@ class EventFile:
     """
 
     def __init__(self, logdir: str, suffix: str) -> None:
-        from hookline.summary import protos  # Not when it is needed: then this process may open no more files.
+        from hookline.summary import protos  # Imported now: later this process may be unable to open more files.
 
         self._protos = protos
         self.failure: OSError | None = None
@@ -74,7 +74,7 @@ class EventFile:
         return not os.path.exists(self.path)
 
     def append(self, events: list[Pending]) -> int:
-        """Appends the records of events, and returns how many are in the file; if not all, `failure` says why."""
+        """Appends the records of events, and returns how many are in the file; if not all, `failure` has the error."""
         # Nearly all summaries are scalars. They have no metadata and should not pay for it.
         framed = [
             records.event_record(
@@ -122,7 +122,7 @@ class EventFile:
             self._sync()
 
     def _sync(self) -> None:
-        events = self.events  # Counted before the sync, which may not cover what is appended meanwhile.
+        events = self.events  # Counted before the sync, which may not cover records that are appended meanwhile.
         if self._closed or events == self._synced:
             return
         os.fsync(self._descriptor)

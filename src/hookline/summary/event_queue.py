@@ -19,7 +19,7 @@ _logger = logging.getLogger(__name__)
 
 
 class EventQueue:
-    """Events on their way to a file. A `FileWriter` owns one at a time; the queue survives it until closed.
+    """The queue of pending events for a file. A `FileWriter` owns one at a time; the queue outlives it until closed.
 
     `add` only appends to a queue. Either the background thread empties it, once `max_queue` events are pending or
     `flush_secs` have passed, or a caller of `flush`, `sync` or `close`, whichever comes first. One batch is one write
@@ -31,7 +31,8 @@ class EventQueue:
     The arguments are those of `FileWriter`; the directory is absolute.
 
     Raises:
-        OpError: The directory or the file cannot be made; the class says why. A full disk is an error only if strict.
+        OpError: The directory or the file cannot be made; the class gives the reason. A full disk is an error only if
+            strict.
     """
 
     def __init__(self, logdir: str, max_queue: int, flush_secs: float, suffix: str, strict: bool) -> None:
@@ -72,7 +73,7 @@ class EventQueue:
 
     @property
     def lost(self) -> bool:
-        """Whether its file can take no more: a write has failed and it is strict, or the file was deleted."""
+        """Whether its file can take no more events: a write has failed and it is strict, or the file was deleted."""
         file = self._file
         return self._failure is not None or (file is not None and file.deleted)
 
@@ -100,14 +101,14 @@ class EventQueue:
             raise self._refusal()
 
     def sync(self) -> None:
-        """Does what `flush` does, and returns when these events are on the disk."""
+        """Does the same as `flush`, and returns when these events are on the disk."""
         if os.getpid() != self._process:
             return  # In a fork, the parent does it.
         self._write_pending(insist=True)
         file = self._file
         if file is not None:
             try:
-                # Without the lock, so that adding and writing continue, however long the disk takes.
+                # Without the lock, so that adding and writing continue even if the disk is slow.
                 file.sync()
             except OSError as failure:
                 with self._lock:
@@ -124,7 +125,7 @@ class EventQueue:
         self._closing = True
 
     def close(self) -> None:
-        """Writes pending events, syncs and closes the file; may be repeated. Raises a failure that nobody knows yet."""
+        """Writes pending events, syncs and closes the file; may be repeated. Raises a failure not raised before."""
         if os.getpid() != self._process:
             return  # In a fork, file and queue belong to the parent, which writes them itself.
         self._closing = True
@@ -189,7 +190,7 @@ class EventQueue:
                 self._outage.lost += len(events)
 
     def _replace(self, file: EventFile, failure: OSError, left: list[Pending], lost: int = 0) -> None:
-        """Gives up a failed file, and writes the events missing from it to a new one, if possible."""
+        """Abandons a failed file, and writes the events missing from it to a new one, if possible."""
         self._file = None
         try:
             file.close()

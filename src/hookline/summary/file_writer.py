@@ -48,7 +48,7 @@ class FileWriter:
 
     Args:
         logdir: Directory on a local or mounted file system; made if absent. Each writer makes a new file in it.
-        graph: Written at once, for TensorBoard's graph page, as `add_graph` does.
+        graph: A graph to write at once, for TensorBoard's graph page, as in `add_graph`.
         max_queue: The number of pending events at which the background thread writes them.
         flush_secs: The longest time, in seconds, for which an event is pending.
         graph_def: A `GraphDef` message to write instead of a graph.
@@ -107,7 +107,7 @@ class FileWriter:
             raise TypeError(f"FileWriter requires a hookline.Graph as its graph, got {graph!r}.")
         if session is not None:
             _logger.info("FileWriter: the session has no effect; a hookline session writes with any writer.")
-        # A new file should not go elsewhere if the working directory has changed.
+        # An absolute path, so that a new file goes there even if the working directory has changed.
         self._settings = (os.path.abspath(self._logdir), max_queue, flush_secs, filename_suffix or "")
         self._strict = strict
         self._run_metadata_tags: set[str] = set()
@@ -186,11 +186,11 @@ class FileWriter:
         self._add(_GRAPH_DEF, encode.graph(graph), global_step)
 
     def add_run_metadata(self, run_metadata: Any, tag: str, global_step: SupportsInt | None = None) -> None:
-        """Writes what a run recorded about itself.
+        """Writes the metadata of a run.
 
         Args:
             run_metadata: A `hookline.RunMetadata` (or any dataclass), written as text with one line for each field; or
-                a TensorFlow `RunMetadata` message, written as it is.
+                a TensorFlow `RunMetadata` message, written unchanged.
             tag: Its name in TensorBoard; each may be used once.
             global_step: The step that it describes.
 
@@ -213,7 +213,7 @@ class FileWriter:
         self._run_metadata_tags.add(tag)
 
     def add_event(self, event: Any) -> None:
-        """Writes an `Event` as it is, including its time and step.
+        """Writes an `Event` unchanged, including its time and step.
 
         Raises:
             RuntimeError: The writer is closed.

@@ -34,7 +34,7 @@ def check_images(name: str, shape: Sequence[Any], dtype: Any) -> None:
 
 
 def image(tag: str, images: Any, max_outputs: int) -> bytes:
-    """Returns the serialized `Summary` of images that are checked and chosen, each as a PNG."""
+    """Returns the serialized `Summary` of checked and selected images, each as a PNG."""
     from hookline.summary.protos import Summary
 
     summary = Summary()
@@ -80,7 +80,7 @@ def check_clips(name: str, shape: Sequence[Any], dtype: Any) -> None:
 
 
 def audio(tag: str, clips_and_rate: tuple[Any, Any], max_outputs: int) -> bytes:
-    """Returns the serialized `Summary` of clips that are checked and chosen, and their rate, as WAVs of 16 bits."""
+    """Returns the serialized `Summary` of checked and selected clips with their sample rate, as 16-bit WAVs."""
     from hookline.summary.protos import Summary
 
     clips, rate = np.asarray(clips_and_rate[0]), _sample_rate(tag, clips_and_rate[1])
@@ -114,7 +114,7 @@ def _wav(frames: np.ndarray, rate: float) -> bytes:
 
 
 def _tag(tag: str, kind: str, place: int, max_outputs: int) -> str:
-    # Not the number of items decides, so that a smaller batch does not change the tag.
+    # The number of items does not matter, so that a smaller batch does not change the tag.
     return f"{tag}/{kind}/{place}" if max_outputs > 1 else f"{tag}/{kind}"
 
 

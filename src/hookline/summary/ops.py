@@ -30,7 +30,7 @@ def scalar(name: str, tensor: Any, collections: Sequence[str] | None = None) -> 
         name: The tag. The current name scope is prefixed, and a number (`loss_1`) is appended if another summary of the
             graph has the tag. Characters other than letters, digits and `_./-` become `_`, with a log line. The
             operation has the same name, numbered if another operation has it.
-        tensor: Array of shape `()` and any real dtype; NaN and infinities are written as they are.
+        tensor: Array of shape `()` and any real dtype; NaN and infinities are written unchanged.
         collections: Graph collections that get the summary; `SUMMARIES` for None.
 
     Returns:
@@ -69,7 +69,7 @@ def histogram(name: str, values: Any, collections: Sequence[str] | None = None) 
 
     Buckets are an eighth of an octave wide (a ratio of 1.06 to 1.13), from 2**-40 to 2**66 for each sign, with one for
     everything nearer to zero. All steps and variables use the same buckets. NaN and infinities are in no bucket; when a
-    summary first meets some, a warning says how many.
+    summary first meets some, a warning gives their number.
 
     Args:
         name: Tag, as in `scalar`.
@@ -118,7 +118,7 @@ def histogram(name: str, values: Any, collections: Sequence[str] | None = None) 
 def image(name: str, tensor: Any, max_outputs: int = 3, collections: Sequence[str] | None = None) -> Tensor:
     """Makes a summary of images, for TensorBoard's images page. Only images that are written leave the device.
 
-    Bytes are shown as they are. Each floating point image is rescaled separately. If it has no negative value, the
+    Bytes are shown unchanged. Each floating point image is rescaled separately. If it has no negative value, the
     largest value becomes 255. Otherwise 0.0 becomes 128, and the value farthest from it becomes 1 or 255. An image
     whose values are all smaller than 1e-6 counts as zero. Pixels with a NaN or an infinity are red, or white in grey
     images.
@@ -136,7 +136,7 @@ def image(name: str, tensor: Any, max_outputs: int = 3, collections: Sequence[st
 
     Raises:
         ValueError: `max_outputs` is smaller than 1.
-        InvalidArgumentError: The value is something else: at once where that is known, otherwise when it is run.
+        InvalidArgumentError: The value is not of that kind; raised at once if that is known, otherwise in the run.
 
     Example:
         >>> import hookline as hl
@@ -174,7 +174,7 @@ def audio(
 
     Raises:
         ValueError: `max_outputs` is smaller than 1.
-        InvalidArgumentError: The value is something else: at once where that is known, otherwise when it is run.
+        InvalidArgumentError: The value is not of that kind; raised at once if that is known, otherwise in the run.
 
     Example:
         >>> import hookline as hl
@@ -317,7 +317,12 @@ def below(family: str | None) -> Iterator[None]:
 
 
 def clean_name(name: str) -> str:
-    """Returns a name without what operations and tags may not hold, with a log line if there was something."""
+    """Returns a name that operations and tags may have; logs a line if that differs from the given one.
+
+    Raises:
+        TypeError: The name is not a string.
+        ValueError: The name is empty, or has only dots and slashes.
+    """
     if not isinstance(name, str):
         raise TypeError(f"The name of a summary is a string, got {name!r}.")
     parts = _NOT_ALLOWED.sub("_", name).split("/")

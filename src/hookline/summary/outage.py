@@ -37,7 +37,7 @@ class Outage:
         return clock.monotonic() >= self._tried_at + _RETRY_SECS
 
     def begin(self, failure: BaseException, lost: int) -> None:
-        """Notes that an attempt to write has failed, whether the first or a later one, and how many events with it."""
+        """Notes a failed attempt to write, the first or a later one, and the number of events lost with it."""
         self._tried_at = clock.monotonic()
         self.lost += lost
         if self.under_way:

@@ -1,7 +1,7 @@
 """Records: the bytes of each event in a file, and the frames around them, which reveal damage and a torn end.
 
-Scalars and events are written by hand because they are many and tiny: a message object for each would cost several
-times as much. Rare or large messages (histograms, text, graphs) use the message classes in `hookline.summary.protos`.
+Scalars and events are encoded here directly, because they are many and tiny: a message object for each would cost
+several times as much. Rare or large messages (histograms, text, graphs) use the classes in `hookline.summary.protos`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def frame(data: bytes) -> bytes:
 
 
 def event_record(wall_time: float, step: int | None, field: bytes, payload: bytes) -> bytes:
-    """Returns the record of an event, from what stands in `hookline.summary.event_file.Pending`."""
+    """Returns the record of an event; the arguments are those of `hookline.summary.event_file.Pending`."""
     if not field:
         return frame(payload)
     head = _WALL_TIME.pack(9, wall_time)

@@ -1,25 +1,25 @@
-"""Unwritten: in place of a queue of events where another process writes them."""
+"""Unwritten: stands in for a queue of events if another process writes them."""
 
 from __future__ import annotations
 
 
 class Unwritten:
-    """Takes events and writes none: of processes that run in step the chief writes. Its methods are `EventQueue`'s."""
+    """Drops events, because among processes that run in step only the chief writes. Its methods are `EventQueue`'s."""
 
     def __init__(self) -> None:
         self.closed = self.lost = False
 
     def add(self, wall_time: float, step: int | None, field: bytes, payload: bytes) -> None:
-        """Takes an event."""
+        """Drops an event."""
 
     def be_strict(self) -> None:
-        """Has nothing that could fail."""
+        """Does nothing: no write can fail."""
 
     def flush(self) -> None:
-        """Has nothing to write."""
+        """Does nothing: there are no events."""
 
     def sync(self) -> None:
-        """Has nothing to write."""
+        """Does nothing: there are no events."""
 
     def request_close(self) -> None:
         """Closes it."""

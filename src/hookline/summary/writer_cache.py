@@ -145,9 +145,9 @@ class FileWriterCache:
 
     @classmethod
     def sync(cls) -> None:
-        """Returns when everything written so far to the cached writers is on the disk, as far as it can be.
+        """Returns when everything written so far to the cached writers is on the disk, as far as possible.
 
-        Never raises if a writer cannot write: a warning says so, and a strict writer raises at its next call.
+        Never raises if a writer cannot write: this logs a warning, and a strict writer raises at its next call.
         """
         with cls._lock:
             writers = [shared.writer for shared in cls._shared.values()]

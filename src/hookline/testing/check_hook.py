@@ -1,4 +1,4 @@
-"""check_hook: a battery of checks that every hook must pass, hookline's and users' alike."""
+"""check_hook: checks that every hook must pass, hookline's and users' alike."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def check_hook(make_hook: MakeHook) -> None:
     """Checks that a hook keeps the contract of `SessionRunHook`, in real sessions over a small model.
 
     - A second `begin` on the same graph adds nothing, and nothing is added once the graph is finalized.
-    - What the caller fetches has the same bits with and without the hook: on runs that train, runs that leave the
-      global step where it is, runs that gain several steps, and over a recovery.
+    - The caller's results have the same bits with and without the hook: on runs that train, runs that leave the global
+      step unchanged, runs that gain several steps, and over a recovery.
     - It survives a session without any run, one that ends with its input, and one that ends by an exception, which
       reaches the caller unchanged.
     - `before_run` and `before_trigger` return None or a `SessionRunArgs`, the other callbacks None.
@@ -55,7 +55,7 @@ def check_hook(make_hook: MakeHook) -> None:
             graph and has a float32 vector `"weights:0"`, a scalar `"loss:0"` and a global step.
 
     Raises:
-        AssertionError: The hook breaks one of these rules; the message says which.
+        AssertionError: The hook breaks one of these rules; the message names the rule.
 
     Example:
         >>> from hookline.hooks import NanTensorHook
@@ -82,7 +82,7 @@ def check_hook(make_hook: MakeHook) -> None:
         except Exception as exc:
             exc.add_note(f"check_hook: {check.__name__.replace('_', ' ').strip()}.")
             raise
-    # Those of executors end with the interpreter, whoever uses them: Orbax does.
+    # Threads of executors end with the interpreter: Orbax leaves some.
     new = [thread for thread in threading.enumerate() if thread not in threads and not thread.daemon]
     left = [thread for thread in new if not thread.name.startswith(("asyncio_", "ThreadPoolExecutor-"))]
     assert not left, f"The hook left threads that keep the process alive: {left}. Register them with the coordinator."
@@ -193,7 +193,7 @@ class _FinalizedGraph:
 
 
 def _watched(hook: Any) -> Any:
-    """Returns the same hook, which checks what its callbacks return: the session rides it as it rides any other."""
+    """Makes a hook check the results of its callbacks, and returns it; the session treats it like any other hook."""
     inner = bare(hook)
     found = {name: override(inner, name) for name in CALLBACKS if name != "get_state"}
     checked = {name: _checked(name, callback) for name, callback in found.items() if callback is not None}
@@ -230,7 +230,7 @@ def _compare(make_hook: MakeHook, runs: Callable[[_Model], list[Any]], failures:
     for hooks in ([], [make_hook]):
         with _model() as model:
             mine = [make() for make in hooks]
-            # One session uses up an iterable of failures.
+            # A session uses up an iterable of failures, so each gets its own.
             failing = RecordingHook(failures={name: list(each) for name, each in (failures or {}).items()})
             results.append(_play(model, [*mine, failing], runs(model)))
     without, with_hook = results
@@ -240,7 +240,7 @@ def _compare(make_hook: MakeHook, runs: Callable[[_Model], list[Any]], failures:
 
 
 def _play(model: _Model, hooks: list[Any], runs: list[Any]) -> list[Any]:
-    """Drives a session of these hooks from begin to end, and checks that nothing is added on the way."""
+    """Runs a session with these hooks from begin to end, and checks that nothing is added to the graph meanwhile."""
     finalized = _FinalizedGraph()
     results: list[Any] = []
     with _session(finalized, *hooks) as session:
@@ -250,7 +250,7 @@ def _play(model: _Model, hooks: list[Any], runs: list[Any]) -> list[Any]:
 
 
 def _drive(session: MonitoredSession, runs: list[Any]) -> list[Any]:
-    """Makes the runs, until a hook wants to stop, and returns the caller's results as plain values."""
+    """Makes the runs until a hook requests a stop, and returns the caller's results as plain values."""
     results = []
     for fetches in runs:
         if session.should_stop():

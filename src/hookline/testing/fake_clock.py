@@ -14,7 +14,7 @@ _LOOK_EVERY_REAL_SECS = 0.001
 
 
 class FakeClock(clock.Clock):
-    """Time that passes only when a test says so. Entering installs it; leaving puts the previous clock back.
+    """Time that passes only when a test moves it. Entering installs it; leaving puts the previous clock back.
 
     `sleep` moves the fake time at once and never blocks. `wait` and `wait_for` block the calling thread until the
     awaited event has happened, or until another thread has moved the time past their limit. Threads that still wait
@@ -23,8 +23,8 @@ class FakeClock(clock.Clock):
     Args:
         start: The first reading, in seconds, of both `monotonic` and `time`.
         autojump_secs: If given, a wait that stays blocked for this many *real* seconds moves the fake time to its own
-            limit. For tests in which no other thread can move the time. Only the waits of threads do so that belong to
-            the test: the main one, the one that enters the clock, and those that are started afterwards.
+            limit. For tests in which no other thread can move the time. Only the waits of the test's own threads do so:
+            the main one, the one that enters the clock, and those that are started afterwards.
 
     Example:
         >>> with FakeClock(start=100.0) as fake:

@@ -1,4 +1,4 @@
-"""RecordingHook: records which callbacks were called, in which order, and with what."""
+"""RecordingHook: records the calls of callbacks, with their order and arguments."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class RecordingHook(SessionRunHook):
     """Records every callback, and on request fetches, feeds, fails or stops.
 
     Args:
-        name: Tells several recording hooks apart.
+        name: The name of the hook, which tells several recording hooks apart.
         events: The list to record in; hooks that share a list record the order among them.
-        fetches: What to fetch on every run.
-        feed_dict: What to feed on every run.
+        fetches: The fetches on every run.
+        feed_dict: The feeds on every run.
         options: The options for every run.
-        failures: What to raise, by callback: an exception for every call, or an iterable with an exception or None for
-            each call. When the iterable is exhausted, nothing is raised.
+        failures: The exceptions to raise, by callback: an exception for every call, or an iterable with an exception or
+            None for each call. When the iterable is exhausted, nothing is raised.
         stop_at_run: The run, counted from 1, in whose `after_run` a stop is requested.
 
     Example:

@@ -16,7 +16,7 @@ class Asked(NamedTuple):
 
     Args:
         fetches: The caller's fetches.
-        watched: What each hook asked for; empty for a plain `run`.
+        watched: The fetches of each hook; empty for a plain `run`.
         feed_dict: The feeds, as given.
         options: The options, as given.
         run_metadata: The metadata object, as given.
@@ -30,23 +30,23 @@ class Asked(NamedTuple):
 
 
 class ScriptedSession(RawSession, LowLevel):
-    """A raw session without an engine: each run returns or raises what the script says.
+    """A raw session without an engine: a script gives the result or the exception of each run.
 
     Give it to a `SessionCreator` of your test to see how hooks and monitored sessions behave when things go wrong.
 
     Args:
-        script: What the runs do, in order. An exception is raised, and anything else is returned; None stands for the
-            values of the fetches. After the end of the script, every run behaves as with None.
+        script: The outcomes of the runs, in order. An exception is raised, and anything else is returned; None stands
+            for the values of the fetches. After the end of the script, every run behaves as with None.
         values: The values of possible fetches, by tensor, operation or name; others are None.
         graph: The graph; an empty one if None.
         global_step: The global step at the start; None for a session without one.
         gain: The number of steps that a successful run adds.
-        closing_raises: What `close` raises, if anything.
+        closing_raises: An exception that `close` raises, or None.
 
     Attributes:
         asked: The request of each run, even of those that raised.
         closed: Whether `close` was called.
-        origin: Where its values come from, in words; see `Session`.
+        origin: The origin of its values, in words; see `Session`.
 
     Example:
         >>> from hookline import errors
@@ -93,7 +93,7 @@ class ScriptedSession(RawSession, LowLevel):
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
     ) -> Any:
-        """Does what the script says, and records the request."""
+        """Records the request, and returns or raises the next outcome of the script."""
         return self._run(Asked(fetches, (), feed_dict, options, run_metadata))[0]
 
     def run_watched(
@@ -104,12 +104,12 @@ class ScriptedSession(RawSession, LowLevel):
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
     ) -> tuple[Any, tuple[Any, ...]]:
-        """Does the same, and returns what hooks asked for as well."""
+        """Does the same as `run`, and also returns the results of the hooks."""
         result, results = self._run(Asked(fetches, watched.fetches, feed_dict, options, run_metadata))
         return result, answers(watched, results)
 
     def gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
-        """Returns the gain, whatever is fetched; None without a global step."""
+        """Returns the gain, regardless of the fetches; None without a global step."""
         return None if self._global_step is None else self._gain
 
     def load(self, values: Mapping[str, Any]) -> None:
