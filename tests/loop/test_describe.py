@@ -43,14 +43,14 @@ def test_it_says_what_the_state_is_and_what_would_be_written(tmp_path):
     run = tmp_path / "run"
     assert [(each.hook, each.what, each.when) for each in made.writes] == [
         (
-            "StepCounterHook",
-            f"the steps per second, events in '{run}'",
-            "SecondOrStepTimer(every_steps=100) and at the end",
-        ),
-        (
             "CheckpointSaverHook",
             f"checkpoints '{run}/model.ckpt-<step>'",
             "SecondOrStepTimer(every_steps=10) and at the end",
+        ),
+        (
+            "StepCounterHook",
+            f"the steps per second, events in '{run}'",
+            "SecondOrStepTimer(every_steps=100) and at the end",
         ),
     ]
     assert made.programs[0] == "outputs none; writes state, global_step"

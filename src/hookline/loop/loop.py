@@ -467,9 +467,9 @@ class Loop:
               w               3       12 B
             A batch: float32[3].
             It begins with the state that was given.
-            StepCounterHook writes the steps per second, events in '/tmp/run'; SecondOrStepTimer(every_steps=100) and...
             SummarySaverHook writes summaries, events in '/tmp/run'; SecondOrStepTimer(every_steps=100) and at the end.
             CheckpointSaverHook writes checkpoints '/tmp/run/model.ckpt-<step>'; SecondOrStepTimer(every_secs=600) ...
+            StepCounterHook writes the steps per second, events in '/tmp/run'; SecondOrStepTimer(every_steps=100) and...
             Programs:
               outputs none; writes state, global_step
               the same with what hooks ask for, where they fire; session.plan() counts them
