@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from hookline.checkpoint import devices
+from hookline.checkpoint import devices, latest_checkpoint
 from hookline.graph import Operation, Variable
 from hookline.hooks.when import bare
 from hookline.monitored.callbacks import override
@@ -139,6 +139,26 @@ def programs_of(train_op: Operation, steps_per_run: int, *, watches: bool) -> tu
         about = made.program.compilations.about
     asked = "the same with what hooks ask for, where they fire; session.plan() counts them"
     return (about, asked) if watches else (about,)
+
+
+def beginning(logdir: str | None, step_left: int | None, warm: str | None, last_step: int | None) -> str:
+    """Returns where a training would begin, and end, in words.
+
+    Args:
+        logdir: The directory of its checkpoints.
+        step_left: The step at which the loop was left last.
+        warm: The path of its warm start.
+        last_step: The step at which it would stop.
+    """
+    if path := latest_checkpoint(logdir) if logdir else None:
+        begins = f"It goes on from '{path}'"
+    elif step_left is not None:
+        begins = f"It goes on from step {step_left}, where it was left"
+    elif warm is not None:
+        begins = f"It begins with what fits of '{warm}'"
+    else:
+        begins = "It begins with the state that was given"
+    return begins + ("." if last_step is None else f", to step {last_step}.")
 
 
 def form_of_batch(spec: Any) -> str:

@@ -11,61 +11,33 @@ from typing import Any
 
 import jax
 
-from hookline import arguments, summary
-from hookline import sharding as rules
-from hookline.checkpoint import latest_checkpoint
+from hookline import arguments
 from hookline.data.batches import LastBatch
 from hookline.data.sources import is_one_shot
 from hookline.errors import Interrupted
-from hookline.graph import (
-    Graph,
-    GraphKeys,
-    Tensor,
-    Variable,
-    create_global_step,
-    get_global_step,
-    group,
-    op,
-    placement,
-    random_key,
-)
-from hookline.graph import spec as specs
+from hookline.graph import Graph
 from hookline.graph.nodes import Source
-from hookline.hooks import (
-    ProgressHook,
-    SessionRunHook,
-    SinkHook,
-    StepCounterHook,
-    StopAtStepHook,
-    spaced,
-)
+from hookline.hooks import ProgressHook, SessionRunHook, SinkHook, StepCounterHook, StopAtStepHook, spaced
 from hookline.hooks.step_rates import FLOPS
 from hookline.hooks.when import bare
-from hookline.loop import refused, said
+from hookline.loop import refused
 from hookline.loop import warm_start as warm_starts
-from hookline.loop.averages import Averages
-from hookline.loop.batches import batches_of, check_batches, first_spec
-from hookline.loop.call import required
-from hookline.loop.counter import CounterHook, counter_in
+from hookline.loop.batches import first_spec
 from hookline.loop.description import (
     LoopDescription,
+    beginning,
     form_of_batch,
     parts_of,
     place_of,
     programs_of,
     written_by,
 )
-from hookline.loop.forms import form_of, is_function
-from hookline.loop.hyperparameters import CHECKPOINT, SCRIPT, HyperparametersHook
-from hookline.loop.learning_rate import NAME as RATE
-from hookline.loop.learning_rate import learning_rate_of
+from hookline.loop.hyperparameters import CHECKPOINT, SCRIPT
 from hookline.loop.memory import Memory
-from hookline.loop.metrics import say_left_out
 from hookline.loop.metrics_log import MetricsLog
 from hookline.loop.rates import rates_of
-from hookline.loop.recent import RecentMeans
 from hookline.loop.saved import STATE, check_repeatable
-from hookline.loop.step import Step
+from hookline.loop.step_graph import LOOPS, StepGraph
 from hookline.loop.warm_start import WarmStart, advising, settings_of
 from hookline.loop.watching import watching
 from hookline.monitored import MonitoredSession, MonitoredTrainingSession, Scaffold
@@ -76,12 +48,11 @@ from hookline.session import Session
 
 _logger = logging.getLogger(__name__)
 
-_LOOPS = "hookline/loop"
 # Arguments of `Loop.session` that are not handed on.
 _OWN = {"hooks", "progress", "log_steps", "watch", "on_nan", "hyperparams", "per_step", "peak_flops"}
 
 
-class Loop:
+class Loop(StepGraph):
     """A train step as you have it, run under a monitored session and hooks.
 
     `train_step(state, batch)` returns the new state and metrics. It becomes one operation of a graph, its state one
@@ -181,34 +152,26 @@ class Loop:
         reset_metrics_steps: int | None = 100,
     ) -> None:
         self.steps_per_run = arguments.whole("Loop", "steps_per_run", steps_per_run, at_least=1)
-        if reset_metrics_steps is not None:
-            arguments.whole("Loop", "reset_metrics_steps", reset_metrics_steps, at_least=1)
-        self.form = form_of(state, required("Loop", train_step))
-        self._step = Step("Loop", train_step, self.form, reset_metrics_steps)
-        if seed is not None:
-            arguments.whole("Loop", "seed", seed)
-        self.graph = batches.graph if isinstance(batches, Tensor) else Graph()
-        if self.graph.get_collection(_LOOPS):
-            raise ValueError("Loop requires a graph without another Loop: make its iterator in a graph of its own.")
-        if not isinstance(batches, Tensor):
-            check_batches("Loop", batches)
+        super().__init__(
+            train_step,
+            state,
+            batches,
+            sharding=sharding,
+            seed=seed,
+            batch_sharding=batch_sharding,
+            last_batch=last_batch,
+            ema=ema,
+            learning_rate=learning_rate,
+            mean_over=mean_over,
+            reset_metrics_steps=reset_metrics_steps,
+        )
         self._is_one_shot = is_one_shot(batches)
         self._has_run = False
         self.logdir: str | None = None
         self.result: Any = None
-        self._memory: Memory | None = None
         self.averaged_result: Any = None
         self.report: CostReport | None = None
-        self._layout: tuple[Any, list[Any]] | None = None
-        shardings = self._shardings(sharding)
-        of_state = placement.mesh_of(shardings, "Loop: the state")
-        with self.graph.as_default():
-            self._batch = batches_of(batches, of_state, batch_sharding, last_batch)
-            self.graph.settle("Loop", [*shardings, placement.current()])
-            self.mesh: jax.sharding.Mesh | None = getattr(self.graph.home, "mesh", None)
-            self._build(self._batch, seed, sharding)
-            self._build_more(ema, learning_rate, mean_over)
-            self.graph.add_to_collection(_LOOPS, self)
+        self._memory: Memory | None = None
 
     def __repr__(self) -> str:
         count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.form.values))
@@ -216,84 +179,6 @@ class Loop:
         left = "not run yet" if self._memory is None else f"left at step {self._memory.step}"
         where = "" if self.logdir is None else f", last in {self.logdir!r}"
         return f"<Loop of {self._step.name}: {self.form!r} of {held}; {left}{where}>"
-
-    def _shardings(self, sharding: Any) -> list[Any]:
-        """Returns where the arrays of the state live, one by one; None for those that nobody has put anywhere."""
-        values, start = self.form.values, self.form.start
-        structure = jax.tree.structure(values)
-        if self._layout is None or self._layout[0] != structure:
-            if sharding is not None:
-                found = rules.checked("Loop", self.form.shown, sharding)
-            elif is_function(start):
-                found = [a or b for a, b in zip(placement.fixed(start), placement.of_spec(values), strict=True)]
-            else:
-                found = [specs.place_of(leaf) for leaf in jax.tree.leaves(values)]
-            self._layout = structure, found
-        return self._layout[1]
-
-    def _build(self, batch: Tensor, seed: int | None, sharding: Any) -> None:
-        placed = lambda spec: placement.with_places(spec, self._shardings(sharding))  # noqa: E731
-        with placement.inside(self.graph.context):
-            self._example = first_spec(batch)
-            _, metrics = self._step.spec(self._example, placed)
-        shardings, places = self._shardings(sharding), None
-        if any(place is not None for place in shardings):
-            whole = [place or self.graph.home for place in shardings]
-            places = jax.tree.structure(self.form.values).unflatten(whole)
-            said.of_whole(self.form.values, shardings)
-        if told := self._step.told:
-            _logger.info("Loop: %s.", told)
-        say_left_out("Loop", self._step.name, self._step.left_out)
-        said.of_numbers(self.form, self._step.name)
-        said.of_devices(places)
-        self.state = Variable(self.form.start, name=STATE, trainable=False, sharding=places)
-        found = counter_in(self.form.values, self.form.parts.values())
-        step = get_global_step()
-        if step is None:
-            step = create_global_step()
-            if found is not None:
-                step.initialize_from(op(lambda value: value.astype(step.dtype))(found.of(self.state.initial_value)))
-        more: list[Any] = [step] if self._step.takes_step else []
-        more += [random_key(seed)] if self._step.takes_key else []
-        self._after = after = op(self._step).node(self.state, batch, *more)
-        self.metrics: dict[str, Tensor] = {name: after[1][name] for name in metrics}
-        # Of those that are arrays.
-        self._sizes = {name: spec.size for name, spec in metrics.items() if spec.shape}
-        self._counter = None if found is None else CounterHook(found.of(after[0]), found.path)
-
-    def _build_more(self, ema: Any, schedule: Any, mean_over: int | None) -> None:
-        """Adds what stands beside the step, and makes the operation of a step of all."""
-        step = get_global_step()
-        assert step is not None, "_build has seen to that"
-        updates: list[Any] = [self.state.assign(self._after[0])]
-        self.means: dict[str, Tensor] = {}
-        self._recent: RecentMeans | None = None
-        if mean_over is not None:
-            self._recent = RecentMeans(self.metrics, arguments.whole("Loop", "mean_over", mean_over, at_least=1))
-            self.means = self._recent.means
-            updates.append(self._recent.moved)
-        self._hyperparameters = HyperparametersHook(self.state, self.form.start)
-        self._averages = None if ema is None else Averages(ema, self.state, self._after[0])
-        if self._averages is not None:
-            updates.append(self._averages.moved)
-        rate = learning_rate_of(schedule, self.state, self._after[0], step)
-        if rate is not None and (schedule is not None or RATE not in self.metrics):
-            if RATE in self.metrics:
-                raise ValueError("Loop was given a learning_rate, and the step returns a metric of that name already.")
-            self.metrics[RATE] = rate
-        self.train_op = group(*updates, step.assign_add(1), name="train_op")
-        self.graph.add_to_collection(GraphKeys.TRAIN_OP, self.train_op)
-        shown = {**self.metrics, **self.means}
-        self._numbers = {name: metric for name, metric in shown.items() if not self._sizes.get(name)}
-        # A confusion matrix of four classes is read in a line; of more, in a histogram or by a hook.
-        self._short = {name: metric for name, metric in shown.items() if self._sizes.get(name, 0) <= 16}
-        for name, metric in shown.items():
-            (summary.scalar if name in self._numbers else summary.histogram)(name, metric)
-
-    @property
-    def averaged(self) -> Tensor | None:
-        """The state, with averages in the place of what they are averages of."""
-        return None if self._averages is None else self._averages.averaged
 
     def run(self, logdir: str | None = None, last_step: int | None = None, **arguments: Any) -> Any:
         """Trains to a step, or to the end of the data, and returns the state.
@@ -484,21 +369,13 @@ class Loop:
         of_session = inspect.signature(usual_hooks).parameters
         usual = {name: value for name, value in keywords.items() if name in of_session and name != "summary_dir"}
         written = usual_hooks(logdir, folder, has_sinks=bool(feeds.sinks), **usual)
-        path = latest_checkpoint(logdir) if logdir else None
         warm = settings_of(given.arguments["warm_start"])
-        if path:
-            begins = f"It goes on from '{path}'"
-        elif self._memory is not None:
-            begins = f"It goes on from step {self._memory.step}, where it was left"
-        elif warm is not None:
-            begins = f"It begins with what fits of '{warm.path}'"
-        else:
-            begins = "It begins with the state that was given"
+        step_left = None if self._memory is None else self._memory.step
         return LoopDescription(
             parts_of(self.state),
             place_of(self.state, self.mesh),
             form_of_batch(first_spec(self._batch)),
-            begins + ("." if last_step is None else f", to step {last_step}."),
+            beginning(logdir, step_left, None if warm is None else warm.path, last_step),
             written_by([feeds, *(keywords.get("chief_only_hooks") or ()), *written, *riding]),
             programs_of(self.train_op, keywords["steps_per_run"], watches=bool(self.metrics)),
         )
@@ -574,4 +451,4 @@ class _Finish(SessionRunHook):
 
 def loop_of(graph: Graph) -> Loop | None:
     """Returns the loop that a graph was built for, if it was."""
-    return next(iter(graph.get_collection(_LOOPS)), None)
+    return next(iter(graph.get_collection(LOOPS)), None)

@@ -1,0 +1,166 @@
+"""StepGraph: a train step as a graph."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from hookline import arguments, summary
+from hookline import sharding as rules
+from hookline.data.batches import LastBatch
+from hookline.graph import (
+    Graph,
+    GraphKeys,
+    Tensor,
+    Variable,
+    create_global_step,
+    get_global_step,
+    group,
+    op,
+    placement,
+    random_key,
+)
+from hookline.graph import spec as specs
+from hookline.loop import said
+from hookline.loop.averages import Averages
+from hookline.loop.batches import batches_of, check_batches, first_spec
+from hookline.loop.call import required
+from hookline.loop.counter import CounterHook, counter_in
+from hookline.loop.forms import form_of, is_function
+from hookline.loop.hyperparameters import HyperparametersHook
+from hookline.loop.learning_rate import NAME as RATE
+from hookline.loop.learning_rate import learning_rate_of
+from hookline.loop.metrics import say_left_out
+from hookline.loop.recent import RecentMeans
+from hookline.loop.saved import STATE
+from hookline.loop.step import Step
+
+_logger = logging.getLogger(__name__)
+
+LOOPS = "hookline/loop"
+"""The collection of a graph with the loop that it was built for."""
+
+
+class StepGraph:
+    """A train step as one operation of a graph, its state as a variable, its batches as an iterator.
+
+    It is the part of `Loop` that is built once; arguments, attributes and errors are documented there.
+    """
+
+    def __init__(
+        self,
+        train_step: Any,
+        state: Any,
+        batches: Any,
+        *,
+        sharding: Any,
+        seed: int | None,
+        batch_sharding: Any,
+        last_batch: LastBatch,
+        ema: float | Mapping[str, float] | None,
+        learning_rate: Any,
+        mean_over: int | None,
+        reset_metrics_steps: int | None,
+    ) -> None:
+        if reset_metrics_steps is not None:
+            arguments.whole("Loop", "reset_metrics_steps", reset_metrics_steps, at_least=1)
+        self.form = form_of(state, required("Loop", train_step))
+        self._step = Step("Loop", train_step, self.form, reset_metrics_steps)
+        if seed is not None:
+            arguments.whole("Loop", "seed", seed)
+        self.graph = batches.graph if isinstance(batches, Tensor) else Graph()
+        if self.graph.get_collection(LOOPS):
+            raise ValueError("Loop requires a graph without another Loop: make its iterator in a graph of its own.")
+        if not isinstance(batches, Tensor):
+            check_batches("Loop", batches)
+        self._layout: tuple[Any, list[Any]] | None = None
+        shardings = self._shardings(sharding)
+        of_state = placement.mesh_of(shardings, "Loop: the state")
+        with self.graph.as_default():
+            self._batch = batches_of(batches, of_state, batch_sharding, last_batch)
+            self.graph.settle("Loop", [*shardings, placement.current()])
+            self.mesh: jax.sharding.Mesh | None = getattr(self.graph.home, "mesh", None)
+            self._build(self._batch, seed, sharding)
+            self._build_more(ema, learning_rate, mean_over)
+            self.graph.add_to_collection(LOOPS, self)
+
+    def _shardings(self, sharding: Any) -> list[Any]:
+        """Returns where the arrays of the state live, one by one; None for those that nobody has put anywhere."""
+        values, start = self.form.values, self.form.start
+        structure = jax.tree.structure(values)
+        if self._layout is None or self._layout[0] != structure:
+            if sharding is not None:
+                found = rules.checked("Loop", self.form.shown, sharding)
+            elif is_function(start):
+                found = [a or b for a, b in zip(placement.fixed(start), placement.of_spec(values), strict=True)]
+            else:
+                found = [specs.place_of(leaf) for leaf in jax.tree.leaves(values)]
+            self._layout = structure, found
+        return self._layout[1]
+
+    def _build(self, batch: Tensor, seed: int | None, sharding: Any) -> None:
+        placed = lambda spec: placement.with_places(spec, self._shardings(sharding))  # noqa: E731
+        with placement.inside(self.graph.context):
+            self._example = first_spec(batch)
+            _, metrics = self._step.spec(self._example, placed)
+        shardings, places = self._shardings(sharding), None
+        if any(place is not None for place in shardings):
+            whole = [place or self.graph.home for place in shardings]
+            places = jax.tree.structure(self.form.values).unflatten(whole)
+            said.of_whole(self.form.values, shardings)
+        if told := self._step.told:
+            _logger.info("Loop: %s.", told)
+        say_left_out("Loop", self._step.name, self._step.left_out)
+        said.of_numbers(self.form, self._step.name)
+        said.of_devices(places)
+        self.state = Variable(self.form.start, name=STATE, trainable=False, sharding=places)
+        found = counter_in(self.form.values, self.form.parts.values())
+        step = get_global_step()
+        if step is None:
+            step = create_global_step()
+            if found is not None:
+                step.initialize_from(op(lambda value: value.astype(step.dtype))(found.of(self.state.initial_value)))
+        more: list[Any] = [step] if self._step.takes_step else []
+        more += [random_key(seed)] if self._step.takes_key else []
+        self._after = after = op(self._step).node(self.state, batch, *more)
+        self.metrics: dict[str, Tensor] = {name: after[1][name] for name in metrics}
+        # Of those that are arrays.
+        self._sizes = {name: spec.size for name, spec in metrics.items() if spec.shape}
+        self._counter = None if found is None else CounterHook(found.of(after[0]), found.path)
+
+    def _build_more(self, ema: Any, schedule: Any, mean_over: int | None) -> None:
+        """Adds what stands beside the step, and makes the operation of a step of all."""
+        step = get_global_step()
+        assert step is not None, "_build has seen to that"
+        updates: list[Any] = [self.state.assign(self._after[0])]
+        self.means: dict[str, Tensor] = {}
+        self._recent: RecentMeans | None = None
+        if mean_over is not None:
+            self._recent = RecentMeans(self.metrics, arguments.whole("Loop", "mean_over", mean_over, at_least=1))
+            self.means = self._recent.means
+            updates.append(self._recent.moved)
+        self._hyperparameters = HyperparametersHook(self.state, self.form.start)
+        self._averages = None if ema is None else Averages(ema, self.state, self._after[0])
+        if self._averages is not None:
+            updates.append(self._averages.moved)
+        rate = learning_rate_of(schedule, self.state, self._after[0], step)
+        if rate is not None and (schedule is not None or RATE not in self.metrics):
+            if RATE in self.metrics:
+                raise ValueError("Loop was given a learning_rate, and the step returns a metric of that name already.")
+            self.metrics[RATE] = rate
+        self.train_op = group(*updates, step.assign_add(1), name="train_op")
+        self.graph.add_to_collection(GraphKeys.TRAIN_OP, self.train_op)
+        shown = {**self.metrics, **self.means}
+        self._numbers = {name: metric for name, metric in shown.items() if not self._sizes.get(name)}
+        # A confusion matrix of four classes is read in a line; of more, in a histogram or by a hook.
+        self._short = {name: metric for name, metric in shown.items() if self._sizes.get(name, 0) <= 16}
+        for name, metric in shown.items():
+            (summary.scalar if name in self._numbers else summary.histogram)(name, metric)
+
+    @property
+    def averaged(self) -> Tensor | None:
+        """The state, with averages in the place of what they are averages of."""
+        return None if self._averages is None else self._averages.averaged
