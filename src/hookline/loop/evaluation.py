@@ -28,9 +28,9 @@ from hookline.graph import spec as specs
 from hookline.loop.batches import check_batches, check_mesh, refuse_text, sharding_for
 from hookline.loop.call import called, required
 from hookline.loop.evaluated import Evaluated
-from hookline.loop.loop import Loop, loop_of
 from hookline.loop.metrics import say_left_out
 from hookline.loop.step import traced
+from hookline.loop.step_graph import StepGraph, loop_of
 from hookline.session.feeds import feeder
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class Evaluation:
         value = values[-1] if name in self._accumulated else _mean(values, weights)
         return float(value) if shapes == {()} else np.asarray(value)
 
-    def _made_of(self, loop: Loop | None) -> dict[str, Tensor]:
+    def _made_of(self, loop: StepGraph | None) -> dict[str, Tensor]:
         """Returns the metrics of a function, made of the state of a loop and of what will be fed."""
         if loop is None:
             raise ValueError(

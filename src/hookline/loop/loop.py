@@ -15,7 +15,6 @@ from hookline import arguments
 from hookline.data.batches import LastBatch
 from hookline.data.sources import is_one_shot
 from hookline.errors import Interrupted
-from hookline.graph import Graph
 from hookline.graph.nodes import Source
 from hookline.hooks import ProgressHook, SessionRunHook, SinkHook, StepCounterHook, StopAtStepHook, spaced
 from hookline.hooks.step_rates import FLOPS
@@ -37,7 +36,7 @@ from hookline.loop.memory import Memory
 from hookline.loop.metrics_log import MetricsLog
 from hookline.loop.rates import rates_of
 from hookline.loop.saved import STATE, check_repeatable
-from hookline.loop.step_graph import LOOPS, StepGraph
+from hookline.loop.step_graph import StepGraph
 from hookline.loop.warm_start import WarmStart, advising, settings_of
 from hookline.loop.watching import watching
 from hookline.monitored import MonitoredSession, MonitoredTrainingSession, Scaffold
@@ -447,8 +446,3 @@ class _Finish(SessionRunHook):
 
     def end(self, session: Session) -> None:
         self._loop.finish(session, self._last_step)
-
-
-def loop_of(graph: Graph) -> Loop | None:
-    """Returns the loop that a graph was built for, if it was."""
-    return next(iter(graph.get_collection(LOOPS)), None)

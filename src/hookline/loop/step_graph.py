@@ -40,7 +40,7 @@ from hookline.loop.step import Step
 
 _logger = logging.getLogger(__name__)
 
-LOOPS = "hookline/loop"
+_LOOPS = "hookline/loop"
 """The collection of a graph with the loop that it was built for."""
 
 
@@ -72,7 +72,7 @@ class StepGraph:
         if seed is not None:
             arguments.whole("Loop", "seed", seed)
         self.graph = batches.graph if isinstance(batches, Tensor) else Graph()
-        if self.graph.get_collection(LOOPS):
+        if self.graph.get_collection(_LOOPS):
             raise ValueError("Loop requires a graph without another Loop: make its iterator in a graph of its own.")
         if not isinstance(batches, Tensor):
             check_batches("Loop", batches)
@@ -85,7 +85,7 @@ class StepGraph:
             self.mesh: jax.sharding.Mesh | None = getattr(self.graph.home, "mesh", None)
             self._build(self._batch, seed, sharding)
             self._build_more(ema, learning_rate, mean_over)
-            self.graph.add_to_collection(LOOPS, self)
+            self.graph.add_to_collection(_LOOPS, self)
 
     def _shardings(self, sharding: Any) -> list[Any]:
         """Returns where the arrays of the state live, one by one; None for those that nobody has put anywhere."""
@@ -164,3 +164,8 @@ class StepGraph:
     def averaged(self) -> Tensor | None:
         """The state, with averages in the place of what they are averages of."""
         return None if self._averages is None else self._averages.averaged
+
+
+def loop_of(graph: Graph) -> StepGraph | None:
+    """Returns the loop that a graph was built for; None if it was built for none."""
+    return next(iter(graph.get_collection(_LOOPS)), None)
