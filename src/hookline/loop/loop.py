@@ -166,7 +166,6 @@ class Loop(StepGraph):
         )
         self._is_one_shot = is_one_shot(batches)
         self._has_run = False
-        self.logdir: str | None = None
         self.result: Any = None
         self.averaged_result: Any = None
         self.report: CostReport | None = None

@@ -76,6 +76,7 @@ class StepGraph:
             raise ValueError("Loop requires a graph without another Loop: make its iterator in a graph of its own.")
         if not isinstance(batches, Tensor):
             check_batches("Loop", batches)
+        self.logdir: str | None = None
         self._layout: tuple[Any, list[Any]] | None = None
         shardings = self._shardings(sharding)
         of_state = placement.mesh_of(shardings, "Loop: the state")
