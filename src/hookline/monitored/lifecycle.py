@@ -327,8 +327,8 @@ class MonitoredLifecycle(InDialect):
                 or around the hook callback that makes this call.
         """
         if self._is_of_cells:
-            with self._uninterrupted():
-                return self.run(fetches, feed_dict, options, run_metadata)
+            with self._uninterrupted():  # Not `self.run`, which may be measured.
+                return MonitoredLifecycle.run(self, fetches, feed_dict, options, run_metadata)
         turn, key = self._turn, [threading.get_ident()]
         try:
             try:

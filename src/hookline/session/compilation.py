@@ -61,14 +61,15 @@ class Compilations:
         log: Takes note of them.
 
     Attributes:
-        first_cause: Why the first compilation is needed.
+        first_cause: Says why the first compilation is needed; called when it begins.
         traces: The number of compilations so far.
         about: A description of the program.
         untold: Whether the duration of the last compilation is still to be logged.
     """
 
     def __init__(self, what: str, log: CompilationLog | None = None) -> None:
-        self.first_cause = self._cause = "first run"
+        self.first_cause: Callable[[], str] = lambda: "first run"
+        self._cause = ""
         self._log = log
         self.traces = 0
         self.untold = False
@@ -82,7 +83,7 @@ class Compilations:
         before, self._forms = self._forms, forms
         self.traces += 1
         self._began, self.untold = clock.monotonic(), True
-        self._cause = cause = why or (self.first_cause if self.traces == 1 else _difference(before, forms))
+        self._cause = cause = why or (self.first_cause() if self.traces == 1 else _difference(before, forms))
         logger.info("Compiling a program (%s): %s.", cause, self.about)
         if self.traces == _MANY:
             logger.warning(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -136,29 +136,36 @@ class Programs:
             self._made[key] = found
         return found
 
-    def _cause(self, program: Program, capacity: int) -> str:
-        """Returns why a program is made beside those that write the same variables, in words."""
+    def _cause(self, program: Program, capacity: int) -> Callable[[], str]:
+        """Returns a function that says why a program is compiled beside those that write the same variables.
+
+        It is called when the program is first compiled: those before it may have been planned only.
+        """
         outputs = {t.key: t.name for t in program.outputs if t.key not in program.watched}
         watched = {t.key: t.name for t in program.outputs if t.key in program.watched}
         inputs = {t.key: t.name for t in program.inputs}
         updates = [update for updates in program.plan.updates.values() for update in updates]
         writes = any(u.initialises for u in updates), frozenset(v.op for v in (*program.written, *program.hosted))
-        known = self._seen.get(writes)
-        seen = self._seen.setdefault(writes, (set(), set(), set(), set()))
-        if known is None:
-            cause = "first run"
-        elif capacity not in seen[3]:
-            cause = f"up to {capacity} steps a run" if capacity > 1 else "a single step a run"
-        elif new := [name for key, name in watched.items() if key not in seen[1]]:
-            cause = f"hooks ask for {_shown(new)}"
-        elif new := [name for key, name in outputs.items() if key not in seen[0]]:
-            cause = f"a new fetch: {_shown(new)}"
-        elif new := [name for key, name in inputs.items() if key not in seen[2]]:
-            cause = f"a new input: {_shown(new)}"
-        else:
-            cause = "other fetches together" if watched or not seen[1] else "no hook asks for anything"
-        for had, has in zip(seen, (outputs, watched, inputs, {capacity}), strict=True):
-            had.update(has)  # type: ignore[arg-type]
+
+        def cause() -> str:
+            is_first = writes not in self._seen
+            seen = self._seen.setdefault(writes, (set(), set(), set(), set()))
+            if is_first:
+                found = "first run"
+            elif capacity not in seen[3]:
+                found = f"up to {capacity} steps a run" if capacity > 1 else "a single step a run"
+            elif new := [name for key, name in watched.items() if key not in seen[1]]:
+                found = f"hooks ask for {_shown(new)}"
+            elif new := [name for key, name in outputs.items() if key not in seen[0]]:
+                found = f"a new fetch: {_shown(new)}"
+            elif new := [name for key, name in inputs.items() if key not in seen[2]]:
+                found = f"a new input: {_shown(new)}"
+            else:
+                found = "other fetches together" if watched or not seen[1] else "no hook asks for anything"
+            for had, has in zip(seen, (outputs, watched, inputs, {capacity}), strict=True):
+                had.update(has)  # type: ignore[arg-type]
+            return found
+
         return cause
 
 
