@@ -73,7 +73,7 @@ def test_objects_of_nnx_may_come_from_a_function(found):
 
 def test_what_jax_refuses_is_refused_in_its_words_with_whose_step_it_is(found):
     assert found["step_that_jax_refuses"].startswith("ShardingTypeError: ")
-    assert found["step_that_jax_refuses"].endswith("hookline: while Loop traced refused")
+    assert "hookline: while Loop traced refused" in found["step_that_jax_refuses"]
 
 
 @pytest.mark.parametrize("case", ["made_inside_and_run_outside", "made_outside_and_run_inside"])

@@ -42,7 +42,7 @@ from hookline.loop.watching import watching
 from hookline.monitored import MonitoredSession, MonitoredTrainingSession, Scaffold
 from hookline.monitored.callbacks import checked_hooks
 from hookline.monitored.cost_report import CostReport
-from hookline.monitored.training_session import usual_hooks
+from hookline.monitored.training_session import Cadences, usual_hooks
 from hookline.session import Session
 
 _logger = logging.getLogger(__name__)
@@ -364,9 +364,9 @@ class Loop(StepGraph):
         riding = self._riding(logdir, last_step, keywords, **own)
         folder = keywords.get("summary_dir") or logdir
         feeds = SinkHook(keywords.get("sinks", ()), folder, keywords.get("hparams"))
-        of_session = inspect.signature(usual_hooks).parameters
-        usual = {name: value for name, value in keywords.items() if name in of_session and name != "summary_dir"}
-        written = usual_hooks(logdir, folder, has_sinks=bool(feeds.sinks), **usual)
+        of_session = inspect.signature(Cadences.of).parameters
+        cadences = Cadences.of(**{name: value for name, value in keywords.items() if name in of_session})
+        written = usual_hooks(cadences, logdir, folder, has_sinks=bool(feeds.sinks))
         warm = settings_of(given.arguments["warm_start"])
         step_left = None if self._memory is None else self._memory.step
         return LoopDescription(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import enum
-import functools
 import logging
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from hookline import arguments, preemption
 from hookline.checkpoint.lease import DEFAULT_WAIT_SECS
@@ -137,17 +136,13 @@ def MonitoredTrainingSession(
         raise TypeError("MonitoredTrainingSession requires True or False as is_chief, got None.")
     for name, secs in (("max_wait_secs", max_wait_secs), ("lease_wait_secs", lease_wait_secs)):
         arguments.number("MonitoredTrainingSession", name, secs, at_least=0)
-    usual = functools.partial(
-        usual_hooks,
+    cadences = Cadences.of(
         save_checkpoint_secs=save_checkpoint_secs,
         save_summaries_steps=save_summaries_steps,
         save_summaries_secs=save_summaries_secs,
         log_step_count_steps=log_step_count_steps,
         save_checkpoint_steps=save_checkpoint_steps,
-        save_graph_def=save_graph_def,
-        lease_wait_secs=lease_wait_secs,
     )
-    usual()
     summary_dir = summary_dir or checkpoint_dir
     arguments.whole("MonitoredTrainingSession", "steps_per_run", steps_per_run, at_least=1)
     target, others = resolve_target(master), peers.current()
@@ -187,7 +182,16 @@ def MonitoredTrainingSession(
     else:
         creator = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
         checkpoint_dir = summary_dir = None  # The chief saves and writes.
-    all_hooks += [*usual(checkpoint_dir, summary_dir, scaffold, has_sinks=is_chief and bool(feeds.sinks)), *hooks]
+    all_hooks += usual_hooks(
+        cadences,
+        checkpoint_dir,
+        summary_dir,
+        scaffold,
+        has_sinks=is_chief and bool(feeds.sinks),
+        save_graph_def=save_graph_def,
+        lease_wait_secs=lease_wait_secs,
+    )
+    all_hooks += hooks
     return MonitoredSession(
         creator,
         all_hooks,
@@ -202,40 +206,68 @@ def MonitoredTrainingSession(
     )
 
 
+class Cadences(NamedTuple):
+    """How often a `MonitoredTrainingSession` saves, summarises and counts; None or 0 stands for never.
+
+    Args:
+        saving: Seconds and steps from checkpoint to checkpoint.
+        summarising: Seconds and steps from summary to summary.
+        counting: Steps from one rate of steps to the next.
+    """
+
+    saving: tuple[float | None, int | None]
+    summarising: tuple[float | None, int | None]
+    counting: int | None
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        save_checkpoint_secs: float | UseDefault | None = USE_DEFAULT,
+        save_summaries_steps: int | UseDefault | None = USE_DEFAULT,
+        save_summaries_secs: float | UseDefault | None = USE_DEFAULT,
+        log_step_count_steps: int | None = 100,
+        save_checkpoint_steps: int | UseDefault | None = USE_DEFAULT,
+    ) -> Cadences:
+        """Returns the cadences that arguments of `MonitoredTrainingSession` ask for; warns of negative ones."""
+        if log_step_count_steps is not None:
+            arguments.whole("MonitoredTrainingSession", "log_step_count_steps", log_step_count_steps)
+        return cls(
+            _cadences(
+                save_checkpoint_secs,
+                save_checkpoint_steps,
+                (600, None),
+                ("save_checkpoint_secs", "save_checkpoint_steps"),
+            ),
+            _cadences(
+                save_summaries_secs, save_summaries_steps, (None, 100), ("save_summaries_secs", "save_summaries_steps")
+            ),
+            log_step_count_steps,
+        )
+
+
 def usual_hooks(
-    checkpoint_dir: str | None = None,
-    summary_dir: str | None = None,
+    cadences: Cadences,
+    checkpoint_dir: str | None,
+    summary_dir: str | None,
     scaffold: Scaffold | None = None,
     *,
     has_sinks: bool = False,
-    save_checkpoint_secs: float | UseDefault | None = USE_DEFAULT,
-    save_summaries_steps: int | UseDefault | None = USE_DEFAULT,
-    save_summaries_secs: float | UseDefault | None = USE_DEFAULT,
-    log_step_count_steps: int | None = 100,
-    save_checkpoint_steps: int | UseDefault | None = USE_DEFAULT,
     save_graph_def: bool = True,
     lease_wait_secs: float = DEFAULT_WAIT_SECS,
 ) -> list[Any]:
     """Returns the hooks that a `MonitoredTrainingSession` with these directories adds; none without them or sinks."""
-    saving = _cadences(
-        save_checkpoint_secs, save_checkpoint_steps, (600, None), ("save_checkpoint_secs", "save_checkpoint_steps")
-    )
-    summarising = _cadences(
-        save_summaries_secs, save_summaries_steps, (None, 100), ("save_summaries_secs", "save_summaries_steps")
-    )
-    if log_step_count_steps is not None:
-        arguments.whole("MonitoredTrainingSession", "log_step_count_steps", log_step_count_steps)
     found: list[Any] = []
     if summary_dir or has_sinks:
-        every_n_steps = _on("log_step_count_steps", log_step_count_steps)
+        every_n_steps = _on("log_step_count_steps", cadences.counting)
         if every_n_steps:
             found.append(StepCounterHook(every_n_steps=every_n_steps, output_dir=summary_dir))
-        if any(summarising):
-            secs, steps = summarising
+        if any(cadences.summarising):
+            secs, steps = cadences.summarising
             trigger = chosen_trigger("SummarySaverHook", None, ("save_steps", steps), ("save_secs", secs), both=True)
             found.append(SummarySaverHook(output_dir=summary_dir, scaffold=scaffold or Scaffold(), trigger=trigger))
-    if checkpoint_dir and any(saving):
-        secs, steps = saving
+    if checkpoint_dir and any(cadences.saving):
+        secs, steps = cadences.saving
         found.append(
             CheckpointSaverHook(
                 checkpoint_dir,
