@@ -485,3 +485,20 @@ def test_a_save_in_the_background_keeps_it_when_the_session_is_closed(session, t
     pending.wait()
     assert lease.of(str(tmp_path)) is None
     assert names_in(tmp_path) == ["checkpoint", "model.ckpt-1"]
+
+
+def test_a_session_opened_later_on_the_directory_is_not_taken_back_by_an_earlier_one(tmp_path):
+    def session():
+        with hl.Graph().as_default():
+            step = train.get_or_create_global_step().assign_add(1)
+            return train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), save_checkpoint_steps=10), step
+
+    earlier, step = session()
+    earlier.run(step)
+    later, step = session()
+    with later:
+        for _ in range(5):
+            later.run(step)
+    with pytest.raises(FailedPreconditionError, match="Another session of this process has been opened since"):
+        earlier.close()
+    assert train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-5")

@@ -70,7 +70,7 @@ class Lease:
         # Another owner's last heartbeat, and the time at which it was first seen.
         self._seen: tuple[Owner, float] | None = None
         self.state_files = {STATE_FILE_NAME}
-        self.holds = 0
+        self.holds, self.session = 0, object()  # The last session that was opened to save there.
 
     def acquire(self, wait_secs: float) -> None:
         """Waits until this process has the lease.

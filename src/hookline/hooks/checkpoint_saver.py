@@ -23,13 +23,14 @@ from hookline.checkpoint import (
     together,
 )
 from hookline.coordination import peers
-from hookline.errors import PREEMPTION_ERRORS, OpError
+from hookline.errors import PREEMPTION_ERRORS, FailedPreconditionError, OpError
 from hookline.graph import Graph, GraphKeys, get_global_step
 from hookline.hooks.base import Firing, SessionRunContext, SessionRunHook
 from hookline.hooks.cadence import chosen_trigger
 from hookline.hooks.lookup import not_started, require_global_step, savers_of
 from hookline.hooks.trigger import Trigger
 from hookline.summary import FileWriter, FileWriterCache
+from hookline.summary.writer_cache import SCOPE
 
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
@@ -95,6 +96,9 @@ class CheckpointSaverHook(SessionRunHook):
 
     _renamed = (("_save", "save"), ("_get_saver", "get_saver"))
     trigger: Trigger
+
+    # Stands for the monitored session; None in a loop that calls its hooks itself.
+    _scope: object = None
 
     def __init__(
         self,
@@ -226,6 +230,7 @@ class CheckpointSaverHook(SessionRunHook):
         global_step = session.global_step
         if global_step == self._saved_step and not again:
             return False
+        self._check_overtaken()
         stop = self.save(session, global_step)
         self._saved_step = global_step  # even if a subclass saves in its own way
         return stop is True
@@ -247,6 +252,20 @@ class CheckpointSaverHook(SessionRunHook):
     def _take_lease(self) -> None:
         self._give_back_lease = lease.hold(self._checkpoint_dir, self._lease_wait_secs)
         lease.give_back_with(self, self._give_back_lease)
+        if (held := lease.of(self._checkpoint_dir)) is not None:
+            held.session = self._scope = SCOPE.get()
+
+    def _check_overtaken(self) -> None:
+        """Raises an error if a session that was opened later in this process saves in the directory."""
+        held = lease.of(self._checkpoint_dir)
+        if held is not None and self._scope is not None and held.session is not self._scope:
+            raise FailedPreconditionError(
+                None,
+                None,
+                f"Another session of this process has been opened since, and saves in '{self._checkpoint_dir}': "
+                f"this one saves no more there, or it would take the other's checkpoints back. Close a session before "
+                f"you open the next one on its directory.",
+            )
 
     def after_close(self) -> None:
         """Lets other processes save in the directory."""
@@ -341,6 +360,7 @@ class CheckpointSaverHook(SessionRunHook):
             _logger.error("%s", failure)
         global_step = session.global_step
         if global_step != self._saved_step:
+            self._check_overtaken()
             # A save that has failed for good has waited for the disk already.
             retry = RetryPolicy(max_attempts=1) if self._save_failed else None
             pending = self._used_saver.save_async(session, self._save_path, global_step, extra=True, retry=retry)
