@@ -64,6 +64,7 @@ with _held_back():
         variable_scopes,
         variables,
     )
+from hookline.compat.v1._rules.tensor_shape import Dimension, TensorShape
 from hookline.compat.v1.default_session import get_default_session
 from hookline.compat.v1.namespace import Namespace as _Namespace
 from hookline.compat.v1.namespace import missing as _missing
@@ -71,7 +72,6 @@ from hookline.compat.v1.namespace import public as _public
 from hookline.compat.v1.python_functions import py_func
 from hookline.compat.v1.run_options import RunOptions
 from hookline.compat.v1.sessions import InteractiveSession, Session
-from hookline.compat.v1.shapes import Dimension, TensorShape
 from hookline.compat.v1.tensors import Operation, Tensor, is_tensor
 from hookline.session import RunMetadata
 

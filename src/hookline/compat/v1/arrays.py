@@ -9,14 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import bounds, dtypes, math, texts
+from hookline.compat.v1 import dtypes, math
 from hookline.compat.v1 import rearranging as moved
-from hookline.compat.v1.bounds import Within
+from hookline.compat.v1._rules import host_strings, index_bounds
+from hookline.compat.v1._rules.constant_folding import dims_array
+from hookline.compat.v1._rules.index_bounds import Within
+from hookline.compat.v1._rules.static_arguments import Rank, Shape
 from hookline.compat.v1.graphs import get_default_graph
 from hookline.compat.v1.ignored import unknown
-from hookline.compat.v1.integers import dims_array
 from hookline.compat.v1.nodes import argument, convert_to_tensor, node
-from hookline.compat.v1.statics import Rank, Shape
 from hookline.compat.v1.table import functions, row
 from hookline.graph import Tensor
 from hookline.graph import spec as specs
@@ -50,20 +51,24 @@ def _cast_dims(x: Any, *_: Any) -> Any:
 
 
 def _along_axis(params: Any, indices: Any, axis: Any, batch_dims: Any) -> Any:
-    return bounds.shape(params)[axis or batch_dims]
+    return index_bounds.shape(params)[axis or batch_dims]
 
 
 def _along_first(params: Any, indices: Any, batch_dims: Any) -> Any:
-    return _first_dims(bounds.shape(params)[batch_dims:], indices)
+    return _first_dims(index_bounds.shape(params)[batch_dims:], indices)
+
+
+def _along_last(params: Any, indices: Any) -> Any:
+    return index_bounds.shape(params)[len(index_bounds.shape(indices)) - 1]
 
 
 def _first_dims(dims: Any, indices: Any) -> Any:
     """Returns the dimensions into which the last one of the indices leads."""
-    return np.asarray(dims[: bounds.shape(indices)[-1]], np.int32)
+    return np.asarray(dims[: index_bounds.shape(indices)[-1]], np.int32)
 
 
 def _up_to_all(input: Any, seq_axis: Any, seq_dim: Any, **_: Any) -> Any:
-    return bounds.shape(input)[seq_dim if seq_axis is None else seq_axis] + 1
+    return index_bounds.shape(input)[seq_dim if seq_axis is None else seq_axis] + 1
 
 
 TABLE = [
@@ -97,7 +102,7 @@ TABLE = [
     row("gather_nd", "params, indices, name=None, -batch_dims=0", moved.gather_nd,
         within=(Within("indices", _along_first),)),
     row("batch_gather", "params, indices, name=None", lambda p, i: moved.gathered(p, i, jnp.ndim(i) - 1, 1),
-        within=(Within("indices", lambda params, indices: bounds.shape(params)[len(bounds.shape(indices)) - 1]),)),
+        within=(Within("indices", _along_last),)),
     row("scatter_nd", "indices, updates, @shape, name=None", moved.scatter_nd,
         within=(Within("indices", lambda indices, updates, shape: _first_dims(moved.dims(shape), indices)),)),
     row("where", "condition, x=None, y=None, name=None", moved.where, "Select"),
@@ -188,8 +193,8 @@ def _counted_in(out_type: Any, found: Any) -> Any:
 def _of_shape(of: Any, name: str, input: Any, spec: Any, kind: type[Shape] = Shape) -> Any:
     get_default_graph()
     tensor = convert_to_tensor(input)
-    if texts.is_text(tensor):
-        return texts.of_text(lambda input: of(np.shape(input)), name, {"input": tensor})
+    if host_strings.is_text(tensor):
+        return host_strings.of_text(lambda input: of(np.shape(input)), name, {"input": tensor})
     return kind(lambda input: of(jnp.shape(input)), name, {"input": tensor}, spec=spec).output
 
 

@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import math, texts
+from hookline.compat.v1 import math
+from hookline.compat.v1._rules import host_strings
 from hookline.compat.v1.dtypes import as_dtype
 from hookline.compat.v1.graphs import control_dependencies, get_default_graph, name_scope
 from hookline.compat.v1.nodes import argument, convert_to_tensor, node
@@ -57,10 +58,10 @@ def _apart(data: Sequence[Any]) -> tuple[list[str | None], list[Any]]:
     for item in data:
         if isinstance(item, str | bytes):
             fixed.append(item.decode() if isinstance(item, bytes) else item)
-        elif texts.is_text(item):
+        elif host_strings.is_text(item):
             # Text stays on the host, and a check looks at the device.
             value = getattr(item.op, "value", None)
-            fixed.append(item.name if value is None else texts.as_word(value))
+            fixed.append(item.name if value is None else host_strings.as_word(value))
         else:
             fixed.append(None)
             values.append(argument(item))
@@ -202,7 +203,9 @@ def _compared(called: str, sign: str, holds: Callable[..., Any]) -> Any:
         if data is None:
             data = [f"Condition x {sign} y did not hold element-wise:", *_named("x", x), *_named("y", y)]
             data = data if message is None else [message, *data]
-        if called in _OF_TEXT and any(texts.is_text(item) or texts.is_plain_text(item) for item in (x, y)):
+        if called in _OF_TEXT and any(
+            host_strings.is_text(item) or host_strings.is_plain_text(item) for item in (x, y)
+        ):
             return _asserted(lambda same: same, (_OF_TEXT[called](x, y),), data, summarize, name or called)
         return _asserted(holds, (x, y), data, summarize, name or called)
 

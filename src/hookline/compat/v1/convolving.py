@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import integers
+from hookline.compat.v1._rules import constant_folding
 from hookline.graph import spec as specs
 
 _LETTERS = {1: "W", 2: "HW", 3: "DHW"}
@@ -87,8 +87,8 @@ def as_asked(value: Any, filter: Any, output_shape: Any, data_format: Any, **_: 
             f"{given}, and the last dimension of the filter, of shape {kernel}."
         )
     try:
-        asked = integers.partly(output_shape)
-    except integers.Unknown:
+        asked = constant_folding.partly(output_shape)
+    except constant_folding.Unknown:
         asked = [None] * len(kernel or ()) or None
     if value.spec is specs.UNKNOWN or asked is None:
         return specs.UNKNOWN

@@ -11,7 +11,7 @@ import numpy as np
 
 from hookline import graph as core
 from hookline import monitored, session
-from hookline.compat.v1 import integers
+from hookline.compat.v1._rules import constant_folding
 from hookline.compat.v1.branches import BranchedUpdate
 from hookline.compat.v1.checks import Check, raise_failed
 from hookline.compat.v1.monitored import MonitoredSession, SingularMonitoredSession
@@ -55,7 +55,7 @@ class ScriptDialect(Dialect):
 
     def is_compiled_in(self, op: Any, computed: Collection[Any]) -> bool:
         """Whether a shape or another size in the program depends on the operation."""
-        return integers.says_a_size(op, computed)
+        return constant_folding.says_a_size(op, computed)
 
     def spares_remote(self, guard: Any) -> bool:
         """Whether it is a check: that raises, and TensorFlow's holds back nothing."""

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.compat.v1 import dtypes, nodes, random
+from hookline.compat.v1._rules.tensor_shape import TensorShape
 from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.nodes import node
-from hookline.compat.v1.shapes import TensorShape
 
 
 class Initializer:

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from hookline.compat.v1 import bounds, entropies, subgradients
-from hookline.compat.v1.bounds import Within
+from hookline.compat.v1 import entropies, subgradients
+from hookline.compat.v1._rules import index_bounds
+from hookline.compat.v1._rules.index_bounds import Within
 from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.nodes import argument
 from hookline.compat.v1.weighting import (
@@ -228,7 +229,9 @@ def sparse_softmax_cross_entropy(
         return losses, beside(weights, losses)
 
     label = "sparse_softmax_cross_entropy_loss"
-    within = Within("labels", lambda inputs, **_: bounds.shape(inputs[1])[-1], picked=lambda args: args["inputs"][0])
+    within = Within(
+        "labels", lambda inputs, **_: index_bounds.shape(inputs[1])[-1], picked=lambda args: args["inputs"][0]
+    )
     return weighted_loss(scope, label, rule, (labels, logits), weights, loss_collection, reduction, (within,))
 
 

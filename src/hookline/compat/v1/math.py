@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.compat.v1 import casts, dtypes, subgradients
-from hookline.compat.v1.bounds import Divides, Within
+from hookline.compat.v1._rules.index_bounds import Divides, Within
 from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.table import functions, row
 

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import arrays, bounds, convolving, entropies, random, sampling, subgradients
+from hookline.compat.v1 import arrays, convolving, entropies, random, sampling, subgradients
 from hookline.compat.v1 import math as tf_math
-from hookline.compat.v1.bounds import Within
+from hookline.compat.v1._rules import index_bounds
+from hookline.compat.v1._rules.index_bounds import Within
 from hookline.compat.v1.graphs import name_scope
 from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.nodes import argument, convert_to_tensor, node
@@ -97,7 +98,7 @@ def _count_of_rows(params: Any, ids: Any, partition_strategy: Any, max_norm: Any
 def _parts(params: Any, strategy: Any) -> tuple[list[int], bool]:
     """Returns how many rows each part has, and whether the rows go round the parts."""
     parts = params if isinstance(params, list) else [params]
-    return [bounds.shape(part)[0] for part in parts], strategy != "div" and len(parts) > 1
+    return [index_bounds.shape(part)[0] for part in parts], strategy != "div" and len(parts) > 1
 
 
 class _Rows(Within):
@@ -203,7 +204,7 @@ TABLE = [
         "softmax_cross_entropy_with_logits"),
     row("sparse_softmax_cross_entropy", "labels, logits, name=None", entropies.sparse_cross_entropy,
         "SparseSoftmaxCrossEntropyWithLogits",
-        within=(Within("labels", lambda labels, logits: bounds.shape(logits)[-1]),)),
+        within=(Within("labels", lambda labels, logits: index_bounds.shape(logits)[-1]),)),
     row("sigmoid_cross_entropy", "labels, logits, name=None", entropies.sigmoid_cross_entropy, "logistic_loss"),
     row("weighted_cross_entropy", "labels, logits, pos_weight, name=None", entropies.weighted_cross_entropy,
         "logistic_loss"),

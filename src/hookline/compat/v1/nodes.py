@@ -11,12 +11,13 @@ import jax
 import numpy as np
 
 from hookline import graph as core
-from hookline.compat.v1 import dtypes, texts
-from hookline.compat.v1.bounds import Within
+from hookline.compat.v1 import dtypes
+from hookline.compat.v1._rules import host_strings
+from hookline.compat.v1._rules.constant_folding import WITH_DEFAULT
+from hookline.compat.v1._rules.index_bounds import Within
+from hookline.compat.v1._rules.static_arguments import known, made
+from hookline.compat.v1._rules.tensor_shape import Dimension, TensorShape, as_ints
 from hookline.compat.v1.graphs import get_default_graph
-from hookline.compat.v1.integers import WITH_DEFAULT
-from hookline.compat.v1.shapes import Dimension, TensorShape, as_ints
-from hookline.compat.v1.statics import known, made
 from hookline.graph import Tensor as CoreTensor
 from hookline.graph import spec as specs
 from hookline.graph.graph import holds_tensor
@@ -87,17 +88,17 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str = "Cons
     is_plain = array is not value and array.size > 0
     if wanted is not None and is_plain and array.dtype.kind not in _FITS.get(wanted.dtype.kind, "biufc"):
         raise TypeError(f"Expected {wanted.name}, got {value!r} of type '{array.dtype.name}' instead.")
-    is_text = texts.is_plain_text(value) or (array.dtype.kind in "OSU" and wanted == dtypes.string)
+    is_text = host_strings.is_plain_text(value) or (array.dtype.kind in "OSU" and wanted == dtypes.string)
     if is_text != (wanted == dtypes.string) and wanted is not None:
         raise TypeError(f"tf.constant: {value!r} of dtype {wanted.name} is required, and is not that.")
     if array.dtype == object and not is_text:
         raise TypeError(f"tf.constant takes numbers and text, got {value!r}.")
-    found = texts.encoded(array) if is_text else as_array(array, wanted, plain=array is not value)
+    found = host_strings.encoded(array) if is_text else as_array(array, wanted, plain=array is not value)
     if shape is not None:
         shape = TensorShape(shape).as_list()
         found = found.reshape(shape) if found.size == np.prod(shape) else _filled(found, shape)
     made = core.constant(found, name=name)
-    return texts.mark(made, found.shape) if is_text else made
+    return host_strings.mark(made, found.shape) if is_text else made
 
 
 def _filled(array: np.ndarray, shape: Any) -> np.ndarray:
@@ -136,8 +137,8 @@ def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Any:
     dtype = dtypes.as_dtype(dtype)
     shape = TensorShape(shape)
     dims = shape.as_list() if shape.is_known else None
-    if dtype.name == texts.STRING:
-        return texts.mark(core.placeholder(str, dims, name), dims)
+    if dtype.name == host_strings.STRING:
+        return host_strings.mark(core.placeholder(str, dims, name), dims)
     return core.placeholder(dtype.dtype, dims, name)
 
 
@@ -150,8 +151,8 @@ def placeholder_with_default(input: Any, shape: Any, name: str | None = None) ->
     given = {"input": convert_to_tensor(input)}
     made = node(lambda input: input, name or WITH_DEFAULT, given, twin=lambda input: input, kind=WITH_DEFAULT)
     shape = TensorShape(shape)
-    if shape.is_known and texts.is_text(made):
-        texts.mark(made, shape.as_list())
+    if shape.is_known and host_strings.is_text(made):
+        host_strings.mark(made, shape.as_list())
     elif shape.is_known and made.dtype is not None:
         made.spec = specs.declared(made.dtype.dtype, shape.as_list())
     return made
@@ -189,7 +190,7 @@ def argument(value: Any) -> Any:
     """Returns what stands for a tensor among a function's arguments, as functions of JAX take it."""
     if value is None or isinstance(value, CoreTensor | bool | int | float | complex):
         return value
-    if texts.is_plain_text(value):
+    if host_strings.is_plain_text(value):
         return constant(value)
     value = as_ints(value) if isinstance(value, TensorShape | Dimension | list | tuple) else value
     if holds_tensor(value):

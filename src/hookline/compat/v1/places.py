@@ -24,8 +24,8 @@ from hookline.compat.v1 import (
     moving_averages,
     savers,
 )
+from hookline.compat.v1._rules.constant_folding import constant_value
 from hookline.compat.v1.contrib import outputs, projector
-from hookline.compat.v1.integers import constant_value
 from hookline.compat.v1.namespace import Gathered, Namespace
 from hookline.compat.v1.nearest import NEAREST
 

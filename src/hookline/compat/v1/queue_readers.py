@@ -7,13 +7,13 @@ from typing import IO, Any
 
 import numpy as np
 
+from hookline.compat.v1._rules.host_strings import as_word, encoded
 from hookline.compat.v1.data import Dataset
 from hookline.compat.v1.data.elements import STRING, Component
 from hookline.compat.v1.data.mapping import Pass
 from hookline.compat.v1.data.readers import fixed_length, lines, opened
 from hookline.compat.v1.python_io import read_records
 from hookline.compat.v1.queues import Queue
-from hookline.compat.v1.texts import as_word, encoded
 
 Records = Iterator[tuple[str, bytes]]
 _TEXT = Component(STRING, ())

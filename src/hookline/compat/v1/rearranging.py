@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from hookline.compat.v1 import sizes, subgradients
+from hookline.compat.v1 import subgradients
+from hookline.compat.v1._rules import inference_by_example
 from hookline.errors import InvalidArgumentError
 
 
@@ -155,7 +156,7 @@ def sliced(x: Any, begin: Any, size: Any) -> Any:
 def _check_part(shape: Any, begin: Any, size: Any) -> None:
     """Raises `InvalidArgumentError` for a part that is not in an array, where XLA takes another one."""
     for axis, (whole, start, wanted) in enumerate(zip(shape, begin, size, strict=True)):
-        if sizes.is_example() or not all(isinstance(number, int) for number in (whole, start, wanted)):
+        if inference_by_example.is_example() or not all(isinstance(number, int) for number in (whole, start, wanted)):
             continue
         if not 0 <= start <= whole or not -1 <= wanted <= whole - start:
             asked = f"begin[{axis}] = {start} and size[{axis}] = {wanted}"

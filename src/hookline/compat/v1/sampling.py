@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import bounds, entropies, random
-from hookline.compat.v1.bounds import Within
+from hookline.compat.v1 import entropies, random
+from hookline.compat.v1._rules import index_bounds
+from hookline.compat.v1._rules.index_bounds import Within
 from hookline.compat.v1.nodes import argument, node
 
 Candidates = collections.namedtuple(
@@ -171,5 +172,5 @@ def _sampled_loss(
 
     given = {"weights": weights, "biases": biases, "labels": labels, "inputs": inputs}
     counts = {"sampled": sampled, "true_count": true_count, "count": sampled_count}
-    rows = Within("labels", lambda weights, **_: bounds.shape(weights)[0])
+    rows = Within("labels", lambda weights, **_: index_bounds.shape(weights)[0])
     return node(computed, name, {key: argument(value) for key, value in (given | counts).items()}, within=(rows,))

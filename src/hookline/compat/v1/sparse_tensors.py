@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import bounds, dtypes
-from hookline.compat.v1.bounds import Within
+from hookline.compat.v1 import dtypes
+from hookline.compat.v1._rules import index_bounds
+from hookline.compat.v1._rules.host_strings import STRING, OnHost, encoded, is_text, known_shape
+from hookline.compat.v1._rules.index_bounds import Within
 from hookline.compat.v1.nodes import convert_to_tensor, node
 from hookline.compat.v1.rearranging import dims
-from hookline.compat.v1.texts import STRING, OnHost, encoded, is_text, known_shape
 from hookline.graph import Tensor
 
 
@@ -138,7 +139,7 @@ def sparse_to_dense(
 
         shape = None if rank is None else [None] * rank
         name, given = name or "SparseToDense", given | {"size": size}
-        return OnHost(bounds.on_host(filled, name, _INSIDE), name, given, dtype, shape).output
+        return OnHost(index_bounds.on_host(filled, name, _INSIDE), name, given, dtype, shape).output
 
     def scattered(places: Any, size: Any, values: Any) -> Any:
         empty = jnp.full(dims(size), default_value, values.dtype)

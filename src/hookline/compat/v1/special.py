@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import jax.scipy.special as special
 
-from hookline.compat.v1 import bounds, checks, dtypes
-from hookline.compat.v1.bounds import Divides, Within
+from hookline.compat.v1 import checks, dtypes
+from hookline.compat.v1._rules import index_bounds
+from hookline.compat.v1._rules.index_bounds import Divides, Within
 from hookline.compat.v1.graphs import control_dependencies
 from hookline.compat.v1.nodes import convert_to_tensor
 from hookline.compat.v1.table import functions, row
@@ -82,7 +83,7 @@ TABLE = [
         "histogram_fixed_width"),
     row("igamma", "a, x, name=None", special.gammainc),
     row("igammac", "a, x, name=None", special.gammaincc),
-    row("invert_permutation", "x, name=None", _inverse, within=(Within("x", lambda x: bounds.shape(x)[0]),)),
+    row("invert_permutation", "x, name=None", _inverse, within=(Within("x", lambda x: index_bounds.shape(x)[0]),)),
     row("lbeta", "x, name=None", _log_beta, "lbeta"),
     row("roll", "input, @shift, @axis, name=None", lambda x, shift, axis: jnp.roll(x, shift, axis)),
     row("scalar_mul", "scalar, x, name=None", lambda scalar, x: scalar * x, "mul"),

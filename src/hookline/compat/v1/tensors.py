@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline import graph as core
-from hookline.compat.v1 import default_session, integers, texts
-from hookline.compat.v1.bounds import Divides, indexes
+from hookline.compat.v1 import default_session
+from hookline.compat.v1._rules import constant_folding, host_strings
+from hookline.compat.v1._rules.index_bounds import Divides, indexes
+from hookline.compat.v1._rules.static_arguments import in_order, known, made
+from hookline.compat.v1._rules.tensor_shape import TensorShape, as_ints
 from hookline.compat.v1.dtypes import DType, as_dtype, canonical, narrowed, string
 from hookline.compat.v1.nodes import TAKEN
-from hookline.compat.v1.shapes import TensorShape, as_ints
-from hookline.compat.v1.statics import in_order, known, made
 from hookline.errors import InvalidArgumentError
 from hookline.graph import spec as specs
 from hookline.graph.graph import holds_tensor
@@ -90,7 +91,7 @@ class Tensor(core.Tensor):
     @property
     def shape(self) -> TensorShape:  # type: ignore[override]
         """Its shape."""
-        return TensorShape(texts.known_shape(self))
+        return TensorShape(host_strings.known_shape(self))
 
     def get_shape(self) -> TensorShape:
         """Returns its shape."""
@@ -105,15 +106,15 @@ class Tensor(core.Tensor):
         merged = self.shape.merge_with(shape)
         if merged.is_known and merged.as_list() != (self.shape.as_list() if self.shape.is_known else None):
             dtype = self.dtype
-            if texts.is_text(self):
-                texts.mark(self, merged.as_list())
+            if host_strings.is_text(self):
+                host_strings.mark(self, merged.as_list())
                 return
             self.spec = specs.declared(np.float32 if dtype is None else canonical(dtype), merged.as_list())
 
     @property
     def dtype(self) -> DType | None:  # type: ignore[override]
         """The type of its elements."""
-        if texts.is_text(self):
+        if host_strings.is_text(self):
             return string
         found = self.spec.dtype if specs.is_array(self.spec) else None
         if found is None and not self.path:
@@ -142,7 +143,7 @@ class Tensor(core.Tensor):
         Raises:
             ValueError: It has another shape than the tensor, or the tensor's value is a part of the graph already.
         """
-        integers.check_feed(self)
+        constant_folding.check_feed(self)
         spec, wanted, forms = getattr(self.op, "fed_forms", (None, None, ()))
         if spec is self.spec and type(value) is np.ndarray and (value.dtype, value.shape) in forms:
             return self._held(value, wanted)
@@ -150,7 +151,7 @@ class Tensor(core.Tensor):
         if dtype is None or isinstance(value, core.Tensor):
             return value
         if dtype == string:
-            return texts.encoded(value) if texts.is_plain_text(value) else value
+            return host_strings.encoded(value) if host_strings.is_plain_text(value) else value
         if not isinstance(value, jax.Array):
             with contextlib.suppress(TypeError):
                 value = self._held(value, dtype.dtype)
@@ -205,7 +206,7 @@ class Tensor(core.Tensor):
         return super().__getitem__(tuple(map(as_ints, item)) if isinstance(item, tuple) else as_ints(item))
 
     def __iter__(self) -> Iterator[Any]:
-        count = texts.parts_of(self) if texts.is_text(self) else None
+        count = host_strings.parts_of(self) if host_strings.is_text(self) else None
         return super().__iter__() if count is None else iter([self[place] for place in range(count)])
 
     def _check_places(self, parts: tuple[Any, ...]) -> None:

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline import graph as core
-from hookline.compat.v1 import bounds, default_session, dtypes, texts
-from hookline.compat.v1.bounds import Within
+from hookline.compat.v1 import default_session, dtypes
+from hookline.compat.v1._rules import host_strings, index_bounds
+from hookline.compat.v1._rules.index_bounds import Within
 from hookline.compat.v1.graphs import GraphKeys, get_collection, get_default_graph
 from hookline.compat.v1.ignored import ignored, unknown
 from hookline.compat.v1.nodes import argument, convert_to_tensor, node
@@ -71,7 +72,7 @@ class Variable(Tensor, core.Variable):
         graph = get_default_graph()
         with graph.control_dependencies(None):
             initial = _initial(initial_value, dtype)
-            if texts.is_text(initial):
+            if host_strings.is_text(initial):
                 raise TypeError(
                     f"tf.Variable {name or 'Variable'!r}: {initial_value!r} is text, and variables are on the device, "
                     f"which holds none: use tf.constant, or feed a tf.placeholder."
@@ -103,8 +104,8 @@ class Variable(Tensor, core.Variable):
 
         with self.graph.control_dependencies(None):
             given = {"given": SessionCall("value_before", before).output}
-            has = texts.OnHost(lambda given: given[0], "is_initialized", given, np.dtype(bool), []).output
-            value = texts.OnHost(lambda given: given[1], "read", given, spec.dtype, spec.shape).output
+            has = host_strings.OnHost(lambda given: given[0], "is_initialized", given, np.dtype(bool), []).output
+            value = host_strings.OnHost(lambda given: given[1], "read", given, spec.dtype, spec.shape).output
             args = {"has": has, "value": value, "initial": self._initial}
             return node(lambda has, value, initial: jnp.where(has, value, initial), "initialized_value", args)
 
@@ -163,7 +164,7 @@ class Variable(Tensor, core.Variable):
         made = core.update(self, lambda old, i, u: fn(old.at[i], u), *given.values(), name=name)
         dims = specs.open_shape(self.spec)
         if dims and dims[0] is not None:
-            bounds.watch(made.op, (Within("indices", lambda indices, updates: dims[0]),), given)
+            index_bounds.watch(made.op, (Within("indices", lambda indices, updates: dims[0]),), given)
         return made
 
     def count_up_to(self, limit: int) -> Any:
@@ -251,7 +252,7 @@ def report_uninitialized_variables(var_list: Any = None, name: str = "report_uni
     """`tf.report_uninitialized_variables`: their names, as `bytes`."""
     get_default_graph()
     names = core.report_uninitialized_variables(var_list)
-    return texts.OnHost(texts.as_row, name, {"names": names}, texts.STRING, [None]).output
+    return host_strings.OnHost(host_strings.as_row, name, {"names": names}, host_strings.STRING, [None]).output
 
 
 def assert_variables_initialized(var_list: Any = None) -> Any:

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import arrays, bounds, dtypes, math, nn, random
-from hookline.compat.v1.bounds import Within
+from hookline.compat.v1 import arrays, dtypes, math, nn, random
+from hookline.compat.v1._rules import index_bounds
+from hookline.compat.v1._rules.index_bounds import Within
 from hookline.compat.v1.distributions.base import Distribution, joined
 from hookline.compat.v1.nodes import convert_to_tensor, node
 
@@ -129,7 +130,7 @@ class Categorical(Distribution):
         return _of["reduce_sum"](_nn["softmax"](self.logits) * apart, -1)
 
 
-_CLASSES = (Within("value", lambda value, logits: bounds.shape(logits)[-1]),)
+_CLASSES = (Within("value", lambda value, logits: index_bounds.shape(logits)[-1]),)
 
 
 def _log_share(value: Any, logits: Any) -> Any:

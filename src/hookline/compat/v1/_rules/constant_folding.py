@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hookline.compat.v1 import sizes
+from hookline.compat.v1._rules import inference_by_example
 from hookline.graph import Tensor
 from hookline.graph import spec as specs
 from hookline.graph.graph import Function, Operation
@@ -182,7 +182,7 @@ def of_dims(tensor: Tensor) -> np.ndarray:
         name = names.setdefault(tensor.key, f"of{len(names)}")
         dims = enumerate(spec.shape)
         return dims_array([dim if isinstance(dim, int) else specs.symbol(f"{name}_{axis}") - 1 for axis, dim in dims])
-    shape = getattr(sizes.sized(spec), "shape", None)
+    shape = getattr(inference_by_example.sized(spec), "shape", None)
     if shape is None:
         raise Unknown
     return dims_array(shape)
@@ -294,8 +294,10 @@ def open_specs(tensors: dict[Any, Tensor]) -> list[Any]:
 def example(tensor: Tensor, less: int) -> Any:
     """Returns the integers of a tensor in an example, where each that may be another is so in the next example."""
     value = symbolic(tensor)
-    names = sorted(sizes.symbols(open_specs({tensor.key: tensor})))
-    one, other = (elements(value_) for value_ in sizes.in_examples(names, lambda: symbolic(tensor)))
+    names = sorted(inference_by_example.symbols(open_specs({tensor.key: tensor})))
+    one, other = (elements(value_) for value_ in inference_by_example.in_examples(names, lambda: symbolic(tensor)))
     settled = _settled(tensor)
-    found = np.where(settled, value, np.where(one == other, int(sizes.is_first()), np.asarray(value) - less))
+    found = np.where(
+        settled, value, np.where(one == other, int(inference_by_example.is_first()), np.asarray(value) - less)
+    )
     return found.astype(np.asarray(value).dtype)

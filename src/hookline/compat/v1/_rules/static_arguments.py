@@ -16,9 +16,9 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from hookline.compat.v1 import bounds, integers, open_results, sizes, texts
-from hookline.compat.v1.integers import Sizes, Unknown, symbolic
-from hookline.compat.v1.shapes import as_ints
+from hookline.compat.v1._rules import constant_folding, host_strings, index_bounds, inference_by_example, partial_shapes
+from hookline.compat.v1._rules.constant_folding import Sizes, Unknown, symbolic
+from hookline.compat.v1._rules.tensor_shape import as_ints
 from hookline.errors import InvalidArgumentError
 from hookline.graph import Tensor
 from hookline.graph import spec as specs
@@ -53,7 +53,7 @@ class Node(Function):
         spec: Callable[..., Any] | None = None,
         kind: str = "",
         computed: tuple[str, ...] = (),
-        within: tuple[bounds.Within, ...] = (),
+        within: tuple[index_bounds.Within, ...] = (),
         taken: Tensor | None = None,
     ) -> None:
         self.kind = kind or name.rpartition("/")[2]
@@ -68,12 +68,12 @@ class Node(Function):
         self._within = within
         if within:
             if not all(each.is_settled(args) for each in within):
-                self.fault = bounds.fault(within, args, self._given)
+                self.fault = index_bounds.fault(within, args, self._given)
             if not waits:
-                bounds.refuse_constants(self, within, args)
+                index_bounds.refuse_constants(self, within, args)
         for key in must:
             for tensor in _tensors(args.get(key)):
-                integers.say_sizes(tensor, self)
+                constant_folding.say_sizes(tensor, self)
 
     @staticmethod
     def _called(fn: Any, name: str, names: Names, static: Names, must: Names, twin: Any) -> Callable[..., Any]:
@@ -128,25 +128,27 @@ class Node(Function):
         given = [tensor.spec for tensor in others if tensor.spec is not specs.UNKNOWN]
         # The sizes of plain arrays are known sizes, too.
         given += [jax.ShapeDtypeStruct(leaf.shape, np.float32) for leaf in jax.tree.leaves(args) if _is_plain(leaf)]
-        loose = {key: tensor for key, tensor in held.items() if not integers.is_settled(tensor)}
+        loose = {key: tensor for key, tensor in held.items() if not constant_folding.is_settled(tensor)}
         values: dict[Any, Any] = {}
         try:
             values.update({key: symbolic(tensor) for key, tensor in held.items()})
             if loose and self.kind == "Reshape":
                 return self._of_settled(args["tensor"], args["shape"])
-            if not any(integers.is_cancelled(tensor) for tensor in loose.values()):
+            if not any(constant_folding.is_cancelled(tensor) for tensor in loose.values()):
                 return self._doubted(self._inferred_with(values), held, loose)
         except Unknown:
-            return open_results.of(self.kind, args)
+            return partial_shapes.of(self.kind, args)
         except OverflowError as error:
             raise self._refused(error) from None
         except Exception as error:
-            names = sorted(sizes.symbols([given, list(values.values())]))
+            names = sorted(inference_by_example.symbols([given, list(values.values())]))
             if not names:
                 raise self._refused(error) from error
-        names = sorted(sizes.symbols([given, list(values.values()), *integers.open_specs(loose)]))
+        names = sorted(
+            inference_by_example.symbols([given, list(values.values()), *constant_folding.open_specs(loose)])
+        )
         try:
-            found = sizes.by_examples(
+            found = inference_by_example.by_examples(
                 given, names, lambda: self._inferred_of_sizes(held, loose), apart=not held and self.kind != "Reshape"
             )
             return self._doubted(found, held, loose)
@@ -155,10 +157,10 @@ class Node(Function):
                 return self._reshaped(args["tensor"], args["shape"])
             is_plain = isinstance(error, TypeError | ValueError | IndexError)
             if held:
-                return open_results.of(self.kind, args)
-            if self._must_fit(args) or not is_plain or not sizes.are_all_tried(given):
+                return partial_shapes.of(self.kind, args)
+            if self._must_fit(args) or not is_plain or not inference_by_example.are_all_tried(given):
                 return specs.UNKNOWN
-            raise self._misfit(sizes.clash(self.kind, given, error), given) from error
+            raise self._misfit(inference_by_example.clash(self.kind, given, error), given) from error
 
     def _must_fit(self, args: dict[str, Any]) -> bool:
         """Whether what an open dimension has to be stands in an argument, and no example hits it."""
@@ -179,35 +181,41 @@ class Node(Function):
         return specs.declared(tensor.spec.dtype, [None if dim < 0 else dim for dim in wanted])
 
     def _misfit(self, what: str, given: Any) -> ValueError:
-        shapes = sizes.shown(given)
+        shapes = inference_by_example.shown(given)
         return ValueError(
             f"{what} for {self.name!r} (op: {self.kind!r}) with input shapes: {shapes}. Made at {self.location}."
         )
 
     def _inferred_of_sizes(self, held: dict[Any, Tensor], loose: dict[Any, Tensor], less: Any = None) -> Any:
-        values = {key: integers.example(tensor, (less or {}).get(key, 0)) for key, tensor in loose.items()}
+        values = {key: constant_folding.example(tensor, (less or {}).get(key, 0)) for key, tensor in loose.items()}
         return self._inferred_with({key: symbolic(tensor) for key, tensor in held.items()} | values)
 
     def _of_settled(self, tensor: Any, shape: Any) -> Any:
         """Returns the spec of a tensor that takes a shape of which open dimensions say a part: that part is open."""
         if not specs.is_array(tensor.spec):
             return specs.UNKNOWN
-        with integers.own_symbols():
-            found = [(symbolic(part) if isinstance(part, Tensor) else part) for part in integers.parts(shape)]
-            dims = [dim for part in found for dim in integers.elements(part).ravel().tolist()]
+        with constant_folding.own_symbols():
+            found = [(symbolic(part) if isinstance(part, Tensor) else part) for part in constant_folding.parts(shape)]
+            dims = [dim for part in found for dim in constant_folding.elements(part).ravel().tolist()]
             dims = [
-                integers.remaining(integers.of_dims(tensor).tolist(), dims) if integers.is_rest(dim) else dim
+                constant_folding.remaining(constant_folding.of_dims(tensor).tolist(), dims)
+                if constant_folding.is_rest(dim)
+                else dim
                 for dim in dims
             ]
         return specs.declared(tensor.spec.dtype, [dim if isinstance(dim, int) else None for dim in dims])
 
     def _doubted(self, found: Any, held: dict[Any, Tensor], loose: dict[Any, Tensor]) -> Any:
         """Returns a spec where what is a number only because open dimensions were taken to be alike is open."""
-        names = sorted(sizes.symbols([[tensor.spec for tensor in self.inputs], *integers.open_specs(loose)]))
+        names = sorted(
+            inference_by_example.symbols([[tensor.spec for tensor in self.inputs], *constant_folding.open_specs(loose)])
+        )
         for keys in [list(loose), list(loose)[::-1]] if loose else []:
-            with contextlib.suppress(Exception), sizes.example(names):
+            with contextlib.suppress(Exception), inference_by_example.example(names):
                 less = {key: place for place, key in enumerate(keys, 1)}
-                found = jax.tree.map(sizes.where_alike, found, self._inferred_of_sizes(held, loose, less))
+                found = jax.tree.map(
+                    inference_by_example.where_alike, found, self._inferred_of_sizes(held, loose, less)
+                )
         return found
 
     def _refused(self, error: Exception) -> ValueError:
@@ -227,7 +235,9 @@ class Node(Function):
             at = {tensor.key: value for tensor, value in zip(others, given, strict=True)} | values
             return self.call(lambda tensor: at[tensor.key])
 
-        return jax.eval_shape(call, *[sizes.sized(tensor.spec, place) for place, tensor in enumerate(others)])
+        return jax.eval_shape(
+            call, *[inference_by_example.sized(tensor.spec, place) for place, tensor in enumerate(others)]
+        )
 
 
 def made(
@@ -236,7 +246,7 @@ def made(
     args: dict[str, Any],
     *,
     kind: str = "",
-    within: tuple[bounds.Within, ...] = (),
+    within: tuple[index_bounds.Within, ...] = (),
     **how: Any,
 ) -> Tensor:
     """Adds a function to the graph, and returns its tensor: on the host where text is among its arguments.
@@ -245,13 +255,13 @@ def made(
         fn: See `Node`, as of `name`, `args` and `how`.
         name: As above.
         args: As above.
-        kind: The kind of operation, by which `texts.TWINS` knows what it does with text.
+        kind: The kind of operation, by which `host_strings.TWINS` knows what it does with text.
         within: As above.
         **how: As above.
     """
-    if any(map(texts.is_text, jax.tree.leaves(args))):
-        twin = texts.TWINS.get(kind, how.get("twin"))
-        return texts.of_text(bounds.on_host(twin, name, within) if twin and within else twin, name, args)
+    if any(map(host_strings.is_text, jax.tree.leaves(args))):
+        twin = host_strings.TWINS.get(kind, how.get("twin"))
+        return host_strings.of_text(index_bounds.on_host(twin, name, within) if twin and within else twin, name, args)
     return Node(fn, name, args, kind=kind, within=within, **how).output
 
 
@@ -326,12 +336,12 @@ def known(value: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
         try:
-            found = integers.apart(leaf)
+            found = constant_folding.apart(leaf)
         except Unknown:
             return leaf
         if _is_symbolic(found):
             return leaf
-        integers.build_in(leaf)
+        constant_folding.build_in(leaf)
         return np.asarray(found)
 
     value = as_ints(value)

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hookline.compat.v1 import integers
+from hookline.compat.v1._rules import constant_folding
 from hookline.graph import Tensor
 from hookline.graph import spec as specs
 
@@ -32,7 +32,7 @@ def of(kind: str, args: dict[str, Any]) -> Any:
         return specs.UNKNOWN
     try:
         dtype, dims = _RULES[kind](types.SimpleNamespace(**args))
-    except (integers.Unknown, ValueError):  # What does not fit is said by the run.
+    except (constant_folding.Unknown, ValueError):  # What does not fit is said by the run.
         return specs.UNKNOWN
     found = specs.declared(dtype, [None if dim is None or dim < 0 else dim for dim in dims])
     return [found, jax.ShapeDtypeStruct(found.shape, np.int32)] if kind == "TopKV2" else found
@@ -42,7 +42,7 @@ def _dims(value: Any) -> Dims:
     """Returns the dimensions of a tensor or an array of known rank."""
     found = specs.open_shape(value.spec) if isinstance(value, Tensor) else np.shape(value)
     if found is None:
-        raise integers.Unknown
+        raise constant_folding.Unknown
     return list(found)
 
 
@@ -50,12 +50,12 @@ def _dtype(*values: Any) -> Any:
     """Returns the dtype of tensors, plain values and names of dtypes together."""
     dtypes = [getattr(value, "dtype", None) if isinstance(value, Tensor) else value for value in values]
     if any(dtype is None for dtype in dtypes):
-        raise integers.Unknown
+        raise constant_folding.Unknown
     return jax.numpy.result_type(*[getattr(dtype, "dtype", dtype) for dtype in dtypes])
 
 
 def _numbers(value: Any) -> Dims:
-    found = integers.partly(value)
+    found = constant_folding.partly(value)
     return found if isinstance(found, list) else [found]
 
 
@@ -82,7 +82,7 @@ def _sliced(op: Any) -> Any:
 
 def _window(op: Any) -> Any:
     if not hasattr(op, "bounds"):  # Tensors say places.
-        raise integers.Unknown
+        raise constant_folding.Unknown
     left, dims = _dims(op.x), []
     taken = sum(other is not None and other is not Ellipsis for other in op.others) + sum(map(bool, op.bounds))
     for other, bound in zip(op.others, op.bounds, strict=True):
@@ -94,7 +94,7 @@ def _window(op: Any) -> Any:
         elif other is None:
             dims.append(1)
         elif _dims(other):
-            raise integers.Unknown
+            raise constant_folding.Unknown
         else:
             left.pop(0)
     return _dtype(op.x), dims + left
@@ -102,14 +102,14 @@ def _window(op: Any) -> Any:
 
 def _between(whole: int | None, bound: Any) -> int | None:
     """Returns how many elements of a dimension lie between bounds."""
-    ends = [None if end is None else integers.partly(end) for end in bound]
+    ends = [None if end is None else constant_folding.partly(end) for end in bound]
     are_known = all(known is not None or end is None for known, end in zip(ends, bound, strict=True))
     return len(range(whole)[slice(*ends)]) if are_known and whole is not None else None
 
 
 def _strided(op: Any) -> Any:
     if op.begin_mask or op.end_mask or op.ellipsis_mask or op.new_axis_mask:
-        raise integers.Unknown
+        raise constant_folding.Unknown
     dims, count = _dims(op.input_), len(_numbers(op.begin))
     return _dtype(op.input_), [None for axis in range(count) if not op.shrink_axis_mask >> axis & 1] + dims[count:]
 
@@ -120,23 +120,23 @@ def _counted(op: Any) -> Any:
 
 
 def _spaced(op: Any) -> Any:
-    return _dtype(op.start, op.stop, "float32"), [integers.partly(op.num)]
+    return _dtype(op.start, op.stop, "float32"), [constant_folding.partly(op.num)]
 
 
 def _hot(op: Any) -> Any:
     dims = _dims(op.indices)
-    dims.insert(len(dims) if op.axis in (None, -1) else op.axis, integers.partly(op.depth))
+    dims.insert(len(dims) if op.axis in (None, -1) else op.axis, constant_folding.partly(op.depth))
     given = op.on_value if op.on_value is not None else op.off_value
     return op.dtype or (np.float32 if given is None else _dtype(given)), dims
 
 
 def _masked(op: Any) -> Any:
-    return op.dtype, [*_dims(op.lengths), None if op.maxlen is None else integers.partly(op.maxlen)]
+    return op.dtype, [*_dims(op.lengths), None if op.maxlen is None else constant_folding.partly(op.maxlen)]
 
 
 def _eye(op: Any) -> Any:
-    rows = integers.partly(op.num_rows)
-    columns = rows if op.num_columns is None else integers.partly(op.num_columns)
+    rows = constant_folding.partly(op.num_rows)
+    columns = rows if op.num_columns is None else constant_folding.partly(op.num_columns)
     return op.dtype, [*([] if op.batch_shape is None else _numbers(op.batch_shape)), rows, columns]
 
 
@@ -151,14 +151,14 @@ def _nearest(op: Any) -> Any:
 
 
 def _largest(op: Any) -> Any:
-    return _dtype(op.input), [*_dims(op.input)[:-1], integers.partly(op.k)]
+    return _dtype(op.input), [*_dims(op.input)[:-1], constant_folding.partly(op.k)]
 
 
 def _drawn(op: Any) -> Any:
     if hasattr(op, "shape"):
         return _filled(op)
     if not hasattr(op, "size"):
-        raise integers.Unknown
+        raise constant_folding.Unknown
     pairs = zip(_numbers(op.size), _dims(op.value), strict=True)
     return _dtype(op.value), [whole if wanted == -1 else wanted for wanted, whole in pairs]
 
