@@ -15,8 +15,8 @@ import jax
 import optax
 
 import hookline.compat.v1 as tf
-from hookline.compat.v1.dtypes import DType
-from hookline.compat.v1.table import Row
+from hookline.compat.v1._machinery.dtypes import DType
+from hookline.compat.v1._machinery.op_table import Row
 
 HEAD = """# What hookline.compat.v1 has
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hookline.compat.v1 as tf
-from hookline.compat.v1 import config, ignored
+from hookline.compat.v1._machinery import ignored_arguments
 from hookline.compat.v1.contrib import layers as contrib
 
 FOLDER = Path(tf.__file__).parent
@@ -93,8 +93,8 @@ def said(caplog):
 
 @pytest.fixture
 def log(caplog):
-    ignored._say.cache_clear()
-    config.say_once.cache_clear()
+    ignored_arguments._say.cache_clear()
+    ignored_arguments.say_once.cache_clear()
     caplog.set_level(logging.INFO)
     return caplog
 

@@ -39,7 +39,6 @@ with _held_back():
         files,
         flags,
         gfile,
-        graphs,
         image,
         initializers,
         layers,
@@ -50,7 +49,6 @@ with _held_back():
         math,
         metrics,
         nn,
-        nodes,
         places,
         python_io,
         queue_readers,
@@ -64,15 +62,16 @@ with _held_back():
         variable_scopes,
         variables,
     )
+    from hookline.compat.v1._machinery import graphs, nodes
+from hookline.compat.v1._machinery.default_session import get_default_session
+from hookline.compat.v1._machinery.namespaces import Namespace as _Namespace
+from hookline.compat.v1._machinery.namespaces import missing as _missing
+from hookline.compat.v1._machinery.namespaces import public as _public
+from hookline.compat.v1._machinery.tensors import Operation, Tensor, is_tensor
 from hookline.compat.v1._rules.tensor_shape import Dimension, TensorShape
-from hookline.compat.v1.default_session import get_default_session
-from hookline.compat.v1.namespace import Namespace as _Namespace
-from hookline.compat.v1.namespace import missing as _missing
-from hookline.compat.v1.namespace import public as _public
 from hookline.compat.v1.python_functions import py_func
 from hookline.compat.v1.run_options import RunOptions
 from hookline.compat.v1.sessions import InteractiveSession, Session
-from hookline.compat.v1.tensors import Operation, Tensor, is_tensor
 from hookline.session import RunMetadata
 
 # The files whose names stand in `tf` itself; where two have one, that of the later file.
@@ -109,7 +108,6 @@ NotDifferentiable = NoGradient = lambda op_type: None
 graphs.Graph.dialect = dialect.ScriptDialect()  # Here, for it knows all that graphs make.
 compat = _Namespace("tf.compat", {"v1": _sys.modules[__name__], **_public(switches)})
 device = config.device
-dtypes.FUNCTIONS.update({name: math.FUNCTIONS[name] for name in ("cast", "saturate_cast")})
 
 # Namespaces that are no files.
 errors = _Namespace("tf.errors", {name: value for name, value in vars(_errors).items() if name.endswith("Error")})

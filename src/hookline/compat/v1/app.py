@@ -9,7 +9,7 @@ from typing import Any
 from absl import app as absl_app
 
 from hookline.compat.v1 import flags
-from hookline.compat.v1.namespace import offered
+from hookline.compat.v1._machinery.namespaces import offered
 
 __all__ = ["flags", "run"]
 

@@ -9,16 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import dtypes, math
+from hookline.compat.v1 import math
 from hookline.compat.v1 import rearranging as moved
+from hookline.compat.v1._machinery import dtypes
+from hookline.compat.v1._machinery.graphs import get_default_graph
+from hookline.compat.v1._machinery.ignored_arguments import unknown
+from hookline.compat.v1._machinery.nodes import argument, convert_to_tensor, node
+from hookline.compat.v1._machinery.op_table import functions, row
 from hookline.compat.v1._rules import host_strings, index_bounds
 from hookline.compat.v1._rules.constant_folding import dims_array
 from hookline.compat.v1._rules.index_bounds import Within
 from hookline.compat.v1._rules.static_arguments import Rank, Shape
-from hookline.compat.v1.graphs import get_default_graph
-from hookline.compat.v1.ignored import unknown
-from hookline.compat.v1.nodes import argument, convert_to_tensor, node
-from hookline.compat.v1.table import functions, row
 from hookline.graph import Tensor
 from hookline.graph import spec as specs
 

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.compat.v1 import math
+from hookline.compat.v1._machinery.dtypes import as_dtype
+from hookline.compat.v1._machinery.graphs import control_dependencies, get_default_graph, name_scope
+from hookline.compat.v1._machinery.nodes import argument, convert_to_tensor, node
 from hookline.compat.v1._rules import host_strings
-from hookline.compat.v1.dtypes import as_dtype
-from hookline.compat.v1.graphs import control_dependencies, get_default_graph, name_scope
-from hookline.compat.v1.nodes import argument, convert_to_tensor, node
 from hookline.errors import InvalidArgumentError
 from hookline.graph import Operation, Tensor, group, no_op
 from hookline.graph.graph import Function, Graph

@@ -7,9 +7,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from hookline.compat.v1.graphs import name_scope
-from hookline.compat.v1.nodes import argument, op
-from hookline.compat.v1.slices import rows_looked_up
+from hookline.compat.v1._machinery.graphs import name_scope
+from hookline.compat.v1._machinery.indexed_slices import rows_looked_up
+from hookline.compat.v1._machinery.nodes import argument, op
 
 __all__ = ["clip_by_global_norm", "global_norm"]
 

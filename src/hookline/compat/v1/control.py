@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from hookline import graph as core
-from hookline.compat.v1.graphs import control_dependencies, get_default_graph, name_scope
-from hookline.compat.v1.ignored import ignored, unknown
-from hookline.compat.v1.nodes import argument, convert_to_tensor, node, op
+from hookline.compat.v1._machinery.graphs import control_dependencies, get_default_graph, name_scope
+from hookline.compat.v1._machinery.ignored_arguments import ignored, unknown
+from hookline.compat.v1._machinery.nodes import argument, convert_to_tensor, node, op
 from hookline.graph import Tensor
 
 # `tuple` is one of TensorFlow's functions.

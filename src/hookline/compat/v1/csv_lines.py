@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from hookline.compat.v1 import dtypes
+from hookline.compat.v1._machinery import dtypes
+from hookline.compat.v1._machinery.nodes import convert_to_tensor
+from hookline.compat.v1._machinery.number_text import number
 from hookline.compat.v1._rules.host_strings import STRING, OnHost, encoded, known_shape
-from hookline.compat.v1.nodes import convert_to_tensor
-from hookline.compat.v1.numerals import number
 from hookline.errors import InvalidArgumentError
 
 

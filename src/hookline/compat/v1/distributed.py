@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hookline import clock
-from hookline.compat.v1.config import say_once
-from hookline.compat.v1.ignored import ignored
+from hookline.compat.v1._machinery.ignored_arguments import ignored, say_once
 from hookline.distributed import Cluster, ClusterOptions, PrivateRayCluster
 from hookline.distributed.connection import await_head
 from hookline.errors import DeadlineExceededError, UnavailableError

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hookline.compat.v1 import subgradients
+from hookline.compat.v1._machinery import subgradients
 
 
 def cross_entropy(labels: Any, logits: Any, axis: Any) -> Any:

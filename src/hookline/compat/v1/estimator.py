@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hookline.checkpoint import CheckpointSaverListener
+from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1.hooks import (
     CheckpointSaverHook,
     FeedFnHook,
@@ -15,7 +16,6 @@ from hookline.compat.v1.hooks import (
     StopAtStepHook,
     SummarySaverHook,
 )
-from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.own_callbacks import SecondOrStepTimer
 from hookline.errors import NanLossDuringTrainingError
 from hookline.hooks import (

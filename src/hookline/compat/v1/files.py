@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from hookline.compat.v1 import gfile
+from hookline.compat.v1._machinery.nodes import convert_to_tensor
 from hookline.compat.v1._rules.host_strings import STRING, OnHost, as_word
-from hookline.compat.v1.nodes import convert_to_tensor
 from hookline.compat.v1.text_functions import each
 from hookline.errors import from_os_error
 from hookline.graph import Operation

@@ -10,7 +10,7 @@ from typing import Any
 from absl import flags as absl_flags
 from absl import logging as absl_logging
 
-from hookline.compat.v1.namespace import offered
+from hookline.compat.v1._machinery.namespaces import offered
 
 __all__ = [
     "FLAGS",

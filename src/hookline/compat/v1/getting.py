@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from hookline.compat.v1 import dtypes, initializers
+from hookline.compat.v1 import initializers
+from hookline.compat.v1._machinery import dtypes
+from hookline.compat.v1._machinery.graphs import GraphKeys, get_default_graph, name_scope
+from hookline.compat.v1._machinery.ignored_arguments import unknown
+from hookline.compat.v1._machinery.nodes import as_array, convert_to_tensor
 from hookline.compat.v1._rules.tensor_shape import TensorShape, as_ints
-from hookline.compat.v1.graphs import GraphKeys, get_default_graph, name_scope
-from hookline.compat.v1.ignored import unknown
-from hookline.compat.v1.nodes import as_array, convert_to_tensor
 from hookline.compat.v1.scopes import store_of_graph
 from hookline.compat.v1.variables import Variable
 from hookline.graph import Tensor as CoreTensor

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
-from hookline.compat.v1.namespace import made_in, offered
+from hookline.compat.v1._machinery.namespaces import made_in, offered
 from hookline.errors import AlreadyExistsError, from_os_error
 
 __all__ = [

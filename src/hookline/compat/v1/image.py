@@ -7,10 +7,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import casts, random
-from hookline.compat.v1.namespace import offered
-from hookline.compat.v1.nodes import argument, node
-from hookline.compat.v1.table import functions, row
+from hookline.compat.v1 import random
+from hookline.compat.v1._machinery import casts
+from hookline.compat.v1._machinery.namespaces import offered
+from hookline.compat.v1._machinery.nodes import argument, node
+from hookline.compat.v1._machinery.op_table import functions, row
 
 
 class ResizeMethod:

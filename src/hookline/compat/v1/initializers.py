@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import dtypes, nodes, random
+from hookline.compat.v1 import random
+from hookline.compat.v1._machinery import dtypes, nodes
+from hookline.compat.v1._machinery.namespaces import offered
+from hookline.compat.v1._machinery.nodes import node
 from hookline.compat.v1._rules.tensor_shape import TensorShape
-from hookline.compat.v1.namespace import offered
-from hookline.compat.v1.nodes import node
 
 
 class Initializer:

@@ -9,8 +9,8 @@ import jax.scipy.linalg
 
 from hookline.compat.v1 import arrays, special
 from hookline.compat.v1 import math as tf_math
-from hookline.compat.v1.namespace import offered
-from hookline.compat.v1.table import functions, row
+from hookline.compat.v1._machinery.namespaces import offered
+from hookline.compat.v1._machinery.op_table import functions, row
 
 
 def _adjoint(matrix: Any, adjoint: Any) -> Any:

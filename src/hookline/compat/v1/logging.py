@@ -8,7 +8,7 @@ from collections import Counter
 from logging import DEBUG, ERROR, FATAL, INFO, WARN
 from typing import Any
 
-from hookline.compat.v1.namespace import offered
+from hookline.compat.v1._machinery.namespaces import offered
 
 __all__ = [
     "DEBUG",

@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from hookline.compat.v1 import entropies, subgradients
+from hookline.compat.v1 import entropies
+from hookline.compat.v1._machinery import subgradients
+from hookline.compat.v1._machinery.namespaces import offered
+from hookline.compat.v1._machinery.nodes import argument
 from hookline.compat.v1._rules import index_bounds
 from hookline.compat.v1._rules.index_bounds import Within
-from hookline.compat.v1.namespace import offered
-from hookline.compat.v1.nodes import argument
 from hookline.compat.v1.weighting import (
     Reduction,
     add_loss,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from hookline.compat.v1.ignored import ignored
+from hookline.compat.v1._machinery.ignored_arguments import ignored
 
 
 def is_gpu_available(cuda_only: bool = False, min_cuda_compute_capability: Any = None) -> bool:

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import casts, dtypes, subgradients
+from hookline.compat.v1._machinery import casts, dtypes, subgradients
+from hookline.compat.v1._machinery.namespaces import offered
+from hookline.compat.v1._machinery.op_table import functions, row
 from hookline.compat.v1._rules.index_bounds import Divides, Within
-from hookline.compat.v1.namespace import offered
-from hookline.compat.v1.table import functions, row
 
 
 def _divided(x: Any, y: Any) -> Any:

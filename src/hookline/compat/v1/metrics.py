@@ -8,6 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1.counts import (
     auc,
     false_negatives,
@@ -19,7 +20,6 @@ from hookline.compat.v1.counts import (
     true_negatives,
     true_positives,
 )
-from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.streaming import Collections, fitted, mean_of, paired, ratio, streaming
 from hookline.graph import Tensor
 from hookline.graph import spec as specs

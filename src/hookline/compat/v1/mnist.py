@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hookline.compat.v1.dtypes import as_dtype, float32
-from hookline.compat.v1.graphs import get_default_graph
-from hookline.compat.v1.namespace import missing
+from hookline.compat.v1._machinery.dtypes import as_dtype, float32
+from hookline.compat.v1._machinery.graphs import get_default_graph
+from hookline.compat.v1._machinery.namespaces import missing
 
 __all__ = ["DataSet", "Datasets", "read_data_sets"]
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from hookline.compat.v1 import arrays, dtypes, nn, random
-from hookline.compat.v1.graphs import name_scope
+from hookline.compat.v1 import arrays, nn, random
+from hookline.compat.v1._machinery import dtypes
+from hookline.compat.v1._machinery.graphs import name_scope
+from hookline.compat.v1._machinery.namespaces import missing
 from hookline.compat.v1.losses import sparse_softmax_cross_entropy
 from hookline.compat.v1.math import FUNCTIONS
-from hookline.compat.v1.namespace import missing
 from hookline.compat.v1.optimizers import GradientDescentOptimizer
 from hookline.compat.v1.summary import scalar
 from hookline.compat.v1.variables import Variable

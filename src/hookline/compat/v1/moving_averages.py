@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from hookline.compat.v1 import math
-from hookline.compat.v1.graphs import name_scope
+from hookline.compat.v1._machinery.graphs import name_scope
+from hookline.compat.v1._machinery.nodes import convert_to_tensor
 from hookline.compat.v1.initializers import zeros_initializer
-from hookline.compat.v1.nodes import convert_to_tensor
 from hookline.compat.v1.slots import in_variable_scope
 from hookline.compat.v1.variable_scopes import get_variable, get_variable_scope, variable_scope
 from hookline.compat.v1.variables import global_variables

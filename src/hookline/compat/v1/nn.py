@@ -8,14 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import arrays, convolving, entropies, random, sampling, subgradients
+from hookline.compat.v1 import arrays, convolving, entropies, random, sampling
 from hookline.compat.v1 import math as tf_math
+from hookline.compat.v1._machinery import subgradients
+from hookline.compat.v1._machinery.graphs import name_scope
+from hookline.compat.v1._machinery.namespaces import offered
+from hookline.compat.v1._machinery.nodes import argument, convert_to_tensor, node
+from hookline.compat.v1._machinery.op_table import functions, row
 from hookline.compat.v1._rules import index_bounds
 from hookline.compat.v1._rules.index_bounds import Within
-from hookline.compat.v1.graphs import name_scope
-from hookline.compat.v1.namespace import offered
-from hookline.compat.v1.nodes import argument, convert_to_tensor, node
-from hookline.compat.v1.table import functions, row
 
 
 def _axes(axis: Any) -> Any:

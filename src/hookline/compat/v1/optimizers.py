@@ -13,8 +13,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from hookline.compat.v1 import formulas
+from hookline.compat.v1._machinery.indexed_slices import lookups, where_touched
 from hookline.compat.v1.optimizer import Optimizer
-from hookline.compat.v1.slices import lookups, where_touched
 from hookline.graph import Operation, Tensor, Variable, control_dependencies, get_default_graph, update
 
 

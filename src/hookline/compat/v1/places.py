@@ -24,10 +24,10 @@ from hookline.compat.v1 import (
     moving_averages,
     savers,
 )
+from hookline.compat.v1._machinery.migration_hints import NEAREST
+from hookline.compat.v1._machinery.namespaces import Gathered, Namespace
 from hookline.compat.v1._rules.constant_folding import constant_value
 from hookline.compat.v1.contrib import outputs, projector
-from hookline.compat.v1.namespace import Gathered, Namespace
-from hookline.compat.v1.nearest import NEAREST
 
 _DATASETS = ("contrib.learn.datasets.mnist", "contrib.learn.python.learn.datasets.mnist")
 _OPERATIONS = (

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hookline.compat.v1._machinery.graphs import get_default_graph
+from hookline.compat.v1._machinery.ignored_arguments import ignored
+from hookline.compat.v1._machinery.nodes import argument, as_array
 from hookline.compat.v1._rules.host_strings import STRING, encoded, mark
 from hookline.compat.v1.data.elements import dtype_of
-from hookline.compat.v1.graphs import get_default_graph
-from hookline.compat.v1.ignored import ignored
-from hookline.compat.v1.nodes import argument, as_array
 from hookline.graph import Tensor, host_op
 
 

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 from typing import IO, Any
 
-from hookline.compat.v1.namespace import made_in, offered
+from hookline.compat.v1._machinery.namespaces import made_in, offered
 from hookline.errors import DataLossError, from_os_error
 from hookline.summary.records import frame, masked_checksum
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import jax
 
+from hookline.compat.v1._machinery.graphs import get_default_graph
+from hookline.compat.v1._machinery.nodes import convert_to_tensor
 from hookline.compat.v1.data import Dataset, elements
 from hookline.compat.v1.data.elements import Component
 from hookline.compat.v1.data.iterators import make_one_shot_iterator
 from hookline.compat.v1.data.mapping import Pass
-from hookline.compat.v1.graphs import get_default_graph
-from hookline.compat.v1.nodes import convert_to_tensor
 from hookline.errors import OutOfRangeError
 from hookline.session import Session
 

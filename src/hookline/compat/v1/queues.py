@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from hookline.compat.v1.config import say_once
+from hookline.compat.v1._machinery.ignored_arguments import say_once
+from hookline.compat.v1._machinery.nodes import convert_to_tensor
 from hookline.compat.v1.data import Dataset
 from hookline.compat.v1.data.iterators import Iterator, make_one_shot_iterator
 from hookline.compat.v1.files import matching_files
-from hookline.compat.v1.nodes import convert_to_tensor
 
 
 class Queue:

@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import dtypes
-from hookline.compat.v1.graphs import Graph, get_default_graph
-from hookline.compat.v1.graphs import set_random_seed as set_random_seed
-from hookline.compat.v1.namespace import offered
-from hookline.compat.v1.nodes import argument, node
+from hookline.compat.v1._machinery import dtypes
+from hookline.compat.v1._machinery.graphs import Graph, get_default_graph
+from hookline.compat.v1._machinery.graphs import set_random_seed as set_random_seed
+from hookline.compat.v1._machinery.namespaces import offered
+from hookline.compat.v1._machinery.nodes import argument, node
 from hookline.graph.nodes import SessionCall
 from hookline.graph.random import WORKER_INDEX
 

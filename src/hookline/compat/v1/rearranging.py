@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from hookline.compat.v1 import subgradients
+from hookline.compat.v1._machinery import subgradients
 from hookline.compat.v1._rules import inference_by_example
 from hookline.errors import InvalidArgumentError
 

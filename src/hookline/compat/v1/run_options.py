@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from hookline import session as core
-from hookline.compat.v1.ignored import ignored
+from hookline.compat.v1._machinery.ignored_arguments import ignored
 
 
 class RunOptions(core.RunOptions):

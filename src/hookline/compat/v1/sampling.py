@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.compat.v1 import entropies, random
+from hookline.compat.v1._machinery.nodes import argument, node
 from hookline.compat.v1._rules import index_bounds
 from hookline.compat.v1._rules.index_bounds import Within
-from hookline.compat.v1.nodes import argument, node
 
 Candidates = collections.namedtuple(
     "Candidates", ["sampled_candidates", "true_expected_count", "sampled_expected_count"]

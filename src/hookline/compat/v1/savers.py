@@ -9,7 +9,7 @@ import numpy as np
 
 from hookline import checkpoint as core
 from hookline.checkpoint.saver import HOOK_STATES
-from hookline.compat.v1.ignored import ignored
+from hookline.compat.v1._machinery.ignored_arguments import ignored
 from hookline.graph import get_default_graph, global_variables
 
 

@@ -10,8 +10,8 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from hookline.compat.v1 import dtypes
-from hookline.compat.v1.graphs import Graph, GraphKeys, get_collection, get_default_graph
+from hookline.compat.v1._machinery import dtypes
+from hookline.compat.v1._machinery.graphs import Graph, GraphKeys, get_collection, get_default_graph
 
 
 class _Reuse(enum.Enum):

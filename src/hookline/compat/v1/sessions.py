@@ -10,9 +10,9 @@ import jax
 import numpy as np
 
 from hookline import session as core
-from hookline.compat.v1 import default_session
-from hookline.compat.v1.config import say_once
-from hookline.compat.v1.graphs import get_default_graph
+from hookline.compat.v1._machinery import default_session
+from hookline.compat.v1._machinery.graphs import get_default_graph
+from hookline.compat.v1._machinery.ignored_arguments import say_once
 from hookline.graph import Graph
 from hookline.session import SessionConfig
 

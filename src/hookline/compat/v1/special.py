@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import jax.scipy.special as special
 
-from hookline.compat.v1 import checks, dtypes
+from hookline.compat.v1 import checks
+from hookline.compat.v1._machinery import dtypes
+from hookline.compat.v1._machinery.graphs import control_dependencies
+from hookline.compat.v1._machinery.nodes import convert_to_tensor
+from hookline.compat.v1._machinery.op_table import functions, row
 from hookline.compat.v1._rules import index_bounds
 from hookline.compat.v1._rules.index_bounds import Divides, Within
-from hookline.compat.v1.graphs import control_dependencies
-from hookline.compat.v1.nodes import convert_to_tensor
-from hookline.compat.v1.table import functions, row
 
 _assert_at_least_0, _assert_less = checks.PUBLIC["assert_non_negative"], checks.PUBLIC["assert_less"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from hookline import clock
 from hookline.checkpoint import Saver
-from hookline.compat.v1.graphs import get_default_graph
+from hookline.compat.v1._machinery.graphs import get_default_graph
 from hookline.coordination import Coordinator, LooperThread
 from hookline.graph import Graph, get_global_step
 from hookline.graph.global_step import global_step as step_of

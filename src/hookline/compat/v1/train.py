@@ -13,6 +13,7 @@ from hookline.checkpoint import (
     load_variable,
     warm_start,
 )
+from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1.distributed import ClusterSpec, Server, replica_device_setter
 from hookline.compat.v1.hooks import (
     CheckpointSaverHook,
@@ -28,7 +29,6 @@ from hookline.compat.v1.hooks import (
 )
 from hookline.compat.v1.monitored import MonitoredSession, SingularMonitoredSession
 from hookline.compat.v1.moving_averages import ExponentialMovingAverage
-from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.optimizer import Optimizer
 from hookline.compat.v1.optimizers import (
     AdadeltaOptimizer,

@@ -7,10 +7,10 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hookline.compat.v1 import dtypes
+from hookline.compat.v1._machinery import dtypes
+from hookline.compat.v1._machinery.graphs import GraphKeys, get_default_graph
+from hookline.compat.v1._machinery.ignored_arguments import ignored
 from hookline.compat.v1.getting import dtype_of, make_variable
-from hookline.compat.v1.graphs import GraphKeys, get_default_graph
-from hookline.compat.v1.ignored import ignored
 from hookline.compat.v1.scopes import AUTO_REUSE, VariableScope, store_of_graph
 
 

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline import graph as core
-from hookline.compat.v1 import default_session, dtypes
+from hookline.compat.v1._machinery import default_session, dtypes
+from hookline.compat.v1._machinery.graphs import GraphKeys, get_collection, get_default_graph
+from hookline.compat.v1._machinery.ignored_arguments import ignored, unknown
+from hookline.compat.v1._machinery.nodes import argument, convert_to_tensor, node
+from hookline.compat.v1._machinery.tensors import Tensor
 from hookline.compat.v1._rules import host_strings, index_bounds
 from hookline.compat.v1._rules.index_bounds import Within
-from hookline.compat.v1.graphs import GraphKeys, get_collection, get_default_graph
-from hookline.compat.v1.ignored import ignored, unknown
-from hookline.compat.v1.nodes import argument, convert_to_tensor, node
-from hookline.compat.v1.tensors import Tensor
 from hookline.graph import Tensor as CoreTensor
 from hookline.graph import spec as specs
 from hookline.graph.graph import holds_tensor

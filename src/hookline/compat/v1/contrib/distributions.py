@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from hookline.compat.v1 import arrays, math
+from hookline.compat.v1._machinery.namespaces import offered
+from hookline.compat.v1._machinery.nodes import convert_to_tensor
 from hookline.compat.v1.distributions import Bernoulli, Categorical, Distribution, Normal, Uniform, kl_divergence
-from hookline.compat.v1.namespace import offered
-from hookline.compat.v1.nodes import convert_to_tensor
 
 __all__ = [
     "Bernoulli",

@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hookline.compat.v1 import layers, nn
+from hookline.compat.v1._machinery.graphs import GraphKeys, control_dependencies, get_default_graph
+from hookline.compat.v1._machinery.namespaces import offered
+from hookline.compat.v1._machinery.nodes import op
 from hookline.compat.v1.contrib.framework import add_arg_scope, add_model_variable
 from hookline.compat.v1.contrib.repeating import repeat, stack
 from hookline.compat.v1.contrib.scaled import bias_add, finished, instance_norm, layer_norm
@@ -30,10 +33,7 @@ from hookline.compat.v1.contrib.weightless import (
     one_hot_encoding,
     softmax,
 )
-from hookline.compat.v1.graphs import GraphKeys, control_dependencies, get_default_graph
 from hookline.compat.v1.layers.base import ZEROS, Layer
-from hookline.compat.v1.namespace import offered
-from hookline.compat.v1.nodes import op
 from hookline.compat.v1.variable_scopes import get_variable_scope, variable_scope
 
 __all__ = [

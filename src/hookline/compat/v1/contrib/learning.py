@@ -9,12 +9,12 @@ from typing import Any
 
 from hookline import clock
 from hookline.compat.v1 import checks, math
+from hookline.compat.v1._machinery.graphs import GraphKeys, get_collection, get_default_graph, name_scope
+from hookline.compat.v1._machinery.ignored_arguments import ignored, unknown
+from hookline.compat.v1._machinery.namespaces import offered
+from hookline.compat.v1._machinery.nodes import convert_to_tensor
 from hookline.compat.v1.control import with_dependencies
-from hookline.compat.v1.graphs import GraphKeys, get_collection, get_default_graph, name_scope
 from hookline.compat.v1.hooks import StopAtStepHook
-from hookline.compat.v1.ignored import ignored, unknown
-from hookline.compat.v1.namespace import offered
-from hookline.compat.v1.nodes import convert_to_tensor
 from hookline.compat.v1.variables import trainable_variables
 from hookline.graph import get_or_create_global_step
 from hookline.monitored import MonitoredTrainingSession, Scaffold

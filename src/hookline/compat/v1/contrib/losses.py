@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hookline.compat.v1 import losses
-from hookline.compat.v1.namespace import offered
+from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1.weighting import add_loss
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hookline.compat.v1.namespace import offered
+from hookline.compat.v1._machinery.namespaces import offered
 
 __all__ = ["analyze_vars", "tensor_description"]
 

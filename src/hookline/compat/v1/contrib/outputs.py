@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from hookline.compat.v1 import branches
+from hookline.compat.v1._machinery.graphs import get_collection, get_default_graph
+from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1._rules.constant_folding import constant_value
-from hookline.compat.v1.graphs import get_collection, get_default_graph
-from hookline.compat.v1.namespace import offered
 from hookline.graph import Tensor
 
 __all__ = [

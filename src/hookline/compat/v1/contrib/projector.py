@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from hookline.compat.v1.namespace import missing
+from hookline.compat.v1._machinery.namespaces import missing
 
 _MESSAGES = ("EmbeddingInfo", "ProjectorConfig", "SpriteMetadata")
 PUBLIC = [*_MESSAGES, "visualize_embeddings"]

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from hookline.compat.v1 import nn
+from hookline.compat.v1._machinery.nodes import convert_to_tensor
 from hookline.compat.v1.arrays import FUNCTIONS as ARRAYS
 from hookline.compat.v1.contrib.framework import add_arg_scope, model_variable
 from hookline.compat.v1.contrib.outputs import collect_named_outputs, collect_variables
 from hookline.compat.v1.initializers import ones_initializer, zeros_initializer
 from hookline.compat.v1.layers.base import ZEROS
-from hookline.compat.v1.nodes import convert_to_tensor
 from hookline.compat.v1.variable_scopes import get_variable_scope, variable_scope
 
 

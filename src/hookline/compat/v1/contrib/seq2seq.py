@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from hookline.compat.v1 import arrays, math, nn
-from hookline.compat.v1.graphs import name_scope
-from hookline.compat.v1.namespace import offered
-from hookline.compat.v1.nodes import convert_to_tensor
+from hookline.compat.v1._machinery.graphs import name_scope
+from hookline.compat.v1._machinery.namespaces import offered
+from hookline.compat.v1._machinery.nodes import convert_to_tensor
 
 __all__ = ["sequence_loss"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1.contrib import framework, layers, learning, losses, model_analyzer
 from hookline.compat.v1.contrib import outputs as utils
-from hookline.compat.v1.namespace import offered
 
 PUBLIC = {name: getattr(place, name) for place in (framework, layers) for name in place.__all__ if name != "losses"}
 PUBLIC |= {"learning": learning, "losses": losses, "model_analyzer": model_analyzer, "utils": utils}

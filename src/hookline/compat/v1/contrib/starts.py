@@ -7,10 +7,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from hookline.compat.v1 import dtypes, subgradients
-from hookline.compat.v1.graphs import name_scope
+from hookline.compat.v1._machinery import dtypes, subgradients
+from hookline.compat.v1._machinery.graphs import name_scope
+from hookline.compat.v1._machinery.nodes import op
 from hookline.compat.v1.initializers import variance_scaling_initializer as scaled
-from hookline.compat.v1.nodes import op
 
 Initializer = Callable[..., Any]
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hookline.compat.v1 import arrays, layers, math, nn
+from hookline.compat.v1._machinery.graphs import get_default_graph, name_scope
+from hookline.compat.v1._machinery.nodes import convert_to_tensor
 from hookline.compat.v1.contrib.framework import add_arg_scope
 from hookline.compat.v1.contrib.outputs import collect_named_outputs
-from hookline.compat.v1.graphs import get_default_graph, name_scope
-from hookline.compat.v1.nodes import convert_to_tensor
 
 
 def layout(data_format: str | None) -> str:

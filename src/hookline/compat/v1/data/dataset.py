@@ -9,13 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from hookline.compat.v1._machinery.graphs import get_default_graph
+from hookline.compat.v1._machinery.ignored_arguments import ignored, unknown
+from hookline.compat.v1._machinery.namespaces import Offers
 from hookline.compat.v1.data import elements, iterators
 from hookline.compat.v1.data.batching import Batched
 from hookline.compat.v1.data.elements import Component
 from hookline.compat.v1.data.mapping import Make, Mapped, Pass
-from hookline.compat.v1.graphs import get_default_graph
-from hookline.compat.v1.ignored import ignored, unknown
-from hookline.compat.v1.namespace import Offers
 from hookline.graph import Tensor
 
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from hookline.compat.v1._machinery.dtypes import as_dtype
 from hookline.compat.v1._rules.host_strings import STRING, is_text, known_shape
 from hookline.compat.v1._rules.host_strings import encoded as as_array
 from hookline.compat.v1._rules.tensor_shape import TensorShape
-from hookline.compat.v1.dtypes import as_dtype
 from hookline.graph import Tensor
 from hookline.graph import spec as specs
 

@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 import jax
 
+from hookline.compat.v1._machinery.graphs import get_default_graph
+from hookline.compat.v1._machinery.ignored_arguments import ignored
+from hookline.compat.v1._machinery.nodes import constant, convert_to_tensor
 from hookline.compat.v1._rules.host_strings import OnHost, as_word, mark
 from hookline.compat.v1.data import elements
 from hookline.compat.v1.data.mapping import Pass
-from hookline.compat.v1.graphs import get_default_graph
-from hookline.compat.v1.ignored import ignored
-from hookline.compat.v1.nodes import constant, convert_to_tensor
 from hookline.data.batches import Form, owned
 from hookline.data.places import Places
 from hookline.data.reader import Reader

@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from hookline.compat.v1 import nodes
+from hookline.compat.v1._machinery import nodes
+from hookline.compat.v1._machinery.graphs import Graph
 from hookline.compat.v1.data import elements
 from hookline.compat.v1.data.elements import Component
-from hookline.compat.v1.graphs import Graph
 from hookline.graph import (
     Tensor,
     get_default_graph,

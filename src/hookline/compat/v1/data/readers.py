@@ -10,12 +10,12 @@ from typing import IO, Any
 
 import numpy as np
 
+from hookline.compat.v1._machinery.ignored_arguments import ignored
 from hookline.compat.v1._rules.host_strings import as_word
 from hookline.compat.v1.data import elements
 from hookline.compat.v1.data.dataset import Dataset
 from hookline.compat.v1.data.elements import STRING, Component
 from hookline.compat.v1.data.mapping import Pass
-from hookline.compat.v1.ignored import ignored
 from hookline.compat.v1.python_io import read_records
 from hookline.errors import from_os_error
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1.distributions.base import Distribution, kl_divergence
 from hookline.compat.v1.distributions.continuous import Normal, Uniform
 from hookline.compat.v1.distributions.discrete import Bernoulli, Categorical
-from hookline.compat.v1.namespace import offered
 
 __all__ = ["Bernoulli", "Categorical", "Distribution", "Normal", "Uniform", "kl_divergence"]
 

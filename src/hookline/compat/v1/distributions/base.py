@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookline.compat.v1 import arrays, dtypes, math
-from hookline.compat.v1.graphs import name_scope
-from hookline.compat.v1.ignored import ignored
-from hookline.compat.v1.namespace import missing
-from hookline.compat.v1.nodes import convert_to_tensor
+from hookline.compat.v1 import arrays, math
+from hookline.compat.v1._machinery import dtypes
+from hookline.compat.v1._machinery.graphs import name_scope
+from hookline.compat.v1._machinery.ignored_arguments import ignored
+from hookline.compat.v1._machinery.namespaces import missing
+from hookline.compat.v1._machinery.nodes import convert_to_tensor
 
 
 class Distribution:

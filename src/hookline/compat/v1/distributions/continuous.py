@@ -6,8 +6,8 @@ import math as plain
 from typing import Any
 
 from hookline.compat.v1 import arrays, math, random
+from hookline.compat.v1._machinery.nodes import convert_to_tensor
 from hookline.compat.v1.distributions.base import Distribution, joined
-from hookline.compat.v1.nodes import convert_to_tensor
 
 _of, _moved = math.FUNCTIONS, arrays.FUNCTIONS
 

@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import arrays, dtypes, math, nn, random
+from hookline.compat.v1 import arrays, math, nn, random
+from hookline.compat.v1._machinery import dtypes
+from hookline.compat.v1._machinery.nodes import convert_to_tensor, node
 from hookline.compat.v1._rules import index_bounds
 from hookline.compat.v1._rules.index_bounds import Within
 from hookline.compat.v1.distributions.base import Distribution, joined
-from hookline.compat.v1.nodes import convert_to_tensor, node
 
 _of, _nn, _moved = math.FUNCTIONS, nn.FUNCTIONS, arrays.FUNCTIONS
 

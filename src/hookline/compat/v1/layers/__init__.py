@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1.layers.base import Layer
 from hookline.compat.v1.layers.convolutional import (
     Conv1D,
@@ -33,7 +34,6 @@ from hookline.compat.v1.layers.pooling import (
     max_pooling2d,
     max_pooling3d,
 )
-from hookline.compat.v1.namespace import offered
 
 __all__ = [
     "AveragePooling1D",

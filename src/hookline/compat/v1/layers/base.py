@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hookline.compat.v1._machinery.graphs import GraphKeys, get_default_graph
+from hookline.compat.v1._machinery.nodes import convert_to_tensor, op
 from hookline.compat.v1._rules.tensor_shape import TensorShape
-from hookline.compat.v1.graphs import GraphKeys, get_default_graph
 from hookline.compat.v1.initializers import ones_initializer, zeros_initializer
-from hookline.compat.v1.nodes import convert_to_tensor, op
 from hookline.compat.v1.variable_scopes import VariableScope, get_variable, variable_scope
 from hookline.graph import Tensor
 

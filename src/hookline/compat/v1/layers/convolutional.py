@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from hookline.compat.v1 import convolving
+from hookline.compat.v1._machinery.nodes import op
 from hookline.compat.v1.layers.base import ZEROS, Layer, activated, dimension, functional
-from hookline.compat.v1.nodes import op
 
 _SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from hookline.compat.v1 import nn
+from hookline.compat.v1._machinery.nodes import op
 from hookline.compat.v1.layers.base import ZEROS, Layer, activated, dimension, functional
-from hookline.compat.v1.nodes import op
 from hookline.graph import Tensor
 from hookline.graph import op as lifted
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from hookline.compat.v1.ignored import ignored
+from hookline.compat.v1._machinery.ignored_arguments import ignored
+from hookline.compat.v1._machinery.nodes import op
 from hookline.compat.v1.layers.base import ONES, ZEROS, Layer, dimension
-from hookline.compat.v1.nodes import op
 from hookline.graph import Tensor, update
 
 

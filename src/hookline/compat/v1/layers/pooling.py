@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from hookline.compat.v1 import convolving
+from hookline.compat.v1._machinery.nodes import op
 from hookline.compat.v1.layers.base import Layer, functional
 from hookline.compat.v1.layers.convolutional import layout, several
-from hookline.compat.v1.nodes import op
 
 
 class _Pooling(Layer):

@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from hookline.compat.v1.nearest import ANY, ELSE, NEAREST
+from hookline.compat.v1._machinery.migration_hints import ANY, ELSE, NEAREST
 
 # How alike two names must be: at less, advice is guesswork (tf.random_shuffle for tf.read_file).
 _ALIKE = 0.8
@@ -51,7 +51,7 @@ def _asks_an_import() -> bool:
 
 def _module(full: str) -> str:
     """Returns what Python calls a module of this name: where it is known, an import line finds it by itself."""
-    return f"{__package__}{full.removeprefix('tf')}"
+    return f"{__package__.rpartition('.')[0]}{full.removeprefix('tf')}"
 
 
 def offered(namespace: str, names: Callable[[], Iterable[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

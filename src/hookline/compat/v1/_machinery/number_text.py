@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hookline.compat.v1 import dtypes
+from hookline.compat.v1._machinery import dtypes
 
 
 def number(text: bytes, dtype: dtypes.DType) -> Any:

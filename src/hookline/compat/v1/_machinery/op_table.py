@@ -22,11 +22,11 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from hookline.compat.v1 import dtypes
+from hookline.compat.v1._machinery import dtypes
+from hookline.compat.v1._machinery.ignored_arguments import ignored
+from hookline.compat.v1._machinery.nodes import argument, node
 from hookline.compat.v1._rules.index_bounds import Within
 from hookline.compat.v1._rules.static_arguments import in_order
-from hookline.compat.v1.ignored import ignored
-from hookline.compat.v1.nodes import argument, node
 
 _DTYPES = ("dtype", "out_type", "output_type")
 

@@ -11,13 +11,13 @@ import jax
 import numpy as np
 
 from hookline import graph as core
-from hookline.compat.v1 import dtypes
+from hookline.compat.v1._machinery import dtypes
+from hookline.compat.v1._machinery.graphs import get_default_graph
 from hookline.compat.v1._rules import host_strings
 from hookline.compat.v1._rules.constant_folding import WITH_DEFAULT
 from hookline.compat.v1._rules.index_bounds import Within
 from hookline.compat.v1._rules.static_arguments import known, made
 from hookline.compat.v1._rules.tensor_shape import Dimension, TensorShape, as_ints
-from hookline.compat.v1.graphs import get_default_graph
 from hookline.graph import Tensor as CoreTensor
 from hookline.graph import spec as specs
 from hookline.graph.graph import holds_tensor

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import dtypes
+from hookline.compat.v1._machinery import dtypes
 from hookline.compat.v1._rules.tensor_shape import as_ints
 from hookline.graph import Tensor
 from hookline.graph import spec as specs

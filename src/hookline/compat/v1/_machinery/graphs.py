@@ -7,9 +7,8 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
 from hookline import graph as core
-from hookline.compat.v1.config import say_once
-from hookline.compat.v1.ignored import ignored
-from hookline.compat.v1.namespace import Offers
+from hookline.compat.v1._machinery.ignored_arguments import ignored, say_once
+from hookline.compat.v1._machinery.namespaces import Offers
 
 
 class Graph(core.Graph):

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline import graph as core
-from hookline.compat.v1 import default_session
+from hookline.compat.v1._machinery import default_session
+from hookline.compat.v1._machinery.dtypes import DType, as_dtype, canonical, narrowed, string
+from hookline.compat.v1._machinery.nodes import TAKEN
 from hookline.compat.v1._rules import constant_folding, host_strings
 from hookline.compat.v1._rules.index_bounds import Divides, indexes
 from hookline.compat.v1._rules.static_arguments import in_order, known, made
 from hookline.compat.v1._rules.tensor_shape import TensorShape, as_ints
-from hookline.compat.v1.dtypes import DType, as_dtype, canonical, narrowed, string
-from hookline.compat.v1.nodes import TAKEN
 from hookline.errors import InvalidArgumentError
 from hookline.graph import spec as specs
 from hookline.graph.graph import holds_tensor

@@ -36,3 +36,9 @@ def unknown(who: str, given: dict[str, Any], *known: str) -> None:
 @functools.cache
 def _say(who: str, name: str) -> None:
     _logger.info("%s: %s is taken, without effect.", who, name)
+
+
+@functools.cache
+def say_once(what: str, why: str = "JAX chooses the device and manages its memory") -> None:
+    """Logs, once in a process, that something is taken without effect."""
+    _logger.info("%s is taken, but has no effect: %s.", what, why)
