@@ -54,7 +54,8 @@ def _replace_random():
     import jax.numpy as jnp
 
     import hookline.compat.v1 as tf
-    from hookline.compat.v1 import random, sampling, sessions
+    from hookline.compat.v1 import random, sessions
+    from hookline.compat.v1.nn import _sampling as sampling
     from hookline.graph.graph import get_default_graph
 
     places, runs, times, current = {}, itertools.count(), {}, []

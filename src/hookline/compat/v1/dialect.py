@@ -15,8 +15,8 @@ from hookline.compat.v1._machinery.tensors import Constant, Operation, Tensor
 from hookline.compat.v1._rules import constant_folding
 from hookline.compat.v1.branches import BranchedUpdate
 from hookline.compat.v1.checks import Check, raise_failed
-from hookline.compat.v1.monitored import MonitoredSession, SingularMonitoredSession
 from hookline.compat.v1.sessions import Session
+from hookline.compat.v1.train._monitored_session import MonitoredSession, SingularMonitoredSession
 from hookline.compat.v1.variables import CoreVariable
 from hookline.graph.dialect import Dialect
 from hookline.graph.nodes import Constant as CoreConstant

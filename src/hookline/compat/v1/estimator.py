@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hookline.checkpoint import CheckpointSaverListener
 from hookline.compat.v1._machinery.namespaces import offered
-from hookline.compat.v1.hooks import (
+from hookline.compat.v1.train._hooks import (
     CheckpointSaverHook,
     FeedFnHook,
     FinalOpsHook,
@@ -16,7 +16,7 @@ from hookline.compat.v1.hooks import (
     StopAtStepHook,
     SummarySaverHook,
 )
-from hookline.compat.v1.own_callbacks import SecondOrStepTimer
+from hookline.compat.v1.train._own_callbacks import SecondOrStepTimer
 from hookline.errors import NanLossDuringTrainingError
 from hookline.hooks import (
     SessionRunArgs,

@@ -11,8 +11,8 @@ from hookline.compat.v1._machinery.graphs import name_scope
 from hookline.compat.v1._machinery.namespaces import missing
 from hookline.compat.v1.losses import sparse_softmax_cross_entropy
 from hookline.compat.v1.math import FUNCTIONS
-from hookline.compat.v1.optimizers import GradientDescentOptimizer
 from hookline.compat.v1.summary import scalar
+from hookline.compat.v1.train._optimizers import GradientDescentOptimizer
 from hookline.compat.v1.variables import Variable
 
 __all__ = ["IMAGE_PIXELS", "IMAGE_SIZE", "NUM_CLASSES", "evaluation", "inference", "loss", "training"]

@@ -12,22 +12,13 @@ import types
 import urllib.request  # noqa: F401 - scripts that import urllib alone use it, because TensorFlow has loaded it.
 from typing import Any
 
-from hookline.compat.v1 import (
-    contrib,
-    control,
-    data,
-    distributions,
-    gfile,
-    machine,
-    mnist,
-    mnist_network,
-    moving_averages,
-    savers,
-)
+from hookline.compat.v1 import contrib, control, data, distributions, gfile, machine, mnist, mnist_network
 from hookline.compat.v1._machinery.migration_hints import NEAREST
 from hookline.compat.v1._machinery.namespaces import Gathered, Namespace
 from hookline.compat.v1._rules.constant_folding import constant_value
 from hookline.compat.v1.contrib import outputs, projector
+from hookline.compat.v1.train import _moving_averages as moving_averages
+from hookline.compat.v1.train._saver import CheckpointReader
 
 _DATASETS = ("contrib.learn.datasets.mnist", "contrib.learn.python.learn.datasets.mnist")
 _OPERATIONS = (
@@ -73,7 +64,7 @@ _PLACES: dict[str, types.ModuleType] = {
     "contrib.util": Namespace("tf.contrib.util", {"constant_value": constant_value}),
     "python.client.device_lib": Namespace("device_lib", {"list_local_devices": machine.list_local_devices}),
     "python.lib.io.file_io": gfile,
-    "python.pywrap_tensorflow": Namespace("pywrap_tensorflow", {"NewCheckpointReader": savers.CheckpointReader}),
+    "python.pywrap_tensorflow": Namespace("pywrap_tensorflow", {"NewCheckpointReader": CheckpointReader}),
     "python.layers.utils": outputs,
     "python.ops.distributions": Gathered("tf.distributions", [distributions]),
     **dict.fromkeys((f"python.ops.distributions.{name}" for name in _OF_DISTRIBUTIONS), distributions),

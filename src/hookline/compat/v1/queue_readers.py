@@ -13,7 +13,7 @@ from hookline.compat.v1.data.elements import STRING, Component
 from hookline.compat.v1.data.mapping import Pass
 from hookline.compat.v1.data.readers import fixed_length, lines, opened
 from hookline.compat.v1.python_io import read_records
-from hookline.compat.v1.queues import Queue
+from hookline.compat.v1.train._input_producers import Queue
 
 Records = Iterator[tuple[str, bytes]]
 _TEXT = Component(STRING, ())

@@ -14,7 +14,7 @@ from hookline.compat.v1._machinery.ignored_arguments import ignored, unknown
 from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1._machinery.nodes import convert_to_tensor
 from hookline.compat.v1.control import with_dependencies
-from hookline.compat.v1.hooks import StopAtStepHook
+from hookline.compat.v1.train._hooks import StopAtStepHook
 from hookline.compat.v1.variables import trainable_variables
 from hookline.graph import get_or_create_global_step
 from hookline.monitored import MonitoredTrainingSession, Scaffold

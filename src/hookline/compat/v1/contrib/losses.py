@@ -7,7 +7,7 @@ from typing import Any
 
 from hookline.compat.v1 import losses
 from hookline.compat.v1._machinery.namespaces import offered
-from hookline.compat.v1.weighting import add_loss
+from hookline.compat.v1.losses._weighting import add_loss
 
 __all__ = [
     "absolute_difference",

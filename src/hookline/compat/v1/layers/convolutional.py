@@ -6,9 +6,9 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from hookline.compat.v1 import convolving
 from hookline.compat.v1._machinery.nodes import op
 from hookline.compat.v1.layers.base import ZEROS, Layer, activated, dimension, functional
+from hookline.compat.v1.nn import _convolution
 
 _SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
 
@@ -84,7 +84,7 @@ class _Convolution(Layer):
             outputs = op(convolve, name=f"conv{self.rank}d_transpose")(inputs, self.kernel)
         else:
             how = {"strides": self.strides, "padding": padding, "dilations": self.dilation_rate}
-            convolve = functools.partial(convolving.convolved, data_format=order, **how)
+            convolve = functools.partial(_convolution.convolved, data_format=order, **how)
             outputs = op(convolve, name=f"Conv{self.rank}D")(inputs, self.kernel)
         return activated(self.activation, self._biased(outputs))
 
@@ -105,7 +105,7 @@ def _transposed(strides: Sequence[int], padding: str, order: str, x: Any, kernel
         elif letter != "N":
             step, window = next(steps), next(windows)
             shape[i] = shape[i] * step + (max(window - step, 0) if padding == "VALID" else 0)
-    return convolving.transposed(x, kernel, shape, strides, padding, order)
+    return _convolution.transposed(x, kernel, shape, strides, padding, order)
 
 
 class Conv1D(_Convolution):
@@ -253,7 +253,7 @@ class SeparableConv2D(_Convolution):
         """Returns the activation of both convolutions."""
         order, padding = layout(2, self.data_format), self.padding.upper()
         how = {"strides": self.strides, "padding": padding, "rate": self.dilation_rate, "data_format": order}
-        separable = functools.partial(convolving.separable, **how)
+        separable = functools.partial(_convolution.separable, **how)
         outputs = op(separable, name="separable_conv2d")(inputs, self.depthwise_kernel, self.pointwise_kernel)
         return activated(self.activation, self._biased(outputs))
 

@@ -6,10 +6,10 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from hookline.compat.v1 import convolving
 from hookline.compat.v1._machinery.nodes import op
 from hookline.compat.v1.layers.base import Layer, functional
 from hookline.compat.v1.layers.convolutional import layout, several
+from hookline.compat.v1.nn import _convolution
 
 
 class _Pooling(Layer):
@@ -36,7 +36,7 @@ class _Pooling(Layer):
 
     def call(self, inputs: Any) -> Any:
         """Returns what it computes of each window."""
-        pool = convolving.max_pooled if self.largest else convolving.mean_pooled
+        pool = _convolution.max_pooled if self.largest else _convolution.mean_pooled
         order, padding = layout(self.rank, self.data_format), self.padding.upper()
         how = {"size": self.pool_size, "strides": self.strides, "padding": padding, "data_format": order}
         return op(functools.partial(pool, **how), name="MaxPool" if self.largest else "AvgPool")(inputs)

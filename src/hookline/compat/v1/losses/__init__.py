@@ -9,13 +9,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from hookline.compat.v1 import entropies
 from hookline.compat.v1._machinery import subgradients
 from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1._machinery.nodes import argument
 from hookline.compat.v1._rules import index_bounds
 from hookline.compat.v1._rules.index_bounds import Within
-from hookline.compat.v1.weighting import (
+from hookline.compat.v1.losses._weighting import (
     Reduction,
     add_loss,
     alike,
@@ -25,6 +24,7 @@ from hookline.compat.v1.weighting import (
     ratio,
     weighted_loss,
 )
+from hookline.compat.v1.nn import _cross_entropy
 from hookline.graph import GraphKeys, Tensor, constant, get_collection, op
 
 __all__ = [
@@ -186,7 +186,7 @@ def sigmoid_cross_entropy(
     def cross_entropy(labels: Any, logits: Any) -> Any:
         if label_smoothing > 0:
             labels = labels * (1 - label_smoothing) + 0.5 * label_smoothing
-        return entropies.sigmoid_cross_entropy(labels, logits)
+        return _cross_entropy.sigmoid_cross_entropy(labels, logits)
 
     rule, inputs = elementwise(cross_entropy), (multi_class_labels, logits)
     return weighted_loss(scope, "sigmoid_cross_entropy_loss", rule, inputs, weights, loss_collection, reduction)
@@ -206,7 +206,7 @@ def softmax_cross_entropy(
     def cross_entropy(labels: Any, logits: Any) -> Any:
         if label_smoothing > 0:
             labels = labels * (1 - label_smoothing) + label_smoothing / labels.shape[-1]
-        return entropies.cross_entropy(jax.lax.stop_gradient(labels), logits, -1)
+        return _cross_entropy.cross_entropy(jax.lax.stop_gradient(labels), logits, -1)
 
     rule, inputs = elementwise(cross_entropy), (onehot_labels, logits)
     return weighted_loss(scope, "softmax_cross_entropy_loss", rule, inputs, weights, loss_collection, reduction)
@@ -226,7 +226,7 @@ def sparse_softmax_cross_entropy(
         logits, labels = jnp.asarray(logits), jnp.asarray(labels)
         if labels.ndim == logits.ndim and labels.shape[-1] == 1:
             labels = labels[..., 0]
-        losses = entropies.sparse_cross_entropy(labels, logits)
+        losses = _cross_entropy.sparse_cross_entropy(labels, logits)
         return losses, beside(weights, losses)
 
     label = "sparse_softmax_cross_entropy_loss"

@@ -15,8 +15,8 @@ import numpy as np
 from hookline import hooks as core
 from hookline import summary
 from hookline.checkpoint import Saver
-from hookline.compat.v1.logging_hook import LoggingTensorHook
-from hookline.compat.v1.own_callbacks import OwnCallbacks, also_called
+from hookline.compat.v1.train._logging_hook import LoggingTensorHook
+from hookline.compat.v1.train._own_callbacks import OwnCallbacks, also_called
 from hookline.graph import Graph, Tensor, get_default_graph, get_global_step
 from hookline.hooks import SessionRunArgs
 from hookline.monitored import Scaffold

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from hookline.compat.v1.streaming import Collections, fitted, paired, ratio, streaming
+from hookline.compat.v1.metrics._streaming import Collections, fitted, paired, ratio, streaming
 from hookline.graph import Tensor
 
 _EPSILON = 1e-6

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import arrays, convolving, entropies, random, sampling
+from hookline.compat.v1 import arrays, random
 from hookline.compat.v1 import math as tf_math
 from hookline.compat.v1._machinery import subgradients
 from hookline.compat.v1._machinery.graphs import name_scope
@@ -17,6 +17,8 @@ from hookline.compat.v1._machinery.nodes import argument, convert_to_tensor, nod
 from hookline.compat.v1._machinery.op_table import functions, row
 from hookline.compat.v1._rules import index_bounds
 from hookline.compat.v1._rules.index_bounds import Within
+from hookline.compat.v1.nn import _convolution, _cross_entropy
+from hookline.compat.v1.nn import _sampling as sampling
 
 
 def _axes(axis: Any) -> Any:
@@ -152,39 +154,39 @@ TABLE = [
     row("xw_plus_b", "x, weights, biases, name=None", lambda x, w, b: jnp.matmul(x, w) + b, "xw_plus_b"),
     row("relu_layer", "x, weights, biases, name=None", lambda x, w, b: jax.nn.relu(jnp.matmul(x, w) + b)),
     row("conv1d", "value, filters, @stride, -padding, ~use_cudnn_on_gpu=None, -data_format=None, name=None",
-        convolving.convolved, "conv1d"),
+        _convolution.convolved, "conv1d"),
     row("conv2d", "input, filter, @strides, -padding, ~use_cudnn_on_gpu=True, -data_format='NHWC', "
-        "@dilations=[1, 1, 1, 1], name=None; filters=filter", convolving.convolved, "Conv2D"),
+        "@dilations=[1, 1, 1, 1], name=None; filters=filter", _convolution.convolved, "Conv2D"),
     row("conv3d", "input, filter, @strides, -padding, -data_format='NDHWC', @dilations=[1, 1, 1, 1, 1], name=None; "
-        "filters=filter", convolving.convolved, "Conv3D"),
+        "filters=filter", _convolution.convolved, "Conv3D"),
     row("atrous_conv2d", "value, filters, @rate, -padding, name=None",
-        lambda x, kernel, rate, padding: convolving.convolved(x, kernel, 1, padding, None, rate), "convolution"),
+        lambda x, kernel, rate, padding: _convolution.convolved(x, kernel, 1, padding, None, rate), "convolution"),
     row("convolution", "input, filter, -padding, @strides=None, @dilation_rate=None, name=None, -data_format=None",
         lambda x, kernel, padding, strides, rate, layout:
-        convolving.convolved(x, kernel, strides or 1, padding, layout, rate), "convolution"),
+        _convolution.convolved(x, kernel, strides or 1, padding, layout, rate), "convolution"),
     row("conv2d_transpose", "value, filter, @output_shape, @strides, -padding='SAME', -data_format='NHWC', name=None",
-        convolving.transposed, "conv2d_transpose", spec=convolving.as_asked),
+        _convolution.transposed, "conv2d_transpose", spec=_convolution.as_asked),
     row("conv2d_backprop_input", "@input_sizes, filter, out_backprop, @strides, -padding, ~use_cudnn_on_gpu=True, "
         "-data_format='NHWC', name=None",
         lambda shape, kernel, x, strides, padding, layout:
-        convolving.transposed(x, kernel, shape, strides, padding, layout), "Conv2DBackpropInput"),
+        _convolution.transposed(x, kernel, shape, strides, padding, layout), "Conv2DBackpropInput"),
     row("conv3d_transpose", "value, filter, @output_shape, @strides, -padding='SAME', -data_format='NDHWC', name=None",
-        convolving.transposed, "conv3d_transpose", spec=convolving.as_asked),
+        _convolution.transposed, "conv3d_transpose", spec=_convolution.as_asked),
     row("depthwise_conv2d", "input, filter, @strides, -padding, @rate=1, name=None, -data_format='NHWC', "
-        "@dilations=None", convolving.depthwise, "depthwise"),
+        "@dilations=None", _convolution.depthwise, "depthwise"),
     row("depthwise_conv2d_native", "input, filter, @strides, -padding, -data_format='NHWC', @dilations=1, name=None",
         lambda x, kernel, strides, padding, layout, dilations:
-        convolving.depthwise(x, kernel, strides, padding, dilations, layout, None), "DepthwiseConv2dNative"),
+        _convolution.depthwise(x, kernel, strides, padding, dilations, layout, None), "DepthwiseConv2dNative"),
     row("separable_conv2d", "input, depthwise_filter, pointwise_filter, @strides, -padding, @rate=1, name=None, "
-        "-data_format='NHWC'", convolving.separable, "separable_conv2d"),
+        "-data_format='NHWC'", _convolution.separable, "separable_conv2d"),
     row("max_pool", "value, @ksize, @strides, -padding, -data_format='NHWC', name=None; input=value",
-        convolving.max_pooled, "MaxPool"),
+        _convolution.max_pooled, "MaxPool"),
     row("avg_pool", "value, @ksize, @strides, -padding, -data_format='NHWC', name=None; input=value",
-        convolving.mean_pooled, "AvgPool"),
-    row("max_pool3d", "input, @ksize, @strides, -padding, -data_format='NDHWC', name=None", convolving.max_pooled),
-    row("avg_pool3d", "input, @ksize, @strides, -padding, -data_format='NDHWC', name=None", convolving.mean_pooled),
+        _convolution.mean_pooled, "AvgPool"),
+    row("max_pool3d", "input, @ksize, @strides, -padding, -data_format='NDHWC', name=None", _convolution.max_pooled),
+    row("avg_pool3d", "input, @ksize, @strides, -padding, -data_format='NDHWC', name=None", _convolution.mean_pooled),
     row("pool", "input, @window_shape, -pooling_type, -padding, @dilation_rate=None, @strides=None, name=None, "
-        "-data_format=None", convolving.pooled, "pool"),
+        "-data_format=None", _convolution.pooled, "pool"),
     row("lrn", "input, @depth_radius=5, bias=1, alpha=1, beta=0.5, name=None", _lrn, "LRN"),
     row("local_response_normalization", "input, @depth_radius=5, bias=1, alpha=1, beta=0.5, name=None", _lrn, "LRN"),
     row("l2_loss", "t, name=None", lambda t: jnp.sum(jnp.square(t)) / 2, "L2Loss"),
@@ -201,15 +203,15 @@ TABLE = [
     row("in_top_k", "predictions, targets, k, name=None", _in_top_k, "InTopK"),
     row("zero_fraction", "value, name=None",
         lambda x: jnp.mean((jnp.asarray(x) == 0).astype(jnp.float32)), "zero_fraction"),
-    row("softmax_cross_entropy", "labels, logits, @axis=-1, name=None", entropies.cross_entropy,
+    row("softmax_cross_entropy", "labels, logits, @axis=-1, name=None", _cross_entropy.cross_entropy,
         "softmax_cross_entropy_with_logits"),
-    row("sparse_softmax_cross_entropy", "labels, logits, name=None", entropies.sparse_cross_entropy,
+    row("sparse_softmax_cross_entropy", "labels, logits, name=None", _cross_entropy.sparse_cross_entropy,
         "SparseSoftmaxCrossEntropyWithLogits",
         within=(Within("labels", lambda labels, logits: index_bounds.shape(logits)[-1]),)),
-    row("sigmoid_cross_entropy", "labels, logits, name=None", entropies.sigmoid_cross_entropy, "logistic_loss"),
-    row("weighted_cross_entropy", "labels, logits, pos_weight, name=None", entropies.weighted_cross_entropy,
+    row("sigmoid_cross_entropy", "labels, logits, name=None", _cross_entropy.sigmoid_cross_entropy, "logistic_loss"),
+    row("weighted_cross_entropy", "labels, logits, pos_weight, name=None", _cross_entropy.weighted_cross_entropy,
         "logistic_loss"),
-    row("log_poisson_loss", "targets, log_input, -compute_full_loss=False, name=None", entropies.log_poisson,
+    row("log_poisson_loss", "targets, log_input, -compute_full_loss=False, name=None", _cross_entropy.log_poisson,
         "log_poisson_loss"),
 ]  # fmt: skip
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from hookline.compat.v1._machinery.namespaces import offered
-from hookline.compat.v1.counts import (
+from hookline.compat.v1.metrics._confusion import (
     auc,
     false_negatives,
     false_positives,
@@ -20,7 +20,7 @@ from hookline.compat.v1.counts import (
     true_negatives,
     true_positives,
 )
-from hookline.compat.v1.streaming import Collections, fitted, mean_of, paired, ratio, streaming
+from hookline.compat.v1.metrics._streaming import Collections, fitted, mean_of, paired, ratio, streaming
 from hookline.graph import Tensor
 from hookline.graph import spec as specs
 

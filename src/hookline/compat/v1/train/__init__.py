@@ -14,8 +14,10 @@ from hookline.checkpoint import (
     warm_start,
 )
 from hookline.compat.v1._machinery.namespaces import offered
-from hookline.compat.v1.distributed import ClusterSpec, Server, replica_device_setter
-from hookline.compat.v1.hooks import (
+from hookline.compat.v1.summary import FileWriter as SummaryWriter
+from hookline.compat.v1.summary import summary_iterator
+from hookline.compat.v1.train._batch import batch, batch_join, shuffle_batch, shuffle_batch_join
+from hookline.compat.v1.train._hooks import (
     CheckpointSaverHook,
     FeedFnHook,
     FinalOpsHook,
@@ -27,10 +29,28 @@ from hookline.compat.v1.hooks import (
     StopAtStepHook,
     SummarySaverHook,
 )
-from hookline.compat.v1.monitored import MonitoredSession, SingularMonitoredSession
-from hookline.compat.v1.moving_averages import ExponentialMovingAverage
-from hookline.compat.v1.optimizer import Optimizer
-from hookline.compat.v1.optimizers import (
+from hookline.compat.v1.train._input_producers import (
+    input_producer,
+    match_filenames_once,
+    range_input_producer,
+    slice_input_producer,
+    start_queue_runners,
+    string_input_producer,
+)
+from hookline.compat.v1.train._learning_rate_decay import (
+    cosine_decay,
+    cosine_decay_restarts,
+    exponential_decay,
+    inverse_time_decay,
+    linear_cosine_decay,
+    natural_exp_decay,
+    piecewise_constant,
+    polynomial_decay,
+)
+from hookline.compat.v1.train._monitored_session import MonitoredSession, SingularMonitoredSession
+from hookline.compat.v1.train._moving_averages import ExponentialMovingAverage
+from hookline.compat.v1.train._optimizer import Optimizer
+from hookline.compat.v1.train._optimizers import (
     AdadeltaOptimizer,
     AdagradOptimizer,
     AdamOptimizer,
@@ -41,31 +61,11 @@ from hookline.compat.v1.optimizers import (
     ProximalGradientDescentOptimizer,
     RMSPropOptimizer,
 )
-from hookline.compat.v1.own_callbacks import SecondOrStepTimer
-from hookline.compat.v1.queue_batches import batch, batch_join, shuffle_batch, shuffle_batch_join
-from hookline.compat.v1.queues import (
-    input_producer,
-    match_filenames_once,
-    range_input_producer,
-    slice_input_producer,
-    start_queue_runners,
-    string_input_producer,
-)
-from hookline.compat.v1.savers import CheckpointReader as NewCheckpointReader
-from hookline.compat.v1.savers import Saver, list_variables, load_checkpoint, write_graph
-from hookline.compat.v1.schedules import (
-    cosine_decay,
-    cosine_decay_restarts,
-    exponential_decay,
-    inverse_time_decay,
-    linear_cosine_decay,
-    natural_exp_decay,
-    piecewise_constant,
-    polynomial_decay,
-)
-from hookline.compat.v1.summary import FileWriter as SummaryWriter
-from hookline.compat.v1.summary import summary_iterator
-from hookline.compat.v1.supervisor import Supervisor
+from hookline.compat.v1.train._own_callbacks import SecondOrStepTimer
+from hookline.compat.v1.train._saver import CheckpointReader as NewCheckpointReader
+from hookline.compat.v1.train._saver import Saver, list_variables, load_checkpoint, write_graph
+from hookline.compat.v1.train._server import ClusterSpec, Server, replica_device_setter
+from hookline.compat.v1.train._supervisor import Supervisor
 from hookline.coordination import Coordinator, LooperThread
 from hookline.errors import NanLossDuringTrainingError
 from hookline.graph import (

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from hookline.compat.v1._machinery.ignored_arguments import ignored
-from hookline.compat.v1.slots import make_slot, own_variable
+from hookline.compat.v1.train._slots import make_slot, own_variable
 from hookline.graph import (
     Graph,
     GraphKeys,

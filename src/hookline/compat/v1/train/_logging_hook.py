@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hookline import hooks as core
-from hookline.compat.v1.own_callbacks import OwnCallbacks, SecondOrStepTimer, also_called
+from hookline.compat.v1.train._own_callbacks import OwnCallbacks, SecondOrStepTimer, also_called
 from hookline.graph import Tensor
 from hookline.hooks import SessionRunArgs
 from hookline.hooks.triggers import Runs

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import entropies, random
+from hookline.compat.v1 import random
 from hookline.compat.v1._machinery.nodes import argument, node
 from hookline.compat.v1._rules import index_bounds
 from hookline.compat.v1._rules.index_bounds import Within
+from hookline.compat.v1.nn import _cross_entropy
 
 Candidates = collections.namedtuple(
     "Candidates", ["sampled_candidates", "true_expected_count", "sampled_expected_count"]
@@ -102,7 +103,7 @@ def nce_loss(
     """
 
     def loss(logits: Any, labels: Any) -> Any:
-        return jnp.sum(entropies.sigmoid_cross_entropy(labels, logits), axis=1)
+        return jnp.sum(_cross_entropy.sigmoid_cross_entropy(labels, logits), axis=1)
 
     given = (weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values)
     return _sampled_loss(loss, name, *given, remove_accidental_hits)
