@@ -1,6 +1,11 @@
 """TensorFlow 1.x's names over hookline: `import hookline.compat.v1 as tf`, and a script trains on JAX.
 
-In each import line of a script `tensorflow` becomes `hookline.compat.v1`, whatever stands behind it (see `places`).
+In each import line of a script `tensorflow` becomes `hookline.compat.v1`, whatever follows it;
+`_tf/module_aliases.py` holds the modules that such lines find.
+
+The folder has three floors, and imports go down only. At the top each namespace is a file or a folder: `tf.losses` is
+`losses`, and the names in `tf` itself are in `_tf`. Below is the `_machinery`, and below that are the `_rules` of
+shapes and constants.
 
 Example:
     >>> import hookline.compat.v1 as tf
@@ -12,164 +17,115 @@ Example:
 """
 
 import sys as _sys
-from types import ModuleType as _ModuleType
 from typing import Any as _Any
 
-from hookline import errors as _errors
 from hookline.interrupts import held_back as _held_back
 
 with _held_back():
     from hookline.compat.v1 import (
         app,
-        arrays,
-        assigning,
-        before_1_0,
-        branches,
-        checks,
-        clipping,
+        compat,
         config,
         contrib,
-        control,
-        csv_lines,
         data,
-        dialect,
         distributions,
         dtypes,
+        errors,
         estimator,
-        files,
         flags,
         gfile,
         image,
         initializers,
+        io,
         layers,
         linalg,
         logging,
         losses,
-        machine,
         math,
         metrics,
         nn,
-        places,
         python_io,
-        queue_readers,
         random,
-        sparse_tensors,
-        special,
+        sparse,
+        strings,
         summary,
-        switches,
-        text_functions,
+        test,
         train,
-        variable_scopes,
-        variables,
     )
-    from hookline.compat.v1._machinery import graphs, nodes
+    from hookline.compat.v1._machinery import graphs as _graphs
+    from hookline.compat.v1._machinery import nodes as _nodes
+    from hookline.compat.v1._tf import array_ops as _array_ops
+    from hookline.compat.v1._tf import before_1_0 as _before_1_0
+    from hookline.compat.v1._tf import check_ops as _check_ops
+    from hookline.compat.v1._tf import clip_ops as _clip_ops
+    from hookline.compat.v1._tf import cond as _cond
+    from hookline.compat.v1._tf import control_flow_ops as _control_flow_ops
+    from hookline.compat.v1._tf import csv_ops as _csv_ops
+    from hookline.compat.v1._tf import dialect as _dialect
+    from hookline.compat.v1._tf import io_ops as _io_ops
+    from hookline.compat.v1._tf import math_ops as _math_ops
+    from hookline.compat.v1._tf import module_aliases as _module_aliases
+    from hookline.compat.v1._tf import reader_ops as _reader_ops
+    from hookline.compat.v1._tf import sparse_ops as _sparse_ops
+    from hookline.compat.v1._tf import state_ops as _state_ops
+    from hookline.compat.v1._tf import string_ops as _string_ops
+    from hookline.compat.v1._tf import variable_scopes as _variable_scopes
+    from hookline.compat.v1._tf import variables as _variables
 from hookline.compat.v1._machinery.default_session import get_default_session
-from hookline.compat.v1._machinery.namespaces import Namespace as _Namespace
 from hookline.compat.v1._machinery.namespaces import missing as _missing
 from hookline.compat.v1._machinery.namespaces import public as _public
 from hookline.compat.v1._machinery.tensors import Operation, Tensor, is_tensor
 from hookline.compat.v1._rules.tensor_shape import Dimension, TensorShape
-from hookline.compat.v1.python_functions import py_func
-from hookline.compat.v1.run_options import RunOptions
-from hookline.compat.v1.sessions import InteractiveSession, Session
+from hookline.compat.v1._tf.py_func import py_func
+from hookline.compat.v1._tf.run_options import RunOptions
+from hookline.compat.v1._tf.session import InteractiveSession, Session
 from hookline.session import RunMetadata
 
 # The files whose names stand in `tf` itself; where two have one, that of the later file.
 _PARTS = [
     dtypes,
-    clipping,
+    _clip_ops,
     math,
-    special,
+    _math_ops,
     linalg,
-    arrays,
-    nodes,
-    graphs,
-    variables,
-    assigning,
-    variable_scopes,
+    _array_ops,
+    _nodes,
+    _graphs,
+    _variables,
+    _state_ops,
+    _variable_scopes,
     random,
     initializers,
-    control,
-    branches,
-    checks,
-    text_functions,
-    sparse_tensors,
-    csv_lines,
-    files,
-    queue_readers,
-    switches,
-    before_1_0,
+    _control_flow_ops,
+    _cond,
+    _check_ops,
+    _string_ops,
+    _sparse_ops,
+    _csv_ops,
+    _io_ops,
+    _reader_ops,
+    compat,
+    _before_1_0,
 ]
 globals().update(_public(*_PARTS))
 
 VERSION = __version__ = "1.15.0"
 GIT_VERSION, COMPILER_VERSION = "hookline", "XLA"
 NotDifferentiable = NoGradient = lambda op_type: None
-graphs.Graph.dialect = dialect.ScriptDialect()  # Here, for it knows all that graphs make.
-compat = _Namespace("tf.compat", {"v1": _sys.modules[__name__], **_public(switches)})
 device = config.device
-
-# Namespaces that are no files.
-errors = _Namespace("tf.errors", {name: value for name, value in vars(_errors).items() if name.endswith("Error")})
-strings = _Namespace("tf.strings", text_functions.STRINGS | {"split": sparse_tensors.strings_split})
-sparse = _Namespace("tf.sparse", sparse_tensors.SPARSE)
-test = _Namespace("tf.test", machine.PUBLIC)
-io = _Namespace(
-    "tf.io",
-    {
-        **_public(csv_lines, files),
-        "decode_base64": text_functions.decode_base64,
-        "decode_raw": text_functions.decode_raw,
-        "encode_base64": text_functions.encode_base64,
-        "gfile": gfile,
-        "tf_record_iterator": python_io.tf_record_iterator,
-        "write_graph": train.write_graph,
-    },
-)
-places.register(_sys.modules[__name__])
-# All of them; the other files of this folder are no names of TensorFlow's.
-_NAMESPACES = {
-    *(
-        "app",
-        "compat",
-        "config",
-        "contrib",
-        "data",
-        "distributions",
-        "dtypes",
-        "errors",
-        "estimator",
-        "flags",
-        "gfile",
-        "image",
-        "io",
-    ),
-    *(
-        "initializers",
-        "layers",
-        "linalg",
-        "logging",
-        "losses",
-        "math",
-        "metrics",
-        "nn",
-        "python_io",
-        "random",
-        "sparse",
-    ),
-    *("strings", "summary", "test", "train"),
-}
+_graphs.Graph.dialect = _dialect.ScriptDialect()  # Here, for it knows all that graphs make.
 
 # Made when they are asked for: their messages take a while to import.
 _MESSAGES: dict[str, _Any] = {
     **dict.fromkeys(("ConfigProto", "GPUOptions", "GraphOptions", "OptimizerOptions"), config),
     **dict.fromkeys(("Event", "SessionLog", "Summary"), summary),
 }
+_NAMES = sorted(name for name in {*globals(), *_MESSAGES} if not name.startswith("_"))
+_module_aliases.register(_sys.modules[__name__])
 
 
 def __dir__() -> list[str]:
-    found = {name for name, value in globals().items() if name in _NAMESPACES or not isinstance(value, _ModuleType)}
-    return sorted(name for name in {*found, *_MESSAGES} if not name.startswith("_"))
+    return _NAMES
 
 
 def __getattr__(name: str) -> _Any:

@@ -7,10 +7,10 @@ from typing import Any
 import jax.numpy as jnp
 import jax.scipy.linalg
 
-from hookline.compat.v1 import arrays, special
 from hookline.compat.v1 import math as tf_math
 from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1._machinery.op_table import functions, row
+from hookline.compat.v1._tf import array_ops, math_ops
 
 
 def _adjoint(matrix: Any, adjoint: Any) -> Any:
@@ -64,25 +64,25 @@ PUBLIC = [*FUNCTIONS]
 
 _SHORT = {
     "cholesky_solve": FUNCTIONS["cholesky_solve"],
-    "cross": special.FUNCTIONS["cross"],
+    "cross": math_ops.FUNCTIONS["cross"],
     "eigh": FUNCTIONS["self_adjoint_eig"],
     "eigvalsh": FUNCTIONS["self_adjoint_eigvals"],
     "qr": FUNCTIONS["qr"],
     "set_diag": FUNCTIONS["matrix_set_diag"],
     "svd": FUNCTIONS["svd"],
-    "band_part": arrays.FUNCTIONS["matrix_band_part"],
+    "band_part": array_ops.FUNCTIONS["matrix_band_part"],
     "det": FUNCTIONS["matrix_determinant"],
-    "diag": arrays.FUNCTIONS["matrix_diag"],
+    "diag": array_ops.FUNCTIONS["matrix_diag"],
     "diag_part": FUNCTIONS["matrix_diag_part"],
-    "einsum": arrays.einsum,
-    "eye": arrays.FUNCTIONS["eye"],
+    "einsum": array_ops.einsum,
+    "eye": array_ops.FUNCTIONS["eye"],
     "inv": FUNCTIONS["matrix_inverse"],
     "matmul": tf_math.FUNCTIONS["matmul"],
-    "norm": arrays.FUNCTIONS["norm"],
+    "norm": array_ops.FUNCTIONS["norm"],
     "solve": FUNCTIONS["matrix_solve"],
     "tensordot": tf_math.FUNCTIONS["tensordot"],
     "trace": tf_math.FUNCTIONS["trace"],
-    "transpose": arrays.FUNCTIONS["matrix_transpose"],
+    "transpose": array_ops.FUNCTIONS["matrix_transpose"],
     "triangular_solve": FUNCTIONS["matrix_triangular_solve"],
 }
 globals().update(_SHORT)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookline.compat.v1 import arrays, math
+from hookline.compat.v1 import math
 from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1._machinery.nodes import convert_to_tensor
+from hookline.compat.v1._tf import array_ops
 from hookline.compat.v1.distributions import Bernoulli, Categorical, Distribution, Normal, Uniform, kl_divergence
 
 __all__ = [
@@ -48,8 +49,8 @@ class MultivariateNormalDiag(Normal):
     ) -> None:
         if loc is None and scale_diag is None:
             raise ValueError("MultivariateNormalDiag requires loc or scale_diag, got none.")
-        loc = arrays.FUNCTIONS["zeros_like"](convert_to_tensor(scale_diag)) if loc is None else loc
-        scale = arrays.FUNCTIONS["ones_like"](convert_to_tensor(loc)) if scale_diag is None else scale_diag
+        loc = array_ops.FUNCTIONS["zeros_like"](convert_to_tensor(scale_diag)) if loc is None else loc
+        scale = array_ops.FUNCTIONS["ones_like"](convert_to_tensor(loc)) if scale_diag is None else scale_diag
         super().__init__(loc, scale, validate_args, allow_nan_stats, name)
 
     def entropy(self) -> Any:

@@ -19,8 +19,8 @@ from hookline.checkpoint import (
 from hookline.compat.v1._machinery.graphs import GraphKeys, get_collection, get_default_graph
 from hookline.compat.v1._machinery.ignored_arguments import unknown
 from hookline.compat.v1._machinery.namespaces import offered
+from hookline.compat.v1._tf.variable_scopes import get_variable
 from hookline.compat.v1.train._saver import list_variables, load_checkpoint
-from hookline.compat.v1.variable_scopes import get_variable
 from hookline.graph import Tensor, create_global_step, get_global_step, get_or_create_global_step
 
 __all__ = [

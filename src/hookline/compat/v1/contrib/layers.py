@@ -12,11 +12,8 @@ from hookline.compat.v1 import layers, nn
 from hookline.compat.v1._machinery.graphs import GraphKeys, control_dependencies, get_default_graph
 from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1._machinery.nodes import op
-from hookline.compat.v1.contrib.framework import add_arg_scope, add_model_variable
-from hookline.compat.v1.contrib.repeating import repeat, stack
-from hookline.compat.v1.contrib.scaled import bias_add, finished, instance_norm, layer_norm
-from hookline.compat.v1.contrib.separable import separable_conv2d
-from hookline.compat.v1.contrib.starts import (
+from hookline.compat.v1._tf.variable_scopes import get_variable_scope, variable_scope
+from hookline.compat.v1.contrib._initializers import (
     l1_l2_regularizer,
     l1_regularizer,
     l2_regularizer,
@@ -24,7 +21,8 @@ from hookline.compat.v1.contrib.starts import (
     xavier_initializer,
     xavier_initializer_conv2d,
 )
-from hookline.compat.v1.contrib.weightless import (
+from hookline.compat.v1.contrib._normalization import bias_add, finished, instance_norm, layer_norm
+from hookline.compat.v1.contrib._parameter_free_layers import (
     avg_pool2d,
     dropout,
     flatten,
@@ -33,8 +31,10 @@ from hookline.compat.v1.contrib.weightless import (
     one_hot_encoding,
     softmax,
 )
-from hookline.compat.v1.layers.base import ZEROS, Layer
-from hookline.compat.v1.variable_scopes import get_variable_scope, variable_scope
+from hookline.compat.v1.contrib._repeat import repeat, stack
+from hookline.compat.v1.contrib._separable_convolution import separable_conv2d
+from hookline.compat.v1.contrib.framework import add_arg_scope, add_model_variable
+from hookline.compat.v1.layers._base import ZEROS, Layer
 
 __all__ = [
     "avg_pool2d",

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import arrays, random
 from hookline.compat.v1 import math as tf_math
+from hookline.compat.v1 import random
 from hookline.compat.v1._machinery import subgradients
 from hookline.compat.v1._machinery.graphs import name_scope
 from hookline.compat.v1._machinery.namespaces import offered
@@ -17,8 +17,8 @@ from hookline.compat.v1._machinery.nodes import argument, convert_to_tensor, nod
 from hookline.compat.v1._machinery.op_table import functions, row
 from hookline.compat.v1._rules import index_bounds
 from hookline.compat.v1._rules.index_bounds import Within
-from hookline.compat.v1.nn import _convolution, _cross_entropy
-from hookline.compat.v1.nn import _sampling as sampling
+from hookline.compat.v1._tf import array_ops
+from hookline.compat.v1.nn import _convolution, _cross_entropy, _sampling
 
 
 def _axes(axis: Any) -> Any:
@@ -296,7 +296,7 @@ def dropout(
         if goes == 0:
             return x
     with name_scope(name, "dropout"):
-        where = arrays.shape(x) if noise_shape is None else noise_shape
+        where = array_ops.shape(x) if noise_shape is None else noise_shape
         noise = random.random_uniform(where, seed=seed)
 
         def dropped(x: Any, noise: Any, given: Any) -> Any:
@@ -307,12 +307,12 @@ def dropout(
         return node(dropped, "mul_1", given, spec=lambda x, noise, given: x.spec)
 
 
-top_k = arrays.top_k
+top_k = array_ops.top_k
 sigmoid, tanh, log_sigmoid = (tf_math.FUNCTIONS[name] for name in ("sigmoid", "tanh", "log_sigmoid"))
 
-nce_loss, sampled_softmax_loss = sampling.nce_loss, sampling.sampled_softmax_loss
-log_uniform_candidate_sampler = sampling.log_uniform_candidate_sampler
-uniform_candidate_sampler = sampling.uniform_candidate_sampler
+nce_loss, sampled_softmax_loss = _sampling.nce_loss, _sampling.sampled_softmax_loss
+log_uniform_candidate_sampler = _sampling.log_uniform_candidate_sampler
+uniform_candidate_sampler = _sampling.uniform_candidate_sampler
 deconv2d = FUNCTIONS["conv2d_transpose"]
 
 PUBLIC = [

@@ -10,10 +10,10 @@ import jax
 
 from hookline.compat.v1._machinery.graphs import get_default_graph
 from hookline.compat.v1._machinery.nodes import convert_to_tensor
-from hookline.compat.v1.data import Dataset, elements
-from hookline.compat.v1.data.elements import Component
-from hookline.compat.v1.data.iterators import make_one_shot_iterator
-from hookline.compat.v1.data.mapping import Pass
+from hookline.compat.v1.data import Dataset, _elements
+from hookline.compat.v1.data._elements import Component
+from hookline.compat.v1.data._iterators import make_one_shot_iterator
+from hookline.compat.v1.data._mapping import Pass
 from hookline.errors import OutOfRangeError
 from hookline.session import Session
 
@@ -114,8 +114,8 @@ def _examples(tensors_list: Any, enqueue_many: bool, shapes: Any) -> Dataset:
     listed = [tuple(map(convert_to_tensor, _values(tensors))) for tensors in tensors_list]
     if not listed or not listed[0]:
         raise ValueError("Must provide at least one tensor to batch.")
-    known = [elements.component_of(tensor) for tensor in listed[0]]
-    given = [component.shape for component in known] if shapes is None else map(elements.shape_of, shapes)
+    known = [_elements.component_of(tensor) for tensor in listed[0]]
+    given = [component.shape for component in known] if shapes is None else map(_elements.shape_of, shapes)
     if enqueue_many and shapes is not None:
         given = [None if shape is None else (None, *shape) for shape in given]
     spec = tuple(Component(component.dtype, shape) for component, shape in zip(known, given, strict=True))
@@ -130,7 +130,7 @@ def _examples(tensors_list: Any, enqueue_many: bool, shapes: Any) -> Dataset:
                 try:
                     with jax.default_device(jax.devices("cpu")[0]):
                         values = session.run(tensors)
-                    yield tuple(map(elements.as_array, values))
+                    yield tuple(map(_elements.as_array, values))
                 except OutOfRangeError:
                     waiting.remove(tensors)
                     if not waiting:

@@ -9,9 +9,9 @@ import numpy as np
 
 from hookline.compat.v1._machinery.ignored_arguments import say_once
 from hookline.compat.v1._machinery.nodes import convert_to_tensor
+from hookline.compat.v1._tf.io_ops import matching_files
 from hookline.compat.v1.data import Dataset
-from hookline.compat.v1.data.iterators import Iterator, make_one_shot_iterator
-from hookline.compat.v1.files import matching_files
+from hookline.compat.v1.data._iterators import Iterator, make_one_shot_iterator
 
 
 class Queue:

@@ -7,10 +7,10 @@ from typing import Any
 from hookline.compat.v1 import math
 from hookline.compat.v1._machinery.graphs import name_scope
 from hookline.compat.v1._machinery.nodes import convert_to_tensor
+from hookline.compat.v1._tf.variable_scopes import get_variable, get_variable_scope, variable_scope
+from hookline.compat.v1._tf.variables import global_variables
 from hookline.compat.v1.initializers import zeros_initializer
 from hookline.compat.v1.train._slots import in_variable_scope
-from hookline.compat.v1.variable_scopes import get_variable, get_variable_scope, variable_scope
-from hookline.compat.v1.variables import global_variables
 from hookline.graph import ExponentialMovingAverage as CoreAverage
 from hookline.graph import Graph
 

@@ -13,7 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from hookline.compat.v1._machinery.indexed_slices import lookups, where_touched
-from hookline.compat.v1.train import _update_rules as update_rules
+from hookline.compat.v1.train import _update_rules
 from hookline.compat.v1.train._optimizer import Optimizer
 from hookline.graph import Operation, Tensor, Variable, control_dependencies, get_default_graph, update
 
@@ -58,14 +58,14 @@ class _Formula(Optimizer):
 
 # These leave rows that were not looked up as they are; for the others it makes no difference, or they do not.
 _BY_ROWS = (
-    update_rules.momentum,
-    update_rules.nesterov,
-    update_rules.adadelta,
-    update_rules.rmsprop,
-    update_rules.centered_rmsprop,
-    update_rules.ftrl,
-    update_rules.proximal_gradient_descent,
-    update_rules.proximal_adagrad,
+    _update_rules.momentum,
+    _update_rules.nesterov,
+    _update_rules.adadelta,
+    _update_rules.rmsprop,
+    _update_rules.centered_rmsprop,
+    _update_rules.ftrl,
+    _update_rules.proximal_gradient_descent,
+    _update_rules.proximal_adagrad,
 )
 
 
@@ -81,7 +81,7 @@ class GradientDescentOptimizer(_Formula):
     """Goes down the gradient."""
 
     def __init__(self, learning_rate: Any, use_locking: bool = False, name: str = "GradientDescent") -> None:
-        super().__init__(update_rules.gradient_descent, (), use_locking, name, learning_rate=learning_rate)
+        super().__init__(_update_rules.gradient_descent, (), use_locking, name, learning_rate=learning_rate)
 
 
 class MomentumOptimizer(_Formula):
@@ -95,7 +95,7 @@ class MomentumOptimizer(_Formula):
         name: str = "Momentum",
         use_nesterov: bool = False,
     ) -> None:
-        formula = update_rules.nesterov if use_nesterov else update_rules.momentum
+        formula = _update_rules.nesterov if use_nesterov else _update_rules.momentum
         slots = [("momentum", name, 0.0)]
         super().__init__(formula, slots, use_locking, name, learning_rate=learning_rate, momentum=momentum)
 
@@ -113,7 +113,7 @@ class AdamOptimizer(_Formula):
         name: str = "Adam",
     ) -> None:
         slots = [("m", name, 0.0), ("v", name, 0.0)]
-        super().__init__(update_rules.adam, slots, use_locking, name, learning_rate=learning_rate, beta1=beta1,
+        super().__init__(_update_rules.adam, slots, use_locking, name, learning_rate=learning_rate, beta1=beta1,
                          beta2=beta2, epsilon=epsilon)  # fmt: skip
 
     def _create_slots(self, var_list: Sequence[Variable]) -> None:
@@ -158,7 +158,7 @@ class AdagradOptimizer(_Formula):
         if initial_accumulator_value <= 0:
             raise ValueError(f"{name} requires initial_accumulator_value > 0, got {initial_accumulator_value}.")
         slots = [("accumulator", name, initial_accumulator_value)]
-        super().__init__(update_rules.adagrad, slots, use_locking, name, learning_rate=learning_rate)
+        super().__init__(_update_rules.adagrad, slots, use_locking, name, learning_rate=learning_rate)
 
 
 class AdadeltaOptimizer(_Formula):
@@ -174,7 +174,7 @@ class AdadeltaOptimizer(_Formula):
     ) -> None:
         slots = [("accum", name, 0.0), ("accum_update", name, 0.0)]
         super().__init__(
-            update_rules.adadelta, slots, use_locking, name, learning_rate=learning_rate, rho=rho, epsilon=epsilon
+            _update_rules.adadelta, slots, use_locking, name, learning_rate=learning_rate, rho=rho, epsilon=epsilon
         )
 
 
@@ -191,7 +191,7 @@ class RMSPropOptimizer(_Formula):
         centered: bool = False,
         name: str = "RMSProp",
     ) -> None:
-        formula = update_rules.centered_rmsprop if centered else update_rules.rmsprop
+        formula = _update_rules.centered_rmsprop if centered else _update_rules.rmsprop
         slots = [("rms", name, 1.0), *([("mg", name, 0.0)] if centered else []), ("momentum", name, 0.0)]
         super().__init__(formula, slots, use_locking, name, learning_rate=learning_rate, decay=decay,
                          momentum=momentum, epsilon=epsilon)  # fmt: skip
@@ -217,7 +217,7 @@ class FtrlOptimizer(_Formula):
         if initial_accumulator_value < 0:
             raise ValueError(f"{name} requires initial_accumulator_value >= 0, got {initial_accumulator_value}.")
         slots = [("accum", accum_name or name, initial_accumulator_value), ("linear", linear_name or name, 0.0)]
-        super().__init__(update_rules.ftrl, slots, use_locking, name, learning_rate=learning_rate,
+        super().__init__(_update_rules.ftrl, slots, use_locking, name, learning_rate=learning_rate,
                          power=learning_rate_power, l1=l1_regularization_strength, l2=l2_regularization_strength,
                          shrinkage=l2_shrinkage_regularization_strength, beta=beta or 0.0)  # fmt: skip
 
@@ -233,7 +233,7 @@ class ProximalGradientDescentOptimizer(_Formula):
         use_locking: bool = False,
         name: str = "ProximalGradientDescent",
     ) -> None:
-        super().__init__(update_rules.proximal_gradient_descent, (), use_locking, name, learning_rate=learning_rate,
+        super().__init__(_update_rules.proximal_gradient_descent, (), use_locking, name, learning_rate=learning_rate,
                          l1=l1_regularization_strength, l2=l2_regularization_strength)  # fmt: skip
 
 
@@ -252,5 +252,5 @@ class ProximalAdagradOptimizer(_Formula):
         if initial_accumulator_value <= 0:
             raise ValueError(f"{name} requires initial_accumulator_value > 0, got {initial_accumulator_value}.")
         slots = [("accumulator", name, initial_accumulator_value)]
-        super().__init__(update_rules.proximal_adagrad, slots, use_locking, name, learning_rate=learning_rate,
+        super().__init__(_update_rules.proximal_adagrad, slots, use_locking, name, learning_rate=learning_rate,
                          l1=l1_regularization_strength, l2=l2_regularization_strength)  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from hookline.compat.v1._machinery.graphs import get_default_graph
-from hookline.compat.v1.variable_scopes import variable_scope
+from hookline.compat.v1._tf.variable_scopes import variable_scope
 from hookline.graph import Tensor, Variable, op
 from hookline.graph import spec as specs
 
