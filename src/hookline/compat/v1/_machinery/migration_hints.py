@@ -1,4 +1,4 @@
-"""The nearest thing that hookline has to what it has not, where the spelling does not tell."""
+"""Migration hints: for names that hookline does not have, the nearest name that it has."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""What every namespace does with a name that it does not have: say so, and name the nearest thing."""
+"""Namespaces: modules that answer a name they do not have with a migration hint."""
 
 from __future__ import annotations
 
 import difflib
-import opcode
-import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -16,9 +14,9 @@ _ALIKE = 0.8
 
 
 def missing(namespace: str, names: Callable[[], Iterable[str]]) -> Callable[[str], Any]:
-    """Returns a `__getattr__` for a module or an object: it raises `AttributeError` with advice.
+    """Returns a `__getattr__` for a module or an object: it raises `AttributeError` with a migration hint.
 
-    A line `from tf.nn import x` gets an `ImportError` instead: of an `AttributeError` Python would not tell the text.
+    Python drops its text in a line `from tf.nn import x`; `_tf/module_aliases.py` says it there.
 
     Args:
         namespace: What scripts call it, such as `tf.nn`.
@@ -35,23 +33,9 @@ def missing(namespace: str, names: Callable[[], Iterable[str]]) -> Callable[[str
             near = difflib.get_close_matches(name, list(names()), n=1, cutoff=_ALIKE)
             found = f"{namespace}.{near[0]}" if near else ELSE.get(namespace) or NEAREST.get(namespace, ANY)
             advice = f"The nearest thing: {found}."
-        kind = ImportError if _asks_an_import() and _module(full) not in sys.modules else AttributeError
-        raise kind(f"hookline has no {full}. {advice} See docs/coming-from-tf1.md.")
+        raise AttributeError(f"hookline has no {full}. {advice} See docs/coming-from-tf1.md.")
 
     return __getattr__
-
-
-def _asks_an_import() -> bool:
-    """Whether `from ... import ...` asks for the name: the instruction at which who called a `__getattr__` is."""
-    frame = sys._getframe(1)
-    while frame.f_code.co_name == "__getattr__" and frame.f_back is not None:
-        frame = frame.f_back
-    return frame.f_code.co_code[frame.f_lasti] == opcode.opmap["IMPORT_FROM"]
-
-
-def _module(full: str) -> str:
-    """Returns what Python calls a module of this name: where it is known, an import line finds it by itself."""
-    return f"{__package__.rpartition('.')[0]}{full.removeprefix('tf')}"
 
 
 def offered(namespace: str, names: Callable[[], Iterable[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

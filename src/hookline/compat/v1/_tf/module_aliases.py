@@ -1,4 +1,4 @@
-"""The modules of TensorFlow's from which scripts import, besides `tensorflow` itself.
+"""Module aliases: the modules of TensorFlow below `tensorflow` from which scripts import.
 
 `from tensorflow.examples.tutorials.mnist import input_data` becomes
 `from hookline.compat.v1.examples.tutorials.mnist import input_data`: these are the modules that such lines find.
@@ -147,6 +147,8 @@ def register(root: types.ModuleType) -> None:
 
     def put(path: str, at: types.ModuleType, name: str, place: types.ModuleType) -> types.ModuleType:
         setattr(at, name, place)
+        if isinstance(place, Gathered | Namespace):
+            place.__name__ = f"{root.__name__}{path}"
         sys.modules[f"{root.__name__}{path}"] = place
         return place
 
@@ -170,6 +172,37 @@ def register(root: types.ModuleType) -> None:
         above, _, name = path.rpartition(".")
         if above in imported:
             setattr(imported[above], name, place)
-        sys.modules.setdefault(f"{root.__name__}.{path}", place)
+        place.__name__ = f"{root.__name__}.{path}"
+        sys.modules.setdefault(place.__name__, place)
     # As in TensorFlow, where the name of this module means a function, too.
     sys.modules[f"{root.__name__}.contrib.framework.python.ops.arg_scope"] = contrib.framework
+    _give_hints(root.__name__)
+
+
+def _give_hints(root: str) -> None:
+    """Makes import lines tell the migration hints of the namespaces below a module."""
+    for name, module in sys.modules.items():
+        if name.startswith(f"{root}.") and hasattr(module, "__getattr__"):
+            # Python looks for a missing name as a module, with the finders, if the module that lacks it has a path.
+            vars(module).setdefault("__path__", [])
+    sys.meta_path.append(_HintFinder(root))
+
+
+class _HintFinder:
+    """The last finder of modules: it finds none, and says the hint that the same name gets as an attribute.
+
+    Args:
+        root: The module below which it answers.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        """Raises the `AttributeError` of a namespace as an error of the import, for a name below the root."""
+        parent, _, name = fullname.rpartition(".")
+        if f"{parent}.".startswith(f"{self.root}."):
+            try:
+                getattr(sys.modules[parent], name)
+            except AttributeError as error:
+                raise ModuleNotFoundError(str(error)) from None

@@ -122,6 +122,8 @@ def test_what_a_module_has_not_is_named_with_the_nearest_there_is(path, name, te
     ("line", "text"),
     [
         ("from hookline.compat.v1 import while_loop", r"tf\.while_loop\. The nearest thing: .*jax\.lax\.while_loop"),
+        ("import hookline.compat.v1.while_loop", r"tf\.while_loop\. The nearest thing: .*jax\.lax\.while_loop"),
+        ("from hookline.compat.v1.strings import to_hash_bucket_fast", r"tf\.strings\.to_hash.* with zlib\.crc32"),
         ("from hookline.compat.v1.nn import dynamic_rnn", r"tf\.nn\.dynamic_rnn\. The nearest thing: .*jax\.lax\.scan"),
         (
             "from hookline.compat.v1.python.ops.rnn_cell import GRUCell",
