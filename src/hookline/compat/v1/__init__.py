@@ -52,68 +52,120 @@ with _held_back():
         test,
         train,
     )
-    from hookline.compat.v1._machinery import graphs as _graphs
-    from hookline.compat.v1._machinery import nodes as _nodes
-    from hookline.compat.v1._tf import array_ops as _array_ops
-    from hookline.compat.v1._tf import before_1_0 as _before_1_0
-    from hookline.compat.v1._tf import check_ops as _check_ops
-    from hookline.compat.v1._tf import clip_ops as _clip_ops
-    from hookline.compat.v1._tf import cond as _cond
-    from hookline.compat.v1._tf import control_flow_ops as _control_flow_ops
-    from hookline.compat.v1._tf import csv_ops as _csv_ops
+    from hookline.compat.v1._machinery.graphs import Graph as _Graph
     from hookline.compat.v1._tf import dialect as _dialect
-    from hookline.compat.v1._tf import io_ops as _io_ops
-    from hookline.compat.v1._tf import math_ops as _math_ops
     from hookline.compat.v1._tf import module_aliases as _module_aliases
-    from hookline.compat.v1._tf import reader_ops as _reader_ops
-    from hookline.compat.v1._tf import sparse_ops as _sparse_ops
-    from hookline.compat.v1._tf import state_ops as _state_ops
-    from hookline.compat.v1._tf import string_ops as _string_ops
-    from hookline.compat.v1._tf import variable_scopes as _variable_scopes
-    from hookline.compat.v1._tf import variables as _variables
-from hookline.compat.v1._machinery.default_session import get_default_session
-from hookline.compat.v1._machinery.namespaces import missing as _missing
-from hookline.compat.v1._machinery.namespaces import public as _public
-from hookline.compat.v1._machinery.tensors import Operation, Tensor, is_tensor
-from hookline.compat.v1._rules.tensor_shape import Dimension, TensorShape
-from hookline.compat.v1._tf.py_func import py_func
-from hookline.compat.v1._tf.run_options import RunOptions
-from hookline.compat.v1._tf.session import InteractiveSession, Session
-from hookline.session import RunMetadata
 
-# The files whose names stand in `tf` itself; where two have one, that of the later file.
-_PARTS = [
-    dtypes,
-    _clip_ops,
-    math,
-    _math_ops,
-    linalg,
-    _array_ops,
-    _nodes,
-    _graphs,
-    _variables,
-    _state_ops,
-    _variable_scopes,
-    random,
-    initializers,
-    _control_flow_ops,
-    _cond,
-    _check_ops,
-    _string_ops,
-    _sparse_ops,
-    _csv_ops,
-    _io_ops,
-    _reader_ops,
-    compat,
-    _before_1_0,
-]
-globals().update(_public(*_PARTS))
+    # The names in `tf` itself.
+    # isort: off
+    # fmt: off
+    from hookline.compat.v1._machinery.default_session import get_default_session
+    from hookline.compat.v1._machinery.dtypes import (
+        DType, as_dtype, bfloat16, bool_ as bool, complex128, complex64, double, float16, float32, float64,
+        half, int16, int32, int64, int8, string, uint16, uint32, uint64, uint8,
+    )
+    from hookline.compat.v1._machinery.graphs import (
+        Graph, GraphKeys, add_to_collection, add_to_collections, colocate_with, control_dependencies,
+        get_collection, get_collection_ref, get_default_graph, name_scope, op_scope, reset_default_graph,
+        set_random_seed,
+    )
+    from hookline.compat.v1._machinery.nodes import constant, convert_to_tensor, placeholder, placeholder_with_default
+    from hookline.compat.v1._machinery.tensors import Operation, Tensor, is_tensor
+    from hookline.compat.v1._rules.tensor_shape import Dimension, TensorShape
+    from hookline.compat.v1._tf.array_ops import (
+        batch_gather, boolean_mask, broadcast_to, concat, depth_to_space, diag, einsum, expand_dims, eye, fill,
+        gather, gather_nd, identity, matrix_band_part, matrix_diag, matrix_transpose, meshgrid, newaxis,
+        norm, one_hot, ones, ones_like, pad, prevent_gradient, rank, reshape, reverse, reverse_sequence,
+        reverse_v2, scatter_nd, searchsorted, sequence_mask, shape, shape_n, size, slice, space_to_depth, split,
+        squeeze, stack, stop_gradient, strided_slice, tile, transpose, unstack, where, zeros, zeros_like,
+    )
+    from hookline.compat.v1._tf.before_1_0 import (
+        all_variables, arg_max, arg_min, audio_summary, batch_matmul, complex_abs, concat_v2, histogram_summary,
+        image_summary, initialize_all_tables, initialize_all_variables, initialize_local_variables,
+        initialize_variables, inv, merge_all_summaries, merge_summary, mul, neg, pack, scalar_summary, select,
+        sub, unpack,
+    )
+    from hookline.compat.v1._tf.check_ops import (
+        Assert, Print, add_check_numerics_ops, assert_equal, assert_greater, assert_greater_equal, assert_less,
+        assert_less_equal, assert_negative, assert_non_negative, assert_none_equal, assert_positive,
+        assert_rank, assert_rank_at_least, assert_type, check_numerics, verify_tensor_all_finite,
+    )
+    from hookline.compat.v1._tf.clip_ops import clip_by_global_norm, global_norm
+    from hookline.compat.v1._tf.cond import case, cond
+    from hookline.compat.v1._tf.control_flow_ops import gradients, group, hessians, no_op, tuple
+    from hookline.compat.v1._tf.csv_ops import decode_csv
+    from hookline.compat.v1._tf.io_ops import matching_files, read_file, write_file
+    from hookline.compat.v1._tf.math_ops import (
+        argsort, clip_by_average_norm, confusion_matrix, count_nonzero, cross, histogram_fixed_width, igamma,
+        igammac, invert_permutation, lbeta, roll, scalar_mul, sort, truncatediv,
+    )
+    from hookline.compat.v1._tf.py_func import py_func
+    from hookline.compat.v1._tf.reader_ops import (
+        FixedLengthRecordReader, IdentityReader, ReaderBase, TFRecordReader, TextLineReader, WholeFileReader,
+    )
+    from hookline.compat.v1._tf.run_options import RunOptions
+    from hookline.compat.v1._tf.session import InteractiveSession, Session
+    from hookline.compat.v1._tf.sparse_ops import (
+        SparseTensor, SparseTensorValue, sparse_tensor_to_dense, sparse_to_dense, string_split,
+    )
+    from hookline.compat.v1._tf.state_ops import (
+        assign, assign_add, assign_sub, scatter_add, scatter_sub, scatter_update,
+    )
+    from hookline.compat.v1._tf.string_ops import (
+        as_string, decode_base64, decode_raw, encode_base64, reduce_join, regex_replace, string_join,
+        string_strip, string_to_number, substr,
+    )
+    from hookline.compat.v1._tf.variable_scopes import (
+        AUTO_REUSE, VariableScope, get_local_variable, get_variable, get_variable_scope, make_template,
+        no_regularizer, variable_op_scope, variable_scope,
+    )
+    from hookline.compat.v1._tf.variables import (
+        Variable, assert_variables_initialized, global_variables, global_variables_initializer,
+        is_variable_initialized, local_variables, local_variables_initializer, model_variables,
+        moving_average_variables, report_uninitialized_variables, tables_initializer, trainable_variables,
+        variables_initializer,
+    )
+    from hookline.compat.v1.compat import (
+        as_bytes, as_str, as_str_any, as_text, disable_control_flow_v2, disable_eager_execution,
+        disable_resource_variables, disable_tensor_equality, disable_v2_behavior, disable_v2_tensorshape,
+        enable_eager_execution, enable_resource_variables, executing_eagerly,
+    )
+    from hookline.compat.v1.config import device
+    from hookline.compat.v1.initializers import (
+        constant_initializer, glorot_normal_initializer, glorot_uniform_initializer, ones_initializer,
+        orthogonal_initializer, random_normal_initializer, random_uniform_initializer,
+        truncated_normal_initializer, uniform_unit_scaling_initializer, variance_scaling_initializer,
+        zeros_initializer,
+    )
+    from hookline.compat.v1.linalg import (
+        cholesky, cholesky_solve, diag_part, matrix_determinant, matrix_diag_part,
+        matrix_inverse, matrix_set_diag, matrix_solve, matrix_triangular_solve, qr, self_adjoint_eig,
+        self_adjoint_eigvals, svd,
+    )
+    from hookline.compat.v1.math import (
+        abs, accumulate_n, acos, acosh, add, add_n, argmax, argmin, asin, asinh, atan, atan2, atanh, cast, ceil,
+        clip_by_norm, clip_by_value, conj, cos, cosh, cumprod, cumsum, digamma, div, div_no_nan, divide, equal,
+        erf, erfc, exp, expm1, floor, floor_div, floordiv, floormod, greater, greater_equal, is_finite, is_inf,
+        is_nan, less, less_equal, lgamma, lin_space, linspace, log, log1p, log_sigmoid, logical_and,
+        logical_not, logical_or, logical_xor, matmul, maximum, minimum, mod, multiply, negative, not_equal, pow,
+        range, realdiv, reciprocal, reduce_all, reduce_any, reduce_logsumexp, reduce_max, reduce_mean,
+        reduce_min, reduce_prod, reduce_sum, rint, round, rsqrt, saturate_cast, sigmoid, sign, sin, sinh, sqrt,
+        square, squared_difference, subtract, tan, tanh, tensordot, to_double, to_float, to_int32, to_int64,
+        trace, truediv, unsorted_segment_max, unsorted_segment_mean, unsorted_segment_min, unsorted_segment_sum,
+    )
+    from hookline.compat.v1.random import (
+        categorical, multinomial, random_crop, random_gamma, random_normal, random_poisson, random_shuffle,
+        random_uniform, truncated_normal,
+    )
+    # fmt: on
+    # isort: on
+from hookline.compat.v1._machinery.namespaces import missing as _missing
+from hookline.session import RunMetadata
 
 VERSION = __version__ = "1.15.0"
 GIT_VERSION, COMPILER_VERSION = "hookline", "XLA"
 NotDifferentiable = NoGradient = lambda op_type: None
-device = config.device
-_graphs.Graph.dialect = _dialect.ScriptDialect()  # Here, for it knows all that graphs make.
+_Graph.dialect = _dialect.ScriptDialect()  # Here, for it knows all that graphs make.
 
 # Made when they are asked for: their messages take a while to import.
 _MESSAGES: dict[str, _Any] = {

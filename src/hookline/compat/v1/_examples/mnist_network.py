@@ -12,7 +12,7 @@ from hookline.compat.v1._machinery.namespaces import missing
 from hookline.compat.v1._tf import array_ops
 from hookline.compat.v1._tf.variables import Variable
 from hookline.compat.v1.losses import sparse_softmax_cross_entropy
-from hookline.compat.v1.math import FUNCTIONS
+from hookline.compat.v1.math import cast, matmul, reduce_sum
 from hookline.compat.v1.summary import scalar
 from hookline.compat.v1.train._optimizers import GradientDescentOptimizer
 
@@ -29,13 +29,13 @@ def _dense(name: str, x: Any, inputs: int, units: int) -> Any:
     with name_scope(name):
         start = random.truncated_normal([inputs, units], stddev=1 / math.sqrt(inputs))
         weights = Variable(start, name="weights")
-        biases = Variable(array_ops.FUNCTIONS["zeros"]([units]), name="biases")
-        return FUNCTIONS["matmul"](x, weights) + biases
+        biases = Variable(array_ops.zeros([units]), name="biases")
+        return matmul(x, weights) + biases
 
 
 def inference(images: Any, hidden1_units: int, hidden2_units: int) -> Any:
     """Returns the logits of images: rows of 784 numbers through two hidden layers."""
-    relu = nn.FUNCTIONS["relu"]
+    relu = nn.relu
     first = relu(_dense("hidden1", images, IMAGE_PIXELS, hidden1_units))
     second = relu(_dense("hidden2", first, hidden1_units, hidden2_units))
     return _dense("softmax_linear", second, hidden2_units, NUM_CLASSES)
@@ -43,7 +43,7 @@ def inference(images: Any, hidden1_units: int, hidden2_units: int) -> Any:
 
 def loss(logits: Any, labels: Any) -> Any:
     """Returns the mean cross entropy of logits with labels."""
-    return sparse_softmax_cross_entropy(FUNCTIONS["cast"](labels, dtypes.int64), logits)
+    return sparse_softmax_cross_entropy(cast(labels, dtypes.int64), logits)
 
 
 def training(loss: Any, learning_rate: float) -> Any:
@@ -55,5 +55,5 @@ def training(loss: Any, learning_rate: float) -> Any:
 
 def evaluation(logits: Any, labels: Any) -> Any:
     """Returns how many of a batch are told right."""
-    right = nn.FUNCTIONS["in_top_k"](logits, labels, 1)
-    return FUNCTIONS["reduce_sum"](FUNCTIONS["cast"](right, dtypes.int32))
+    right = nn.in_top_k(logits, labels, 1)
+    return reduce_sum(cast(right, dtypes.int32))

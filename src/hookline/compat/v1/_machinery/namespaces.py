@@ -61,15 +61,6 @@ class Offers(type):
         return missing(cls.called, lambda: [known for kind in cls.__mro__ for known in vars(kind)])(name)
 
 
-def public(*modules: types.ModuleType) -> dict[str, Any]:
-    """Returns what modules offer, by name: what is in `PUBLIC` (names, or a dict), or else in `__all__`."""
-    found: dict[str, Any] = {}
-    for module in modules:
-        names = getattr(module, "PUBLIC", None) or module.__all__
-        found |= names if isinstance(names, dict) else {name: getattr(module, name) for name in names}
-    return found
-
-
 class Gathered(types.ModuleType):
     """A namespace of what others have, in their order.
 

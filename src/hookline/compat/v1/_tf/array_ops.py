@@ -14,7 +14,7 @@ from hookline.compat.v1._machinery import dtypes
 from hookline.compat.v1._machinery.graphs import get_default_graph
 from hookline.compat.v1._machinery.ignored_arguments import unknown
 from hookline.compat.v1._machinery.nodes import argument, convert_to_tensor, node
-from hookline.compat.v1._machinery.op_table import functions, row
+from hookline.compat.v1._machinery.op_definitions import Computed, Listed, Plain, Static, Unused, computed_by, ops_in
 from hookline.compat.v1._rules import host_strings, index_bounds
 from hookline.compat.v1._rules.constant_folding import dims_array
 from hookline.compat.v1._rules.index_bounds import Within
@@ -72,80 +72,234 @@ def _up_to_all(input: Any, seq_axis: Any, seq_dim: Any, **_: Any) -> Any:
     return index_bounds.shape(input)[seq_dim if seq_axis is None else seq_axis] + 1
 
 
-TABLE = [
-    row("identity", "input, name=None", _same, twin=_cast_dims),
-    row("stop_gradient", "input, name=None", lambda x: jax.tree.map(jax.lax.stop_gradient, x), twin=_cast_dims),
-    row("prevent_gradient", "input, ~message='', name=None", jax.lax.stop_gradient),
-    row("reshape", "tensor, @shape, name=None", moved.reshaped,
-        twin=lambda x, shape: np.reshape(x, np.asarray(shape).tolist())),
-    row("expand_dims", "input, @axis=None, name=None; dim=axis", lambda x, axis: jnp.expand_dims(x, axis),
-        twin=lambda x, axis: np.expand_dims(x, int(axis))),
-    row("squeeze", "input, @axis=None, name=None; squeeze_dims=axis", moved.squeezed,
-        twin=lambda x, axis: np.squeeze(x, None if axis is None else tuple(np.ravel(axis)))),
-    row("transpose", "a, @perm=None, name='transpose', -conjugate=False", moved.transposed, "transpose"),
-    row("stack", "*values, @axis=0, name='stack'", moved.stacked, "stack", twin=moved.stacked_dims),
-    row("unstack", "value, @num=None, @axis=0, name='unstack'", moved.unstacked, "unstack", result=_unstacked),
-    row("split", "value, @num_or_size_splits, @axis=0, ~num=None, name='split'", moved.split, "split",
-        result=_split_parts),
-    row("slice", "input_, ?begin, @size, name=None", moved.sliced, "Slice",
-        twin=moved.sliced_dims, within=(Within("begin", moved.last_starts),)),
-    row("strided_slice", "input_, @begin, @end, @strides=None, -begin_mask=0, -end_mask=0, -ellipsis_mask=0, "
-        "-new_axis_mask=0, -shrink_axis_mask=0, ~var=None, name=None",
-        moved.strided, "StridedSlice", twin=moved.strided),
-    row("tile", "input, @multiples, name=None", moved.tiled),
-    row("pad", "tensor, @paddings, -mode='CONSTANT', name=None, -constant_values=0", moved.padded),
-    row("reverse", "tensor, @axis, name=None", moved.flipped, "ReverseV2"),
-    row("reverse_v2", "tensor, @axis, name=None", moved.flipped, "ReverseV2"),
-    row("reverse_sequence", "input, seq_lengths, @seq_axis=None, @batch_axis=None, name=None, @seq_dim=None, "
-        "@batch_dim=None", moved.reverse_sequence, within=(Within("seq_lengths", _up_to_all),)),
-    row("gather", "params, indices, ~validate_indices=None, name=None, @axis=None, -batch_dims=0", moved.gathered,
-        "GatherV2", twin=moved.gathered_dims, within=(Within("indices", _along_axis),)),
-    row("gather_nd", "params, indices, name=None, -batch_dims=0", moved.gather_nd,
-        within=(Within("indices", _along_first),)),
-    row("batch_gather", "params, indices, name=None", lambda p, i: moved.gathered(p, i, jnp.ndim(i) - 1, 1),
-        within=(Within("indices", _along_last),)),
-    row("scatter_nd", "indices, updates, @shape, name=None", moved.scatter_nd,
-        within=(Within("indices", lambda indices, updates, shape: _first_dims(moved.dims(shape), indices)),)),
-    row("where", "condition, x=None, y=None, name=None", moved.where, "Select"),
-    row("one_hot", "indices, @depth, on_value=None, off_value=None, @axis=None, -dtype=None, name=None",
-        moved.one_hot, "one_hot"),
-    row("sequence_mask", "lengths, @maxlen=None, -dtype=bool, name=None", moved.sequence_mask, "SequenceMask"),
-    row("fill", "@dims, value, name=None", lambda shape, value: jnp.full(moved.dims(shape), jnp.asarray(value))),
-    row("zeros", "@shape, -dtype=float32, name=None", moved.filled(0), "zeros"),
-    row("ones", "@shape, -dtype=float32, name=None", moved.filled(1), "ones"),
-    row("zeros_like", "tensor, -dtype=None, name=None, ~optimize=True", moved.like(0), "zeros_like"),
-    row("ones_like", "tensor, -dtype=None, name=None, ~optimize=True", moved.like(1), "ones_like"),
-    row("eye", "@num_rows, @num_columns=None, @batch_shape=None, -dtype=float32, name=None", moved.eye, "eye"),
-    row("diag", "diagonal, name=None", moved.diag),
-    row("matrix_diag", "diagonal, name=None", moved.matrix_diag),
-    row("matrix_band_part", "input, @num_lower, @num_upper, name=None", moved.band),
-    row("matrix_transpose", "a, name='matrix_transpose'", lambda a: jnp.swapaxes(a, -1, -2), "matrix_transpose"),
-    row("broadcast_to", "input, @shape, name=None", lambda x, shape: jnp.broadcast_to(x, moved.dims(shape))),
-    row("space_to_depth", "input, @block_size, name=None, -data_format='NHWC'", moved.to_depth),
-    row("depth_to_space", "input, @block_size, name=None, -data_format='NHWC'", moved.to_space),
-    row("searchsorted", "sorted_sequence, values, -side='left', name=None",
-        lambda row, values, side: jnp.searchsorted(row, values, side=side)),
-    row("norm", "tensor, @ord='euclidean', @axis=None, -keepdims=None, name=None; keep_dims=keepdims",
-        moved.norm, "norm"),
-    row("einsum", "-equation, *inputs, name=None", lambda equation, inputs: jnp.einsum(equation, *inputs), "einsum"),
-]  # fmt: skip
+@computed_by(_same, twin=_cast_dims)
+def identity(input: Any, name: str | None = None) -> Any: ...
 
-FUNCTIONS = functions(TABLE)
-globals().update(FUNCTIONS)
+
+@computed_by(lambda x: jax.tree.map(jax.lax.stop_gradient, x), twin=_cast_dims)
+def stop_gradient(input: Any, name: str | None = None) -> Any: ...
+
+
+@computed_by(jax.lax.stop_gradient)
+def prevent_gradient(input: Any, message: Unused = "", name: str | None = None) -> Any: ...
+
+
+@computed_by(moved.reshaped, twin=lambda x, shape: np.reshape(x, np.asarray(shape).tolist()))
+def reshape(tensor: Any, shape: Static, name: str | None = None) -> Any: ...
+
+
+@computed_by(
+    lambda x, axis: jnp.expand_dims(x, axis), earlier={"dim": "axis"}, twin=lambda x, axis: np.expand_dims(x, int(axis))
+)
+def expand_dims(input: Any, axis: Static = None, name: str | None = None) -> Any: ...
+
+
+@computed_by(
+    moved.squeezed,
+    earlier={"squeeze_dims": "axis"},
+    twin=lambda x, axis: np.squeeze(x, None if axis is None else tuple(np.ravel(axis))),
+)
+def squeeze(input: Any, axis: Static = None, name: str | None = None) -> Any: ...
+
+
+@computed_by(moved.transposed, "transpose")
+def transpose(a: Any, perm: Static = None, name: str | None = "transpose", conjugate: Plain = False) -> Any: ...
+
+
+@computed_by(moved.stacked, "stack", twin=moved.stacked_dims)
+def stack(values: Listed, axis: Static = 0, name: str | None = "stack") -> Any: ...
+
+
+@computed_by(moved.unstacked, "unstack", result=_unstacked)
+def unstack(value: Any, num: Static = None, axis: Static = 0, name: str | None = "unstack") -> Any: ...
+
+
+@computed_by(moved.split, "split", result=_split_parts)
+def _split(
+    value: Any, num_or_size_splits: Static, axis: Static = 0, num: Unused = None, name: str | None = "split"
+) -> Any: ...
+
+
+@computed_by(moved.sliced, twin=moved.sliced_dims, within=(Within("begin", moved.last_starts),))
+def slice(input_: Any, begin: Computed, size: Static, name: str | None = None) -> Any: ...
+
+
+@computed_by(moved.strided, twin=moved.strided)
+def strided_slice(
+    input_: Any,
+    begin: Static,
+    end: Static,
+    strides: Static = None,
+    begin_mask: Plain = 0,
+    end_mask: Plain = 0,
+    ellipsis_mask: Plain = 0,
+    new_axis_mask: Plain = 0,
+    shrink_axis_mask: Plain = 0,
+    var: Unused = None,
+    name: str | None = None,
+) -> Any: ...
+
+
+@computed_by(moved.tiled)
+def tile(input: Any, multiples: Static, name: str | None = None) -> Any: ...
+
+
+@computed_by(moved.padded)
+def pad(
+    tensor: Any, paddings: Static, mode: Plain = "CONSTANT", name: str | None = None, constant_values: Plain = 0
+) -> Any: ...
+
+
+@computed_by(moved.flipped, "ReverseV2")
+def reverse(tensor: Any, axis: Static, name: str | None = None) -> Any: ...
+
+
+@computed_by(moved.flipped)
+def reverse_v2(tensor: Any, axis: Static, name: str | None = None) -> Any: ...
+
+
+@computed_by(moved.reverse_sequence, within=(Within("seq_lengths", _up_to_all),))
+def reverse_sequence(
+    input: Any,
+    seq_lengths: Any,
+    seq_axis: Static = None,
+    batch_axis: Static = None,
+    name: str | None = None,
+    seq_dim: Static = None,
+    batch_dim: Static = None,
+) -> Any: ...
+
+
+@computed_by(moved.gathered, "GatherV2", twin=moved.gathered_dims, within=(Within("indices", _along_axis),))
+def gather(
+    params: Any,
+    indices: Any,
+    validate_indices: Unused = None,
+    name: str | None = None,
+    axis: Static = None,
+    batch_dims: Plain = 0,
+) -> Any: ...
+
+
+@computed_by(moved.gather_nd, within=(Within("indices", _along_first),))
+def gather_nd(params: Any, indices: Any, name: str | None = None, batch_dims: Plain = 0) -> Any: ...
+
+
+@computed_by(lambda p, i: moved.gathered(p, i, jnp.ndim(i) - 1, 1), within=(Within("indices", _along_last),))
+def batch_gather(params: Any, indices: Any, name: str | None = None) -> Any: ...
+
+
+@computed_by(
+    moved.scatter_nd,
+    within=(Within("indices", lambda indices, updates, shape: _first_dims(moved.dims(shape), indices)),),
+)
+def scatter_nd(indices: Any, updates: Any, shape: Static, name: str | None = None) -> Any: ...
+
+
+@computed_by(moved.where, "Select")
+def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Any: ...
+
+
+@computed_by(moved.one_hot, "one_hot")
+def one_hot(
+    indices: Any,
+    depth: Static,
+    on_value: Any = None,
+    off_value: Any = None,
+    axis: Static = None,
+    dtype: Plain = None,
+    name: str | None = None,
+) -> Any: ...
+
+
+@computed_by(moved.sequence_mask)
+def sequence_mask(lengths: Any, maxlen: Static = None, dtype: Plain = dtypes.bool_, name: str | None = None) -> Any: ...
+
+
+@computed_by(lambda shape, value: jnp.full(moved.dims(shape), jnp.asarray(value)))
+def fill(dims: Static, value: Any, name: str | None = None) -> Any: ...
+
+
+@computed_by(moved.filled(0), "zeros")
+def zeros(shape: Static, dtype: Plain = dtypes.float32, name: str | None = None) -> Any: ...
+
+
+@computed_by(moved.filled(1), "ones")
+def ones(shape: Static, dtype: Plain = dtypes.float32, name: str | None = None) -> Any: ...
+
+
+@computed_by(moved.like(0), "zeros_like")
+def zeros_like(tensor: Any, dtype: Plain = None, name: str | None = None, optimize: Unused = True) -> Any: ...
+
+
+@computed_by(moved.like(1), "ones_like")
+def ones_like(tensor: Any, dtype: Plain = None, name: str | None = None, optimize: Unused = True) -> Any: ...
+
+
+@computed_by(moved.eye, "eye")
+def eye(
+    num_rows: Static,
+    num_columns: Static = None,
+    batch_shape: Static = None,
+    dtype: Plain = dtypes.float32,
+    name: str | None = None,
+) -> Any: ...
+
+
+@computed_by(moved.diag)
+def diag(diagonal: Any, name: str | None = None) -> Any: ...
+
+
+@computed_by(moved.matrix_diag)
+def matrix_diag(diagonal: Any, name: str | None = None) -> Any: ...
+
+
+@computed_by(moved.band)
+def matrix_band_part(input: Any, num_lower: Static, num_upper: Static, name: str | None = None) -> Any: ...
+
+
+@computed_by(lambda a: jnp.swapaxes(a, -1, -2), "matrix_transpose")
+def matrix_transpose(a: Any, name: str | None = "matrix_transpose") -> Any: ...
+
+
+@computed_by(lambda x, shape: jnp.broadcast_to(x, moved.dims(shape)))
+def broadcast_to(input: Any, shape: Static, name: str | None = None) -> Any: ...
+
+
+@computed_by(moved.to_depth)
+def space_to_depth(input: Any, block_size: Static, name: str | None = None, data_format: Plain = "NHWC") -> Any: ...
+
+
+@computed_by(moved.to_space)
+def depth_to_space(input: Any, block_size: Static, name: str | None = None, data_format: Plain = "NHWC") -> Any: ...
+
+
+@computed_by(lambda row, values, side: jnp.searchsorted(row, values, side=side))
+def searchsorted(sorted_sequence: Any, values: Any, side: Plain = "left", name: str | None = None) -> Any: ...
+
+
+@computed_by(moved.norm, "norm", earlier={"keep_dims": "keepdims"})
+def norm(
+    tensor: Any, ord: Static = "euclidean", axis: Static = None, keepdims: Plain = None, name: str | None = None
+) -> Any: ...
+
+
+@computed_by(lambda equation, inputs: jnp.einsum(equation, *inputs), "einsum")
+def _einsum(equation: Plain, inputs: Listed, name: str | None = None) -> Any: ...
 
 
 def einsum(equation: str, *inputs: Any, **kwargs: Any) -> Any:
     """`tf.einsum`."""
     name = kwargs.pop("name", None)
     unknown("tf.einsum", kwargs, "optimize")
-    return FUNCTIONS["einsum"](equation, list(inputs[0] if isinstance(inputs[0], list) else inputs), name=name)
+    return _einsum(equation, list(inputs[0] if isinstance(inputs[0], list) else inputs), name=name)
 
 
 def split(value: Any, num_or_size_splits: Any, axis: Any = 0, num: Any = None, name: str = "split") -> Any:
     """`tf.split`; before TF 1.0 the axis came first and the tensor last."""
     if isinstance(value, int):
         value, axis = axis, value
-    return FUNCTIONS["split"](value, num_or_size_splits, axis, num, name)
+    return _split(value, num_or_size_splits, axis, num, name)
 
 
 def concat(values: Any, axis: Any, name: str = "concat") -> Any:
@@ -178,7 +332,7 @@ def shape_n(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -
 
 def size(input: Any, name: str | None = None, out_type: Any = dtypes.int32) -> Any:
     """`tf.size`."""
-    return _counted_in(out_type, math.FUNCTIONS["reduce_prod"](shape(input), name=name or "Size"))
+    return _counted_in(out_type, math.reduce_prod(shape(input), name=name or "Size"))
 
 
 def rank(input: Any, name: str | None = None) -> Any:
@@ -188,7 +342,7 @@ def rank(input: Any, name: str | None = None) -> Any:
 
 def _counted_in(out_type: Any, found: Any) -> Any:
     """Returns whole numbers of another width, where JAX has it."""
-    return found if dtypes.canonical(out_type) == np.int32 else math.FUNCTIONS["cast"](found, out_type)
+    return found if dtypes.canonical(out_type) == np.int32 else math.cast(found, out_type)
 
 
 def _of_shape(of: Any, name: str, input: Any, spec: Any, kind: type[Shape] = Shape) -> Any:
@@ -235,7 +389,9 @@ def boolean_mask(tensor: Any, mask: Any, name: str | None = None, axis: Any = No
 newaxis = None
 
 PUBLIC = [
-    *FUNCTIONS,
+    *ops_in(globals()),
+    "einsum",
+    "split",
     "boolean_mask",
     "newaxis",
     "concat",

@@ -195,7 +195,7 @@ def add_check_numerics_ops() -> Operation:
 
 
 # Text is compared on the host.
-_OF_TEXT = {"assert_equal": math.FUNCTIONS["equal"], "assert_none_equal": math.FUNCTIONS["not_equal"]}
+_OF_TEXT = {"assert_equal": math.equal, "assert_none_equal": math.not_equal}
 
 
 def _compared(called: str, sign: str, holds: Callable[..., Any]) -> Any:
@@ -255,22 +255,34 @@ def assert_type(tensor: Any, tf_type: Any, message: Any = None, name: Any = None
     return no_op(name or "assert_type")
 
 
-PUBLIC = {
-    "Assert": Assert,
-    "Print": Print,
-    "add_check_numerics_ops": add_check_numerics_ops,
-    "assert_equal": _compared("assert_equal", "==", jnp.equal),
-    "assert_greater": _compared("assert_greater", ">", jnp.greater),
-    "assert_greater_equal": _compared("assert_greater_equal", ">=", jnp.greater_equal),
-    "assert_less": _compared("assert_less", "<", jnp.less),
-    "assert_less_equal": _compared("assert_less_equal", "<=", jnp.less_equal),
-    "assert_negative": _signed("assert_negative", "<", lambda x: x < 0),
-    "assert_non_negative": _signed("assert_non_negative", ">=", lambda x: x >= 0),
-    "assert_none_equal": _compared("assert_none_equal", "!=", jnp.not_equal),
-    "assert_positive": _signed("assert_positive", ">", lambda x: x > 0),
-    "assert_rank": _ranked("assert_rank", lambda found, rank: found == rank, "rank"),
-    "assert_rank_at_least": _ranked("assert_rank_at_least", lambda found, rank: found >= rank, "rank at least"),
-    "assert_type": assert_type,
-    "check_numerics": check_numerics,
-    "verify_tensor_all_finite": verify_tensor_all_finite,
-}
+assert_equal = _compared("assert_equal", "==", jnp.equal)
+assert_greater = _compared("assert_greater", ">", jnp.greater)
+assert_greater_equal = _compared("assert_greater_equal", ">=", jnp.greater_equal)
+assert_less = _compared("assert_less", "<", jnp.less)
+assert_less_equal = _compared("assert_less_equal", "<=", jnp.less_equal)
+assert_negative = _signed("assert_negative", "<", lambda x: x < 0)
+assert_non_negative = _signed("assert_non_negative", ">=", lambda x: x >= 0)
+assert_none_equal = _compared("assert_none_equal", "!=", jnp.not_equal)
+assert_positive = _signed("assert_positive", ">", lambda x: x > 0)
+assert_rank = _ranked("assert_rank", lambda found, rank: found == rank, "rank")
+assert_rank_at_least = _ranked("assert_rank_at_least", lambda found, rank: found >= rank, "rank at least")
+
+__all__ = [
+    "Assert",
+    "Print",
+    "add_check_numerics_ops",
+    "assert_equal",
+    "assert_greater",
+    "assert_greater_equal",
+    "assert_less",
+    "assert_less_equal",
+    "assert_negative",
+    "assert_non_negative",
+    "assert_none_equal",
+    "assert_positive",
+    "assert_rank",
+    "assert_rank_at_least",
+    "assert_type",
+    "check_numerics",
+    "verify_tensor_all_finite",
+]

@@ -11,12 +11,10 @@ import jax.scipy.special as special
 from hookline.compat.v1._machinery import dtypes
 from hookline.compat.v1._machinery.graphs import control_dependencies
 from hookline.compat.v1._machinery.nodes import convert_to_tensor
-from hookline.compat.v1._machinery.op_table import functions, row
+from hookline.compat.v1._machinery.op_definitions import Plain, Static, Unused, computed_by, ops_in
 from hookline.compat.v1._rules import index_bounds
 from hookline.compat.v1._rules.index_bounds import Divides, Within
 from hookline.compat.v1._tf import check_ops
-
-_assert_at_least_0, _assert_less = check_ops.PUBLIC["assert_non_negative"], check_ops.PUBLIC["assert_less"]
 
 
 def _nonzero(x: Any, axis: Any, keepdims: Any, dtype: Any, indices: Any) -> Any:
@@ -72,28 +70,78 @@ def _log_beta(x: Any) -> Any:
     return jnp.sum(special.gammaln(x), axis=-1) - special.gammaln(jnp.sum(x, axis=-1))
 
 
-TABLE = [
-    row("argsort", "values, @axis=-1, -direction='ASCENDING', ~stable=False, name=None", _order, "argsort"),
-    row("clip_by_average_norm", "t, clip_norm, name=None", _clipped, "clip_by_average_norm"),
-    row("confusion_matrix", "labels, predictions, @num_classes, -dtype=int32, name=None, weights=None",
-        _confusion, "confusion_matrix"),
-    row("count_nonzero", "input_tensor, @axis=None, -keepdims=None, -dtype=int64, name=None, @reduction_indices=None; "
-        "keep_dims=keepdims", _nonzero, "count_nonzero"),
-    row("cross", "a, b, name=None", lambda a, b: jnp.cross(a, b)),
-    row("histogram_fixed_width", "values, value_range, @nbins=100, -dtype=int32, name=None", _bins,
-        "histogram_fixed_width"),
-    row("igamma", "a, x, name=None", special.gammainc),
-    row("igammac", "a, x, name=None", special.gammaincc),
-    row("invert_permutation", "x, name=None", _inverse, within=(Within("x", lambda x: index_bounds.shape(x)[0]),)),
-    row("lbeta", "x, name=None", _log_beta, "lbeta"),
-    row("roll", "input, @shift, @axis, name=None", lambda x, shift, axis: jnp.roll(x, shift, axis)),
-    row("scalar_mul", "scalar, x, name=None", lambda scalar, x: scalar * x, "mul"),
-    row("sort", "values, @axis=-1, -direction='ASCENDING', name=None", _sorted, "sort"),
-    row("truncatediv", "x, y, name=None", _quotient, "TruncateDiv",
-        within=(Divides("y", lambda x, y: x),)),
-]  # fmt: skip
+@computed_by(_order, "argsort")
+def argsort(
+    values: Any, axis: Static = -1, direction: Plain = "ASCENDING", stable: Unused = False, name: str | None = None
+) -> Any: ...
 
-FUNCTIONS = functions(TABLE)
+
+@computed_by(_clipped, "clip_by_average_norm")
+def clip_by_average_norm(t: Any, clip_norm: Any, name: str | None = None) -> Any: ...
+
+
+@computed_by(_confusion, "confusion_matrix")
+def _confusion_matrix(
+    labels: Any,
+    predictions: Any,
+    num_classes: Static,
+    dtype: Plain = dtypes.int32,
+    name: str | None = None,
+    weights: Any = None,
+) -> Any: ...
+
+
+@computed_by(_nonzero, "count_nonzero", earlier={"keep_dims": "keepdims"})
+def count_nonzero(
+    input_tensor: Any,
+    axis: Static = None,
+    keepdims: Plain = None,
+    dtype: Plain = dtypes.int64,
+    name: str | None = None,
+    reduction_indices: Static = None,
+) -> Any: ...
+
+
+@computed_by(lambda a, b: jnp.cross(a, b))
+def cross(a: Any, b: Any, name: str | None = None) -> Any: ...
+
+
+@computed_by(_bins, "histogram_fixed_width")
+def histogram_fixed_width(
+    values: Any, value_range: Any, nbins: Static = 100, dtype: Plain = dtypes.int32, name: str | None = None
+) -> Any: ...
+
+
+@computed_by(special.gammainc)
+def igamma(a: Any, x: Any, name: str | None = None) -> Any: ...
+
+
+@computed_by(special.gammaincc)
+def igammac(a: Any, x: Any, name: str | None = None) -> Any: ...
+
+
+@computed_by(_inverse, within=(Within("x", lambda x: index_bounds.shape(x)[0]),))
+def invert_permutation(x: Any, name: str | None = None) -> Any: ...
+
+
+@computed_by(_log_beta, "lbeta")
+def lbeta(x: Any, name: str | None = None) -> Any: ...
+
+
+@computed_by(lambda x, shift, axis: jnp.roll(x, shift, axis))
+def roll(input: Any, shift: Static, axis: Static, name: str | None = None) -> Any: ...
+
+
+@computed_by(lambda scalar, x: scalar * x, "mul")
+def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> Any: ...
+
+
+@computed_by(_sorted, "sort")
+def sort(values: Any, axis: Static = -1, direction: Plain = "ASCENDING", name: str | None = None) -> Any: ...
+
+
+@computed_by(_quotient, "TruncateDiv", within=(Divides("y", lambda x, y: x),))
+def truncatediv(x: Any, y: Any, name: str | None = None) -> Any: ...
 
 
 def confusion_matrix(
@@ -107,10 +155,14 @@ def confusion_matrix(
     """`tf.confusion_matrix`. As there, a class that is not among them is an error of the run."""
     if num_classes is None:
         raise ValueError("tf.confusion_matrix requires num_classes: XLA has to know the shape of the result.")
-    classes = [convert_to_tensor(given) for given in (labels, predictions)]
-    known = [check for given in classes for check in (_assert_at_least_0(given), _assert_less(given, num_classes))]
+    labels, predictions = convert_to_tensor(labels), convert_to_tensor(predictions)
+    known = [
+        check
+        for given in (labels, predictions)
+        for check in (check_ops.assert_non_negative(given), check_ops.assert_less(given, num_classes))
+    ]
     with control_dependencies(known):
-        return FUNCTIONS["confusion_matrix"](*classes, num_classes, dtype, name, weights)
+        return _confusion_matrix(labels, predictions, num_classes, dtype, name, weights)
 
 
-PUBLIC = {**FUNCTIONS, "confusion_matrix": confusion_matrix}
+PUBLIC = [*ops_in(globals()), "confusion_matrix"]

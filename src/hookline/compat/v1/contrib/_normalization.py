@@ -7,7 +7,7 @@ from typing import Any
 
 from hookline.compat.v1 import nn
 from hookline.compat.v1._machinery.nodes import convert_to_tensor
-from hookline.compat.v1._tf.array_ops import FUNCTIONS as ARRAYS
+from hookline.compat.v1._tf import array_ops
 from hookline.compat.v1._tf.variable_scopes import get_variable_scope, variable_scope
 from hookline.compat.v1.contrib._layer_collections import collect_named_outputs, collect_variables
 from hookline.compat.v1.contrib.framework import add_arg_scope, model_variable
@@ -44,7 +44,7 @@ def bias_add(
     channels = inputs.shape[1 if data_format == "NCHW" else -1].value
     with variable_scope(scope, "BiasAdd", [inputs], reuse=reuse):
         biases = model_variable("biases", [channels], inputs.dtype, initializer, regularizer, trainable)
-        outputs = nn.FUNCTIONS["bias_add"](inputs, biases, data_format=data_format)
+        outputs = nn.bias_add(inputs, biases, data_format=data_format)
         return finished(outputs, activation_fn, [biases], variables_collections, outputs_collections)
 
 
@@ -125,6 +125,6 @@ def _shift_and_scale(
 
 
 def _normalized(inputs: Any, axes: list[int], made: dict[str, Any], shape: list[int], epsilon: float) -> Any:
-    mean, variance = nn.FUNCTIONS["moments"](inputs, axes, keep_dims=True)
-    beta, gamma = (ARRAYS["reshape"](made[name], shape) if name in made else None for name in ("beta", "gamma"))
-    return nn.FUNCTIONS["batch_normalization"](inputs, mean, variance, beta, gamma, epsilon)
+    mean, variance = nn.moments(inputs, axes, keepdims=True)
+    beta, gamma = (array_ops.reshape(made[name], shape) if name in made else None for name in ("beta", "gamma"))
+    return nn.batch_normalization(inputs, mean, variance, beta, gamma, epsilon)

@@ -82,12 +82,12 @@ def one_hot_encoding(
     scope: Any = None,
 ) -> Any:
     """Returns a row for each label, with `on_value` at its place."""
-    labels = math.FUNCTIONS["cast"](convert_to_tensor(labels), "int64")
-    hot = array_ops.FUNCTIONS["one_hot"]
+    labels = math.cast(convert_to_tensor(labels), "int64")
+    hot = array_ops.one_hot
     return _made(scope, "OneHotEncoding", lambda: hot(labels, num_classes, on_value, off_value), outputs_collections)
 
 
 def softmax(logits: Any, scope: Any = None) -> Any:
     """Returns the softmax over the last dimension."""
     with name_scope(scope, "softmax"):
-        return nn.FUNCTIONS["softmax"](logits)
+        return nn.softmax(logits)

@@ -64,16 +64,16 @@ def separable_conv2d(
         shape = [*several(kernel_size, 2), channels, depth_multiplier]
         made = [weights("depthwise_weights", shape, weights_initializer)]
         if num_outputs is None:
-            outputs = nn.FUNCTIONS["depthwise_conv2d"](inputs, made[0], **how)
+            outputs = nn.depthwise_conv2d(inputs, made[0], **how)
         else:
             start = weights_initializer if pointwise_initializer is None else pointwise_initializer
             made.append(weights("pointwise_weights", [1, 1, channels * depth_multiplier, num_outputs], start))
-            outputs = nn.FUNCTIONS["separable_conv2d"](inputs, *made, **how)
+            outputs = nn.separable_conv2d(inputs, *made, **how)
         if normalizer_fn is not None:
             outputs = normalizer_fn(outputs, **(normalizer_params or {}))
         elif biases_initializer is not None:
             size = num_outputs or channels * depth_multiplier
             biases = model_variable("biases", [size], inputs.dtype, biases_initializer, biases_regularizer, trainable)
-            outputs = nn.FUNCTIONS["bias_add"](outputs, biases, data_format=data_format)
+            outputs = nn.bias_add(outputs, biases, data_format=data_format)
             made.append(biases)
         return finished(outputs, activation_fn, made, variables_collections, outputs_collections)

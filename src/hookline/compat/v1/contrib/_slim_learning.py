@@ -33,7 +33,7 @@ Pairs = list[tuple[Any, Any]]
 
 def clip_gradient_norms(gradients_to_variables: Pairs, max_norm: float) -> Pairs:
     """Returns gradients of which none has a larger norm."""
-    clip = math.FUNCTIONS["clip_by_norm"]
+    clip = math.clip_by_norm
     return [(grad if grad is None else clip(grad, max_norm), var) for grad, var in gradients_to_variables]
 
 

@@ -49,8 +49,8 @@ class MultivariateNormalDiag(Normal):
     ) -> None:
         if loc is None and scale_diag is None:
             raise ValueError("MultivariateNormalDiag requires loc or scale_diag, got none.")
-        loc = array_ops.FUNCTIONS["zeros_like"](convert_to_tensor(scale_diag)) if loc is None else loc
-        scale = array_ops.FUNCTIONS["ones_like"](convert_to_tensor(loc)) if scale_diag is None else scale_diag
+        loc = array_ops.zeros_like(convert_to_tensor(scale_diag)) if loc is None else loc
+        scale = array_ops.ones_like(convert_to_tensor(loc)) if scale_diag is None else scale_diag
         super().__init__(loc, scale, validate_args, allow_nan_stats, name)
 
     def entropy(self) -> Any:
@@ -65,4 +65,4 @@ class MultivariateNormalDiag(Normal):
 
 
 def _sum(parts: Any) -> Any:
-    return math.FUNCTIONS["reduce_sum"](parts, -1)
+    return math.reduce_sum(parts, -1)

@@ -50,7 +50,7 @@ def sequence_loss(
     if (average_across_timesteps and sum_over_timesteps) or (average_across_batch and sum_over_batch):
         raise ValueError("sequence_loss: either the mean or the sum over the steps, and over the batch, not both.")
     loss_of = softmax_loss_function or nn.sparse_softmax_cross_entropy_with_logits
-    reshape, add = array_ops.FUNCTIONS["reshape"], math.FUNCTIONS["reduce_sum"]
+    reshape, add = array_ops.reshape, math.reduce_sum
     mean_over = [axis for axis, is_mean in enumerate((average_across_batch, average_across_timesteps)) if is_mean]
     sum_over = [axis for axis, is_sum in enumerate((sum_over_batch, sum_over_timesteps)) if is_sum]
     with name_scope(name, "sequence_loss"):
@@ -60,10 +60,10 @@ def sequence_loss(
         if mean_over:
             return _ratio(add(found, mean_over), add(weights, mean_over))
         if sum_over:
-            some = math.FUNCTIONS["cast"](math.FUNCTIONS["not_equal"](weights, 0), found.dtype)
+            some = math.cast(math.not_equal(weights, 0), found.dtype)
             return _ratio(add(found, sum_over), add(some, sum_over))
         return found
 
 
 def _ratio(total: Any, count: Any) -> Any:
-    return math.FUNCTIONS["div_no_nan"](total, count)
+    return math.div_no_nan(total, count)

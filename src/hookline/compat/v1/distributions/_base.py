@@ -40,7 +40,7 @@ class Distribution:
         """Returns random values: of `sample_shape`, and then of the shape of the parameters."""
         with name_scope(f"{self.name}/{name}"):
             wanted = convert_to_tensor(sample_shape if sample_shape != () else [], dtypes.int32)
-            return self._drawn(array_ops.FUNCTIONS["reshape"](wanted, [-1]), seed)
+            return self._drawn(array_ops.reshape(wanted, [-1]), seed)
 
     def log_prob(self, value: Any, name: str = "log_prob") -> Any:
         """Returns the logarithm of the density, or of the probability, of a value."""
@@ -50,7 +50,7 @@ class Distribution:
     def prob(self, value: Any, name: str = "prob") -> Any:
         """Returns the density, or the probability, of a value."""
         with name_scope(f"{self.name}/{name}"):
-            return math.FUNCTIONS["exp"](self._log_prob(convert_to_tensor(value)))
+            return math.exp(self._log_prob(convert_to_tensor(value)))
 
     def kl_divergence(self, other: Distribution, name: str = "kl_divergence") -> Any:
         """Returns the distance to another distribution of the same kind."""

@@ -10,8 +10,6 @@ from hookline.compat.v1._machinery.nodes import convert_to_tensor
 from hookline.compat.v1._tf import array_ops
 from hookline.compat.v1.distributions._base import Distribution, joined
 
-_of, _moved = math.FUNCTIONS, array_ops.FUNCTIONS
-
 
 class Normal(Distribution):
     """The normal distribution.
@@ -42,25 +40,25 @@ class Normal(Distribution):
 
     def mean(self) -> Any:
         """Returns the mean, of the shape of both parameters."""
-        return self.loc + _moved["zeros_like"](self.scale)
+        return self.loc + array_ops.zeros_like(self.scale)
 
     mode = mean
 
     def stddev(self) -> Any:
         """Returns the standard deviation, of the shape of both parameters."""
-        return self.scale + _moved["zeros_like"](self.loc)
+        return self.scale + array_ops.zeros_like(self.loc)
 
     def variance(self) -> Any:
         """Returns the variance, of the shape of both parameters."""
-        return _of["square"](self.stddev())
+        return math.square(self.stddev())
 
     def cdf(self, value: Any) -> Any:
         """Returns how likely a smaller value is."""
-        return 0.5 * (1 + _of["erf"](self._standard(convert_to_tensor(value)) / plain.sqrt(2)))
+        return 0.5 * (1 + math.erf(self._standard(convert_to_tensor(value)) / plain.sqrt(2)))
 
     def entropy(self) -> Any:
         """Returns the entropy, in nats."""
-        return 0.5 * plain.log(2 * plain.pi * plain.e) + _of["log"](self.stddev())
+        return 0.5 * plain.log(2 * plain.pi * plain.e) + math.log(self.stddev())
 
     def _standard(self, value: Any) -> Any:
         return (value - self.loc) / self.scale
@@ -70,13 +68,13 @@ class Normal(Distribution):
         return noise * self.scale + self.loc
 
     def _log_prob(self, value: Any) -> Any:
-        normal = 0.5 * plain.log(2 * plain.pi) + _of["log"](self.scale)
-        return -0.5 * _of["square"](self._standard(value)) - normal
+        normal = 0.5 * plain.log(2 * plain.pi) + math.log(self.scale)
+        return -0.5 * math.square(self._standard(value)) - normal
 
     def _distance(self, other: Any) -> Any:
-        ratio = _of["square"](self.scale / other.scale)
-        apart = _of["square"](self.loc - other.loc) / (2 * _of["square"](other.scale))
-        return apart + 0.5 * (ratio - 1 - _of["log"](ratio))
+        ratio = math.square(self.scale / other.scale)
+        apart = math.square(self.loc - other.loc) / (2 * math.square(other.scale))
+        return apart + 0.5 * (ratio - 1 - math.log(ratio))
 
 
 class Uniform(Distribution):
@@ -103,13 +101,13 @@ class Uniform(Distribution):
 
     def entropy(self) -> Any:
         """Returns the entropy, in nats."""
-        return _of["log"](self.high - self.low)
+        return math.log(self.high - self.low)
 
     def _drawn(self, wanted: Any, seed: int | None) -> Any:
         share = random.random_uniform(joined(wanted, self.mean()), dtype=self.low.dtype, seed=seed)
         return self.low + share * (self.high - self.low)
 
     def _log_prob(self, value: Any) -> Any:
-        inside = _of["logical_and"](value >= self.low, value < self.high)
-        width = _of["log"](self.high - self.low) + _moved["zeros_like"](value)
-        return _moved["where"](inside, -width, _moved["zeros_like"](width) - float("inf"))
+        inside = math.logical_and(value >= self.low, value < self.high)
+        width = math.log(self.high - self.low) + array_ops.zeros_like(value)
+        return array_ops.where(inside, -width, array_ops.zeros_like(width) - float("inf"))

@@ -16,8 +16,6 @@ from hookline.compat.v1._rules.index_bounds import Within
 from hookline.compat.v1._tf import array_ops
 from hookline.compat.v1.distributions._base import Distribution, joined
 
-_of, _nn, _moved = math.FUNCTIONS, nn.FUNCTIONS, array_ops.FUNCTIONS
-
 
 class Bernoulli(Distribution):
     """One or zero.
@@ -45,8 +43,8 @@ class Bernoulli(Distribution):
     ) -> None:
         super().__init__(validate_args, allow_nan_stats, name)
         _check_one(self, logits, probs)
-        self.probs = _of["sigmoid"](logits) if probs is None else convert_to_tensor(probs)
-        odds = None if logits is not None else _of["log"](self.probs) - _of["log1p"](-self.probs)
+        self.probs = math.sigmoid(logits) if probs is None else convert_to_tensor(probs)
+        odds = None if logits is not None else math.log(self.probs) - math.log1p(-self.probs)
         self.logits, self.dtype = convert_to_tensor(logits) if odds is None else odds, dtype
 
     def mean(self) -> Any:
@@ -59,25 +57,25 @@ class Bernoulli(Distribution):
 
     def mode(self) -> Any:
         """Returns the likelier of both."""
-        return _of["cast"](self.probs > 0.5, self.dtype)
+        return math.cast(self.probs > 0.5, self.dtype)
 
     def entropy(self) -> Any:
         """Returns the entropy, in nats."""
-        return -self.logits * (_of["sigmoid"](self.logits) - 1) + _nn["softplus"](-self.logits)
+        return -self.logits * (math.sigmoid(self.logits) - 1) + nn.softplus(-self.logits)
 
     def _drawn(self, wanted: Any, seed: int | None) -> Any:
         share = random.random_uniform(joined(wanted, self.probs), dtype=self.probs.dtype, seed=seed)
-        return _of["cast"](share < self.probs, self.dtype)
+        return math.cast(share < self.probs, self.dtype)
 
     def _log_prob(self, value: Any) -> Any:
-        value = _of["cast"](value, self.logits.dtype)
+        value = math.cast(value, self.logits.dtype)
         # Both may be of a shape of their own, as a sample is.
-        return value * self.logits - _nn["softplus"](self.logits + _moved["zeros_like"](value))
+        return value * self.logits - nn.softplus(self.logits + array_ops.zeros_like(value))
 
     def _distance(self, other: Any) -> Any:
-        soft = _nn["softplus"]
+        soft = nn.softplus
         ones, zeros = soft(-other.logits) - soft(-self.logits), soft(other.logits) - soft(self.logits)
-        return _of["sigmoid"](self.logits) * ones + _of["sigmoid"](-self.logits) * zeros
+        return math.sigmoid(self.logits) * ones + math.sigmoid(-self.logits) * zeros
 
 
 class Categorical(Distribution):
@@ -106,30 +104,30 @@ class Categorical(Distribution):
     ) -> None:
         super().__init__(validate_args, allow_nan_stats, name)
         _check_one(self, logits, probs)
-        self.logits = _of["log"](probs) if logits is None else convert_to_tensor(logits)
-        self.probs = _nn["softmax"](self.logits) if probs is None else convert_to_tensor(probs)
+        self.logits = math.log(probs) if logits is None else convert_to_tensor(logits)
+        self.probs = nn.softmax(self.logits) if probs is None else convert_to_tensor(probs)
         self.dtype = dtype
 
     def mode(self) -> Any:
         """Returns the likeliest class."""
-        return _of["argmax"](self.logits, -1, output_type=self.dtype)
+        return math.argmax(self.logits, -1, output_type=self.dtype)
 
     def entropy(self) -> Any:
         """Returns the entropy, in nats."""
-        return -_of["reduce_sum"](_nn["log_softmax"](self.logits) * _nn["softmax"](self.logits), -1)
+        return -math.reduce_sum(nn.log_softmax(self.logits) * nn.softmax(self.logits), -1)
 
     def _drawn(self, wanted: Any, seed: int | None) -> Any:
         shape = array_ops.shape(self.logits)
-        flat = _moved["reshape"](self.logits, [-1, shape[-1]])
-        drawn = random.multinomial(flat, _of["reduce_prod"](wanted), seed, output_dtype=self.dtype)
-        return _moved["reshape"](_moved["transpose"](drawn), array_ops.concat([wanted, shape[:-1]], 0))
+        flat = array_ops.reshape(self.logits, [-1, shape[-1]])
+        drawn = random.multinomial(flat, math.reduce_prod(wanted), seed, output_dtype=self.dtype)
+        return array_ops.reshape(array_ops.transpose(drawn), array_ops.concat([wanted, shape[:-1]], 0))
 
     def _log_prob(self, value: Any) -> Any:
         return node(_log_share, "log_share", {"value": value, "logits": self.logits}, within=_CLASSES)
 
     def _distance(self, other: Any) -> Any:
-        apart = _nn["log_softmax"](self.logits) - _nn["log_softmax"](other.logits)
-        return _of["reduce_sum"](_nn["softmax"](self.logits) * apart, -1)
+        apart = nn.log_softmax(self.logits) - nn.log_softmax(other.logits)
+        return math.reduce_sum(nn.softmax(self.logits) * apart, -1)
 
 
 _CLASSES = (Within("value", lambda value, logits: index_bounds.shape(logits)[-1]),)

@@ -14,11 +14,45 @@ from hookline.compat.v1._machinery import subgradients
 from hookline.compat.v1._machinery.graphs import name_scope
 from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1._machinery.nodes import argument, convert_to_tensor, node
-from hookline.compat.v1._machinery.op_table import functions, row
+from hookline.compat.v1._machinery.op_definitions import Listed, Plain, Static, Unused, computed_by, ops_in
 from hookline.compat.v1._rules import index_bounds
 from hookline.compat.v1._rules.index_bounds import Within
 from hookline.compat.v1._tf import array_ops
-from hookline.compat.v1.nn import _convolution, _cross_entropy, _sampling
+from hookline.compat.v1._tf.array_ops import top_k
+from hookline.compat.v1.math import log_sigmoid, sigmoid, tanh
+from hookline.compat.v1.nn._convolution_ops import (
+    atrous_conv2d,
+    avg_pool,
+    avg_pool3d,
+    conv1d,
+    conv2d,
+    conv2d_backprop_input,
+    conv2d_transpose,
+    conv3d,
+    conv3d_transpose,
+    convolution,
+    depthwise_conv2d,
+    depthwise_conv2d_native,
+    max_pool,
+    max_pool3d,
+    pool,
+    separable_conv2d,
+)
+from hookline.compat.v1.nn._convolution_ops import conv2d_transpose as deconv2d
+from hookline.compat.v1.nn._cross_entropy_ops import (
+    log_poisson_loss,
+    sigmoid_cross_entropy_with_logits,
+    softmax_cross_entropy_with_logits,
+    softmax_cross_entropy_with_logits_v2,
+    sparse_softmax_cross_entropy_with_logits,
+    weighted_cross_entropy_with_logits,
+)
+from hookline.compat.v1.nn._sampling import (
+    log_uniform_candidate_sampler,
+    nce_loss,
+    sampled_softmax_loss,
+    uniform_candidate_sampler,
+)
 
 
 def _axes(axis: Any) -> Any:
@@ -135,148 +169,123 @@ def _two(tensor: Any, _: Any) -> Any:
     return tensor[0], tensor[1]
 
 
-TABLE = [
-    row("relu", "features, name=None", jax.nn.relu),
-    row("relu6", "features, name=None", jax.nn.relu6),
-    row("crelu", "features, name=None, @axis=-1", lambda x, axis: jax.nn.relu(jnp.concatenate([x, -x], axis=axis)),
-        "CReLU"),
-    row("leaky_relu", "features, alpha=0.2, name=None", subgradients.leaky_relu),
-    row("elu", "features, name=None", jax.nn.elu),
-    row("selu", "features, name=None", subgradients.selu),
-    row("swish", "features, name=None", jax.nn.swish, "swish_f32"),
-    row("softplus", "features, name=None", jax.nn.softplus),
-    row("softsign", "features, name=None", jax.nn.soft_sign),
-    row("softmax", "logits, @axis=-1, name=None; dim=axis",
-        lambda x, axis: jax.nn.softmax(x, -1 if axis is None else axis)),
-    row("log_softmax", "logits, @axis=-1, name=None; dim=axis",
-        lambda x, axis: jax.nn.log_softmax(x, -1 if axis is None else axis)),
-    row("bias_add", "value, bias, -data_format=None, name=None", _bias_added),
-    row("xw_plus_b", "x, weights, biases, name=None", lambda x, w, b: jnp.matmul(x, w) + b, "xw_plus_b"),
-    row("relu_layer", "x, weights, biases, name=None", lambda x, w, b: jax.nn.relu(jnp.matmul(x, w) + b)),
-    row("conv1d", "value, filters, @stride, -padding, ~use_cudnn_on_gpu=None, -data_format=None, name=None",
-        _convolution.convolved, "conv1d"),
-    row("conv2d", "input, filter, @strides, -padding, ~use_cudnn_on_gpu=True, -data_format='NHWC', "
-        "@dilations=[1, 1, 1, 1], name=None; filters=filter", _convolution.convolved, "Conv2D"),
-    row("conv3d", "input, filter, @strides, -padding, -data_format='NDHWC', @dilations=[1, 1, 1, 1, 1], name=None; "
-        "filters=filter", _convolution.convolved, "Conv3D"),
-    row("atrous_conv2d", "value, filters, @rate, -padding, name=None",
-        lambda x, kernel, rate, padding: _convolution.convolved(x, kernel, 1, padding, None, rate), "convolution"),
-    row("convolution", "input, filter, -padding, @strides=None, @dilation_rate=None, name=None, -data_format=None",
-        lambda x, kernel, padding, strides, rate, layout:
-        _convolution.convolved(x, kernel, strides or 1, padding, layout, rate), "convolution"),
-    row("conv2d_transpose", "value, filter, @output_shape, @strides, -padding='SAME', -data_format='NHWC', name=None",
-        _convolution.transposed, "conv2d_transpose", spec=_convolution.as_asked),
-    row("conv2d_backprop_input", "@input_sizes, filter, out_backprop, @strides, -padding, ~use_cudnn_on_gpu=True, "
-        "-data_format='NHWC', name=None",
-        lambda shape, kernel, x, strides, padding, layout:
-        _convolution.transposed(x, kernel, shape, strides, padding, layout), "Conv2DBackpropInput"),
-    row("conv3d_transpose", "value, filter, @output_shape, @strides, -padding='SAME', -data_format='NDHWC', name=None",
-        _convolution.transposed, "conv3d_transpose", spec=_convolution.as_asked),
-    row("depthwise_conv2d", "input, filter, @strides, -padding, @rate=1, name=None, -data_format='NHWC', "
-        "@dilations=None", _convolution.depthwise, "depthwise"),
-    row("depthwise_conv2d_native", "input, filter, @strides, -padding, -data_format='NHWC', @dilations=1, name=None",
-        lambda x, kernel, strides, padding, layout, dilations:
-        _convolution.depthwise(x, kernel, strides, padding, dilations, layout, None), "DepthwiseConv2dNative"),
-    row("separable_conv2d", "input, depthwise_filter, pointwise_filter, @strides, -padding, @rate=1, name=None, "
-        "-data_format='NHWC'", _convolution.separable, "separable_conv2d"),
-    row("max_pool", "value, @ksize, @strides, -padding, -data_format='NHWC', name=None; input=value",
-        _convolution.max_pooled, "MaxPool"),
-    row("avg_pool", "value, @ksize, @strides, -padding, -data_format='NHWC', name=None; input=value",
-        _convolution.mean_pooled, "AvgPool"),
-    row("max_pool3d", "input, @ksize, @strides, -padding, -data_format='NDHWC', name=None", _convolution.max_pooled),
-    row("avg_pool3d", "input, @ksize, @strides, -padding, -data_format='NDHWC', name=None", _convolution.mean_pooled),
-    row("pool", "input, @window_shape, -pooling_type, -padding, @dilation_rate=None, @strides=None, name=None, "
-        "-data_format=None", _convolution.pooled, "pool"),
-    row("lrn", "input, @depth_radius=5, bias=1, alpha=1, beta=0.5, name=None", _lrn, "LRN"),
-    row("local_response_normalization", "input, @depth_radius=5, bias=1, alpha=1, beta=0.5, name=None", _lrn, "LRN"),
-    row("l2_loss", "t, name=None", lambda t: jnp.sum(jnp.square(t)) / 2, "L2Loss"),
-    row("l2_normalize", "x, @axis=None, epsilon=1e-12, name=None; dim=axis", _l2_normalized, "l2_normalize"),
-    row("moments", "x, @axes, ~shift=None, name=None, -keepdims=None; keep_dims=keepdims", _moments, "moments",
-        result=_two),
-    row("batch_normalization", "x, mean, variance, offset, scale, variance_epsilon, name=None", _normalized,
-        "batchnorm"),
-    row("fused_batch_norm", "x, scale, offset, mean=None, variance=None, epsilon=0.001, -data_format='NHWC', "
-        "-is_training=True, name=None", _fused, "FusedBatchNorm", result=_three),
-    row("embedding_lookup", "*params, ids, -partition_strategy='mod', name=None, ~validate_indices=True, "
-        "max_norm=None",
-        _looked_up, "embedding_lookup", within=(_Rows("ids", _count_of_rows),)),
-    row("in_top_k", "predictions, targets, k, name=None", _in_top_k, "InTopK"),
-    row("zero_fraction", "value, name=None",
-        lambda x: jnp.mean((jnp.asarray(x) == 0).astype(jnp.float32)), "zero_fraction"),
-    row("softmax_cross_entropy", "labels, logits, @axis=-1, name=None", _cross_entropy.cross_entropy,
-        "softmax_cross_entropy_with_logits"),
-    row("sparse_softmax_cross_entropy", "labels, logits, name=None", _cross_entropy.sparse_cross_entropy,
-        "SparseSoftmaxCrossEntropyWithLogits",
-        within=(Within("labels", lambda labels, logits: index_bounds.shape(logits)[-1]),)),
-    row("sigmoid_cross_entropy", "labels, logits, name=None", _cross_entropy.sigmoid_cross_entropy, "logistic_loss"),
-    row("weighted_cross_entropy", "labels, logits, pos_weight, name=None", _cross_entropy.weighted_cross_entropy,
-        "logistic_loss"),
-    row("log_poisson_loss", "targets, log_input, -compute_full_loss=False, name=None", _cross_entropy.log_poisson,
-        "log_poisson_loss"),
-]  # fmt: skip
-
-FUNCTIONS = functions(TABLE)
-_OF_TWO = tuple(f"{kind}_cross_entropy" for kind in ("softmax", "sparse_softmax", "sigmoid", "weighted"))
-globals().update({name: made for name, made in FUNCTIONS.items() if name not in _OF_TWO})
+@computed_by(jax.nn.relu)
+def relu(features: Any, name: str | None = None) -> Any: ...
 
 
-def _labels_and_logits(who: str, first: Any, labels: Any, logits: Any) -> tuple[Any, Any]:
-    """Returns both; without names they are logits and labels, as before TF 1.0."""
-    if first is not None:
-        labels, logits = (labels if logits is None else logits), first
-    if labels is None or logits is None:
-        raise ValueError(f"tf.nn.{who}: both labels and logits must be provided.")
-    return labels, logits
+@computed_by(jax.nn.relu6)
+def relu6(features: Any, name: str | None = None) -> Any: ...
 
 
-def softmax_cross_entropy_with_logits(
-    _sentinel: Any = None, labels: Any = None, logits: Any = None, dim: int = -1, name: Any = None, axis: Any = None
-) -> Any:
-    """`tf.nn.softmax_cross_entropy_with_logits`: no gradient goes into the labels."""
-    labels, logits = _labels_and_logits("softmax_cross_entropy_with_logits", _sentinel, labels, logits)
-    labels = node(jax.lax.stop_gradient, "labels_stop_gradient", {"x": convert_to_tensor(labels)})
-    return softmax_cross_entropy_with_logits_v2(labels, logits, axis, name, dim)
+@computed_by(lambda x, axis: jax.nn.relu(jnp.concatenate([x, -x], axis=axis)), "CReLU")
+def crelu(features: Any, name: str | None = None, axis: Static = -1) -> Any: ...
 
 
-def softmax_cross_entropy_with_logits_v2(
-    labels: Any, logits: Any, axis: Any = None, name: Any = None, dim: Any = None
-) -> Any:
-    """`tf.nn.softmax_cross_entropy_with_logits_v2`."""
-    axis = next((given for given in (axis, dim) if given is not None), -1)
-    return FUNCTIONS["softmax_cross_entropy"](labels, logits, axis, name)
+@computed_by(subgradients.leaky_relu)
+def leaky_relu(features: Any, alpha: Any = 0.2, name: str | None = None) -> Any: ...
 
 
-def sparse_softmax_cross_entropy_with_logits(
-    _sentinel: Any = None, labels: Any = None, logits: Any = None, name: Any = None
-) -> Any:
-    """`tf.nn.sparse_softmax_cross_entropy_with_logits`."""
-    labels, logits = _labels_and_logits("sparse_softmax_cross_entropy_with_logits", _sentinel, labels, logits)
-    return FUNCTIONS["sparse_softmax_cross_entropy"](labels, logits, name)
+@computed_by(jax.nn.elu)
+def elu(features: Any, name: str | None = None) -> Any: ...
 
 
-def sigmoid_cross_entropy_with_logits(
-    _sentinel: Any = None, labels: Any = None, logits: Any = None, name: Any = None, targets: Any = None
-) -> Any:
-    """`tf.nn.sigmoid_cross_entropy_with_logits`; `targets` is the name that the labels had before TF 1.0."""
-    labels = targets if labels is None else labels
-    labels, logits = _labels_and_logits("sigmoid_cross_entropy_with_logits", _sentinel, labels, logits)
-    _check_shapes(logits, labels)
-    return FUNCTIONS["sigmoid_cross_entropy"](labels, logits, name)
+@computed_by(subgradients.selu)
+def selu(features: Any, name: str | None = None) -> Any: ...
 
 
-def weighted_cross_entropy_with_logits(
-    labels: Any = None, logits: Any = None, pos_weight: Any = None, name: Any = None, targets: Any = None
-) -> Any:
-    """`tf.nn.weighted_cross_entropy_with_logits`; `targets` is the earlier name of the labels."""
-    labels = targets if labels is None else labels
-    _check_shapes(logits, labels)
-    return FUNCTIONS["weighted_cross_entropy"](labels, logits, pos_weight, name)
+@computed_by(jax.nn.swish, "swish_f32")
+def swish(features: Any, name: str | None = None) -> Any: ...
 
 
-def _check_shapes(logits: Any, labels: Any) -> None:
-    shapes = [convert_to_tensor(given).shape for given in (logits, labels)]
-    if not shapes[0].is_compatible_with(shapes[1]):
-        raise ValueError(f"logits and labels must have the same shape ({shapes[0]} vs {shapes[1]}).")
+@computed_by(jax.nn.softplus)
+def softplus(features: Any, name: str | None = None) -> Any: ...
+
+
+@computed_by(jax.nn.soft_sign)
+def softsign(features: Any, name: str | None = None) -> Any: ...
+
+
+@computed_by(lambda x, axis: jax.nn.softmax(x, -1 if axis is None else axis), earlier={"dim": "axis"})
+def softmax(logits: Any, axis: Static = -1, name: str | None = None) -> Any: ...
+
+
+@computed_by(lambda x, axis: jax.nn.log_softmax(x, -1 if axis is None else axis), earlier={"dim": "axis"})
+def log_softmax(logits: Any, axis: Static = -1, name: str | None = None) -> Any: ...
+
+
+@computed_by(_bias_added)
+def bias_add(value: Any, bias: Any, data_format: Plain = None, name: str | None = None) -> Any: ...
+
+
+@computed_by(lambda x, w, b: jnp.matmul(x, w) + b, "xw_plus_b")
+def xw_plus_b(x: Any, weights: Any, biases: Any, name: str | None = None) -> Any: ...
+
+
+@computed_by(lambda x, w, b: jax.nn.relu(jnp.matmul(x, w) + b))
+def relu_layer(x: Any, weights: Any, biases: Any, name: str | None = None) -> Any: ...
+
+
+@computed_by(_lrn, "LRN")
+def lrn(
+    input: Any, depth_radius: Static = 5, bias: Any = 1, alpha: Any = 1, beta: Any = 0.5, name: str | None = None
+) -> Any: ...
+
+
+@computed_by(_lrn, "LRN")
+def local_response_normalization(
+    input: Any, depth_radius: Static = 5, bias: Any = 1, alpha: Any = 1, beta: Any = 0.5, name: str | None = None
+) -> Any: ...
+
+
+@computed_by(lambda t: jnp.sum(jnp.square(t)) / 2)
+def l2_loss(t: Any, name: str | None = None) -> Any: ...
+
+
+@computed_by(_l2_normalized, "l2_normalize", earlier={"dim": "axis"})
+def l2_normalize(x: Any, axis: Static = None, epsilon: Any = 1e-12, name: str | None = None) -> Any: ...
+
+
+@computed_by(_moments, "moments", earlier={"keep_dims": "keepdims"}, result=_two)
+def moments(x: Any, axes: Static, shift: Unused = None, name: str | None = None, keepdims: Plain = None) -> Any: ...
+
+
+@computed_by(_normalized, "batchnorm")
+def batch_normalization(
+    x: Any, mean: Any, variance: Any, offset: Any, scale: Any, variance_epsilon: Any, name: str | None = None
+) -> Any: ...
+
+
+@computed_by(_fused, result=_three)
+def fused_batch_norm(
+    x: Any,
+    scale: Any,
+    offset: Any,
+    mean: Any = None,
+    variance: Any = None,
+    epsilon: Any = 0.001,
+    data_format: Plain = "NHWC",
+    is_training: Plain = True,
+    name: str | None = None,
+) -> Any: ...
+
+
+@computed_by(_looked_up, "embedding_lookup", within=(_Rows("ids", _count_of_rows),))
+def embedding_lookup(
+    params: Listed,
+    ids: Any,
+    partition_strategy: Plain = "mod",
+    name: str | None = None,
+    validate_indices: Unused = True,
+    max_norm: Any = None,
+) -> Any: ...
+
+
+@computed_by(_in_top_k)
+def in_top_k(predictions: Any, targets: Any, k: Any, name: str | None = None) -> Any: ...
+
+
+@computed_by(lambda x: jnp.mean((jnp.asarray(x) == 0).astype(jnp.float32)), "zero_fraction")
+def zero_fraction(value: Any, name: str | None = None) -> Any: ...
 
 
 def dropout(
@@ -307,30 +316,18 @@ def dropout(
         return node(dropped, "mul_1", given, spec=lambda x, noise, given: x.spec)
 
 
-top_k = array_ops.top_k
-sigmoid, tanh, log_sigmoid = (tf_math.FUNCTIONS[name] for name in ("sigmoid", "tanh", "log_sigmoid"))
-
-nce_loss, sampled_softmax_loss = _sampling.nce_loss, _sampling.sampled_softmax_loss
-log_uniform_candidate_sampler = _sampling.log_uniform_candidate_sampler
-uniform_candidate_sampler = _sampling.uniform_candidate_sampler
-deconv2d = FUNCTIONS["conv2d_transpose"]
-
 PUBLIC = [
-    "deconv2d",
-    *(name for name in FUNCTIONS if name not in _OF_TWO),
+    *ops_in(globals()),
     "dropout",
-    "log_sigmoid",
     "log_uniform_candidate_sampler",
     "nce_loss",
     "sampled_softmax_loss",
-    "sigmoid",
     "sigmoid_cross_entropy_with_logits",
     "softmax_cross_entropy_with_logits",
     "softmax_cross_entropy_with_logits_v2",
     "sparse_softmax_cross_entropy_with_logits",
-    "weighted_cross_entropy_with_logits",
-    "tanh",
     "top_k",
     "uniform_candidate_sampler",
+    "weighted_cross_entropy_with_logits",
 ]
 __getattr__, __dir__ = offered("tf.nn", lambda: PUBLIC)

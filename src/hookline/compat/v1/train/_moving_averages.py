@@ -46,13 +46,13 @@ def assign_moving_average(variable: Any, value: Any, decay: Any, zero_debias: bo
         name: Name scope of the operations.
     """
     with name_scope(name, "AssignMovingAvg"):
-        share = math.FUNCTIONS["cast"](convert_to_tensor(1.0 - decay), variable.dtype)
+        share = math.cast(convert_to_tensor(1.0 - decay), variable.dtype)
         if not zero_debias:
             return variable.assign_sub((variable - value) * share)
         with variable_scope(variable.op.name):
             biased, steps = _of_zeros("biased", variable), _of_zeros("local_step", variable, [])
         now = biased.assign_sub((biased - value) * share)
-        weight = 1 - math.FUNCTIONS["pow"](1.0 - share, steps.assign_add(1))
+        weight = 1 - math.pow(1.0 - share, steps.assign_add(1))
         return variable.assign(now / weight)
 
 
