@@ -1,4 +1,4 @@
-"""`ConfigProto`, `device` and the like: taken, without effect, and said once.
+"""`tf.config`, and the settings of devices: taken, without effect, and logged once.
 
 JAX chooses the device (`JAX_PLATFORMS`, `CUDA_VISIBLE_DEVICES`) and manages its memory.
 """
@@ -15,7 +15,7 @@ from hookline.compat.v1._machinery.namespaces import missing
 
 @contextmanager
 def device(device_name_or_function: Any) -> Iterator[None]:
-    """Leaves what is made inside where JAX puts it.
+    """Has no effect: JAX places the operations made inside.
 
     References:
         `tf.device`.

@@ -50,7 +50,7 @@ __getattr__, __dir__ = offered("tf.estimator", lambda: __all__)
 
 
 class ModeKeys:
-    """What a model is built for.
+    """The modes of a model.
 
     References:
         `tf.estimator.ModeKeys`.

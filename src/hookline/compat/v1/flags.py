@@ -64,7 +64,7 @@ class _Flags:
     """
 
     def _parse_flags(self, args: list[str] | None = None) -> bool:
-        """Parses the command line; what scripts older than TF 1.5 call."""
+        """Parses the command line, for scripts older than TF 1.5."""
         absl_flags.FLAGS(sys.argv[:1] + args if args is not None else sys.argv, known_only=True)
         return True
 

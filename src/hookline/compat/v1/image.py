@@ -1,4 +1,4 @@
-"""`tf.image`: what training jobs do to their pictures."""
+"""`tf.image`: changes to images, as training jobs make them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _central(image: Any, fraction: Any) -> Any:
 
 
 def _places(wanted: int, given: int, corners: bool, centers: bool) -> np.ndarray:
-    """Returns where in the given pixels those of the result lie: as floats of 32 bits, whose rounding decides."""
+    """Computes the positions of the result's pixels in the image, as floats of 32 bits, whose rounding decides."""
     scale = np.float32(given - 1) / np.float32(wanted - 1) if corners and wanted > 1 else np.float32(given) / wanted
     return (np.arange(wanted, dtype=np.float32) + np.float32(0.5 if centers else 0)) * np.float32(scale)
 

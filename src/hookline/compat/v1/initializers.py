@@ -83,7 +83,7 @@ def _filled(value: Any, shape: Any, dtype: Any) -> Any:
 
 
 class RandomUniform(Initializer):
-    """Numbers evenly spread from `minval` to `maxval`.
+    """Uniform random numbers from `minval` to `maxval`.
 
     References:
         `tf.random_uniform_initializer`.
@@ -98,7 +98,7 @@ class RandomUniform(Initializer):
 
 
 class RandomNormal(Initializer):
-    """Numbers of a normal distribution.
+    """Random numbers of a normal distribution.
 
     References:
         `tf.random_normal_initializer`.
@@ -113,7 +113,7 @@ class RandomNormal(Initializer):
 
 
 class TruncatedNormal(RandomNormal):
-    """Numbers of a normal distribution, none further than two standard deviations from the mean.
+    """Random numbers of a truncated normal distribution, within two standard deviations of the mean.
 
     References:
         `tf.truncated_normal_initializer`.
@@ -125,7 +125,7 @@ class TruncatedNormal(RandomNormal):
 
 
 def fans(shape: Any) -> tuple[int, int]:
-    """Returns how many values go into and out of a place of a weight of this shape."""
+    """Computes the fan-in and fan-out of a weight of this shape."""
     shape = TensorShape(shape).as_list()
     if len(shape) < 2:
         size = shape[0] if shape else 1
@@ -170,7 +170,7 @@ class VarianceScaling(Initializer):
             return random.random_uniform(shape, -limit, limit, dtype, self.seed)
         if self.distribution == "untruncated_normal":
             return random.random_normal(shape, 0.0, math.sqrt(variance), dtype, self.seed)
-        # What is cut off makes the spread smaller by this.
+        # The truncation makes the standard deviation smaller by this factor.
         return random.truncated_normal(shape, 0.0, math.sqrt(variance) / 0.87962566103423978, dtype, self.seed)
 
 

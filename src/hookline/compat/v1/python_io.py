@@ -40,7 +40,7 @@ class TFRecordWriter:
         self._file.write(frame(record))
 
     def flush(self) -> None:
-        """Hands what was written to the operating system."""
+        """Flushes the buffer to the operating system."""
         self._file.flush()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""`tf.summary`: summaries whose tags are those that TensorFlow gives, and writers that take what scripts hand them."""
+"""`tf.summary`: summaries with TensorFlow's tags, and writers with TensorFlow's arguments."""
 
 from __future__ import annotations
 

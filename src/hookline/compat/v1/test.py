@@ -1,4 +1,4 @@
-"""`tf.test`: its questions about GPUs. Test cases are those of `unittest`."""
+"""`tf.test`: its functions about GPUs. For test cases, use `unittest`."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class DataSet:
 
     @property
     def num_examples(self) -> int:
-        """How many images there are."""
+        """The number of images."""
         return self._num_examples
 
     @property
@@ -125,7 +125,7 @@ def read_data_sets(
     Args:
         train_dir: The folder where they are. Nothing is downloaded.
         fake_data: Is refused.
-        one_hot: Whether a label is a row of ten numbers, of which one is 1.
+        one_hot: Whether a label is a one-hot row of ten numbers.
         dtype: See `DataSet`.
         reshape: See `DataSet`.
         validation_size: How many of the training images, the first ones, are for validation.
@@ -134,7 +134,7 @@ def read_data_sets(
 
     Raises:
         FileNotFoundError: A file is not there.
-        ValueError: A file is not MNIST's; or `validation_size` is above what there is.
+        ValueError: A file is not MNIST's; or `validation_size` is above the number of images.
 
     References:
         `tf.contrib.learn.datasets.mnist.read_data_sets`.
@@ -156,7 +156,7 @@ def _part(folder: Path, kind: str, one_hot: bool) -> tuple[Any, Any]:
 
 
 def _read(path: Path, magic: int, dims: int) -> np.ndarray:
-    """Returns what is in a file of MNIST's: a number that tells its kind, the sizes, and a byte for each element."""
+    """Reads a file of MNIST's: a magic number, the sizes, and a byte for each element."""
     if not path.exists():
         raise FileNotFoundError(
             f"read_data_sets requires {path.name} in {str(path.parent)!r}, which has none. Put MNIST's four files "

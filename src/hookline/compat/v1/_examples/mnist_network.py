@@ -54,6 +54,6 @@ def training(loss: Any, learning_rate: float) -> Any:
 
 
 def evaluation(logits: Any, labels: Any) -> Any:
-    """Returns how many of a batch are told right."""
+    """Counts the right predictions of a batch."""
     right = nn.in_top_k(logits, labels, 1)
     return reduce_sum(cast(right, dtypes.int32))

@@ -19,10 +19,10 @@ _LOWEST = -(2.0**31)
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """Returns an array, or numbers of Python, in another dtype.
+    """Casts an array, or numbers of Python, to another dtype.
 
     XLA would make the nearest number of a float that an integer does not hold. TensorFlow goes through the integers of
-    the processor, which are wrapped: 256.0 becomes the 0 of uint8, and what int32 does not hold its lowest number.
+    the processor, which are wrapped: 256.0 becomes the 0 of uint8, and a number too large for int32 its lowest number.
     """
     if not hasattr(x, "dtype"):
         x = np.asarray(x)  # Integers of Python may be larger than JAX's.
@@ -39,7 +39,7 @@ def cast(x: Any, dtype: Any) -> Any:
 
 
 def cut(x: Any, dtype: Any) -> Any:
-    """Returns what is to be cast; whole numbers of 64 bits in their new dtype, since no tensor holds them.
+    """Prepares a value for a cast; integers of 64 bits get their new dtype here, since no tensor holds them.
 
     Raises:
         ValueError: The new dtype has 64 bits, too, which JAX does not have.
@@ -54,13 +54,13 @@ def cut(x: Any, dtype: Any) -> Any:
 
 
 def cast_dims(x: Any, dtype: Any) -> Any:
-    """Returns whole numbers of shapes in another dtype; symbols are whole numbers as they are."""
+    """Casts integers of shapes to another dtype; symbols stay as they are."""
     is_symbolic = hasattr(x, "scope") or getattr(getattr(x, "dtype", None), "kind", "") == "O"
     return x if is_symbolic and np.issubdtype(dtype, np.integer) else np.asarray(x).astype(dtype)
 
 
 def saturated(x: Any, dtype: Any) -> Any:
-    """Returns an array in another dtype, where what that does not hold is the nearest number that it does hold."""
+    """Casts an array with saturation: numbers out of range become the nearest number of the dtype."""
     x = jnp.asarray(x)
     low, high = (_nearest(limit, x.dtype) for limit in _limits(dtype))
     return cast(jnp.clip(x, low, high), dtype)
@@ -81,7 +81,7 @@ def _nearest(limit: float, dtype: Any) -> Any:
 
 
 def mean(x: Any, axis: Any, keepdims: bool) -> Any:
-    """Returns the mean; that of whole numbers is whole, cut towards zero, and no sum on the way overflows."""
+    """Computes the mean; a mean of integers is an integer, cut towards zero, and no sum on the way overflows."""
     x = jnp.asarray(x)
     if not jnp.issubdtype(x.dtype, jnp.integer):
         return jnp.mean(x, axis=axis, keepdims=keepdims)

@@ -1,4 +1,4 @@
-"""Dtypes: `tf.float32` and its kind, and what scripts ask of them."""
+"""Dtypes: `tf.float32` and the others, with the attributes that scripts read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hookline.graph import spec as specs
 
 
 class DType:
-    """The type of a tensor's elements. It stands for NumPy's wherever NumPy or JAX asks for one.
+    """The type of a tensor's elements. NumPy and JAX accept it as a dtype.
 
     Args:
         name: TensorFlow's name of it.
@@ -152,7 +152,7 @@ def _numpy_name(type_value: Any) -> str:
 
 
 def canonical(dtype: Any) -> Any:
-    """Returns NumPy's dtype for what JAX computes with: 64 bits become 32 unless `jax_enable_x64` is set."""
+    """Returns the NumPy dtype that JAX computes with: 64 bits become 32 unless `jax_enable_x64` is set."""
     return specs.canonical_dtype(as_dtype(dtype).dtype)
 
 
@@ -169,7 +169,7 @@ def narrowed(array: np.ndarray, dtype: Any) -> np.ndarray:
         return array.astype(dtype)
 
 
-# What variables and queues had as types of their own.
+# The reference types of variables and queues.
 float16_ref, float32_ref, int32_ref, int64_ref = float16, float32, int32, int64
 
 PUBLIC = {"DType": DType, "as_dtype": as_dtype, "double": double, "half": half, **_BY_NAME}

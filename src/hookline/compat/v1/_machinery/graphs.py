@@ -37,14 +37,14 @@ class Graph(core.Graph):
 
     @contextlib.contextmanager
     def device(self, device_name_or_function: Any) -> Iterator[None]:
-        """Has no effect, which is said once: XLA places the work."""
+        """Has no effect, which is logged once: XLA places the work."""
         if device_name_or_function is not None:
             say_once("tf.Graph.device")
         yield
 
     @contextlib.contextmanager
     def colocate_with(self, op: Any, ignore_existing: bool = False) -> Iterator[None]:
-        """Has no effect, which is said once: XLA places the work."""
+        """Has no effect, which is logged once: XLA places the work."""
         say_once("tf.colocate_with")
         yield
 
@@ -73,7 +73,7 @@ class Graph(core.Graph):
 
     @property
     def building_function(self) -> bool:
-        """Whether the graph is that of a function: it is not."""
+        """Whether the graph belongs to a function: never."""
         return False
 
 

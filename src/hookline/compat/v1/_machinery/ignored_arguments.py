@@ -1,4 +1,4 @@
-"""Arguments that TensorFlow has and that have no effect here: said once, at INFO."""
+"""TensorFlow's arguments that have no effect here: logged once, at INFO."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _logger = logging.getLogger(__name__)
 
 
 def ignored(who: str, **given: Any) -> None:
-    """Says of each argument that was given, once in a process, that it is taken without effect.
+    """Logs for each given argument, once in a process, that it is taken without effect.
 
     Args:
         who: The function or class that takes them.
@@ -22,7 +22,7 @@ def ignored(who: str, **given: Any) -> None:
 
 
 def unknown(who: str, given: dict[str, Any], *known: str) -> None:
-    """Says of each of some further arguments that it has no effect; others there are none.
+    """Logs for each of some further arguments that it has no effect, and refuses others.
 
     Raises:
         TypeError: An argument is not among the known ones.

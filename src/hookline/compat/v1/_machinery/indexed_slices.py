@@ -1,4 +1,4 @@
-"""Gradients of variables of which only rows are looked up.
+"""Gradients of embeddings: variables whose rows are looked up.
 
 TensorFlow keeps such a gradient as the rows and their numbers (`IndexedSlices`); here it is an array, zero elsewhere.
 Two things differ there, and scripts see them: most optimizers leave the other rows and their slots as they are, and a
@@ -20,10 +20,10 @@ _CLIPPED = ("_clipped",)
 
 
 class Lookups(NamedTuple):
-    """How a loss depends on a variable of which rows are looked up.
+    """The lookups of a variable's rows, by which a loss depends on it.
 
     Attributes:
-        ys: What is differentiated.
+        ys: The differentiated tensors.
         rows: The tensors of the rows that were looked up.
     """
 
@@ -32,7 +32,7 @@ class Lookups(NamedTuple):
 
 
 def lookups(gradient: Any) -> Lookups | None:
-    """Returns the lookups that a gradient goes through, or None where the variable is used in another way too."""
+    """Finds the lookups that a gradient goes through; None if the variable is used in another way too."""
     while isinstance(gradient, Tensor) and gradient.op.type in _CLIPPED:
         gradient = gradient.op.inputs[0]
     node = gradient.op if isinstance(gradient, Tensor) else None

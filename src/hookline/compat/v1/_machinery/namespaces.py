@@ -19,7 +19,7 @@ def missing(namespace: str, names: Callable[[], Iterable[str]]) -> Callable[[str
     Python drops its text in a line `from tf.nn import x`; `_tf/module_aliases.py` says it there.
 
     Args:
-        namespace: What scripts call it, such as `tf.nn`.
+        namespace: Its name in scripts, such as `tf.nn`.
         names: Returns the names that there are.
     """
 
@@ -49,9 +49,9 @@ def made_in(module: str, names: Mapping[str, Any]) -> list[str]:
 
 
 class Offers(type):
-    """A class that says of the attributes it does not have what a namespace says of names.
+    """A class that answers a missing attribute with a migration hint, like a namespace.
 
-    The attribute `called` of such a class is what scripts call it.
+    The attribute `called` of such a class is its name in scripts.
     """
 
     called: str
@@ -62,10 +62,10 @@ class Offers(type):
 
 
 class Gathered(types.ModuleType):
-    """A namespace of what others have, in their order.
+    """A namespace of the names of others, in their order.
 
     Args:
-        name: What scripts call it.
+        name: Its name in scripts.
         places: The others.
     """
 
@@ -84,11 +84,11 @@ class Gathered(types.ModuleType):
 
 
 class Namespace(types.ModuleType):
-    """A namespace that is no file, such as `tf.initializers`.
+    """A namespace that is no file, such as `tf.python.util.nest`.
 
     Args:
-        name: What scripts call it.
-        names: What is in it.
+        name: Its name in scripts.
+        names: Its names and their values.
     """
 
     def __init__(self, name: str, names: Mapping[str, Any]) -> None:

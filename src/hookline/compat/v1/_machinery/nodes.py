@@ -1,4 +1,4 @@
-"""How tensors come into the graph: constants, placeholders, and functions in TensorFlow's way."""
+"""Nodes of the graph: constants, placeholders, and functions in TensorFlow's way."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def op(fn: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
     return make
 
 
-# Of which kinds plain values may be for a dtype of one kind; arrays are cast.
+# The kinds of plain values that a dtype of a kind accepts; arrays are cast.
 _FITS = {"b": "b", "i": "bi", "u": "bi", "f": "biuf"}
 
 
@@ -187,7 +187,7 @@ def _packed_ints(values: Any, dtype: Any = None) -> Any:
 
 
 def argument(value: Any) -> Any:
-    """Returns what stands for a tensor among a function's arguments, as functions of JAX take it."""
+    """Converts an argument that may be a tensor to the form that functions of JAX take."""
     if value is None or isinstance(value, CoreTensor | bool | int | float | complex):
         return value
     if host_strings.is_plain_text(value):

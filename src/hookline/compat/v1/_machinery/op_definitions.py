@@ -51,7 +51,7 @@ def computed_by(
 
     Args:
         fn: Computes the operation, on arrays.
-        op: The name of the operations; by default that of the function in capitals.
+        op: The name of the operations; by default the function's name in capitals.
         earlier: The earlier names of arguments, and their names now.
         twin: The same for NumPy's integers, if shapes are computed with it.
         spec: Infers the spec of the result from the arguments, where tracing cannot.

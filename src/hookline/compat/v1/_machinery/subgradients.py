@@ -33,7 +33,7 @@ def leaky_relu(x: Any, alpha: Any = 0.2) -> Any:
 
 
 def selu(x: Any) -> Any:
-    """Returns the scaled exponential linear unit, whose gradient at 0 is that of the positive side."""
+    """Returns the scaled exponential linear unit, with the gradient of the positive side at 0."""
     return jnp.where(x >= 0, _SELU_SCALE * x, _SELU_ALPHA * jnp.expm1(jnp.where(x >= 0, 0, x)))
 
 

@@ -27,7 +27,7 @@ _FEW = 64
 _MOST_FORMS = 64
 _SHORT = 4096
 
-# What TensorFlow calls the operations of Python's operators.
+# TensorFlow's names for Python's operators.
 _NAMES = {
     "neg": "Neg",
     "abs": "Abs",
@@ -85,7 +85,7 @@ class Tensor(core.Tensor):
         return default_session.session_for(repr(self.name), session).run(self, feed_dict)
 
     def run(self, feed_dict: Any = None, session: Any = None) -> None:
-        """Runs its operation in a session: what `minimize` and `assign` return is run as an operation there."""
+        """Runs its operation in a session, as scripts do with the results of `minimize` and `assign`."""
         default_session.session_for(repr(self.name), session).run(self.op, feed_dict)
 
     @property
@@ -98,10 +98,10 @@ class Tensor(core.Tensor):
         return self.shape
 
     def set_shape(self, shape: Any) -> None:
-        """Says more of its shape than is known so far.
+        """Merges a shape into its known shape.
 
         Raises:
-            ValueError: It contradicts what is known.
+            ValueError: It contradicts the known shape.
         """
         merged = self.shape.merge_with(shape)
         if merged.is_known and merged.as_list() != (self.shape.as_list() if self.shape.is_known else None):
@@ -169,7 +169,7 @@ class Tensor(core.Tensor):
         return value
 
     def _held(self, value: Any, dtype: Any) -> np.ndarray:
-        """Returns a fed value in a dtype; what 32 bits of a whole number do not hold is refused, as in a constant.
+        """Converts a fed value to a dtype; integers that 32 bits cannot hold are refused, as in a constant.
 
         Raises:
             InvalidArgumentError: As above.
@@ -233,7 +233,7 @@ class Tensor(core.Tensor):
         return made(window, "strided_slice", given, static=("bounds",), twin=window)
 
     def _beside(self, operand: Any) -> Any:
-        """Returns what stands beside a tensor in an operation: arrays and lists in the tensor's dtype."""
+        """Converts the other operand of a tensor: arrays and lists get the tensor's dtype."""
         if isinstance(operand, core.Tensor | bool | int | float | complex) or holds_tensor(operand):
             return operand
         operand = as_ints(operand)

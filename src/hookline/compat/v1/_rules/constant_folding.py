@@ -1,4 +1,4 @@
-"""Whole numbers of shapes while the graph is built: an open dimension is a symbol, and computes like a number."""
+"""Constant folding of integers while the graph is built: an open dimension is a symbol, and computes like a number."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _evaluated(tensor: Tensor) -> Any:
 
 
 def _number(tensor: Tensor) -> Any:
-    """Returns what `symbolic` does; of a tensor of unknown shape, which stands beside numbers, one number."""
+    """Folds a tensor like `symbolic`; one of unknown shape, beside numbers, is one number."""
     try:
         return symbolic(tensor)
     except Unknown:
@@ -123,7 +123,7 @@ def _nested(value: Any) -> np.ndarray:
 
 
 def say_sizes(tensor: Tensor, reader: Operation) -> None:
-    """Says of a tensor of which XLA has to know the value, and of what it is computed of, that feeds are known, too.
+    """Marks a tensor whose value XLA has to know, and its inputs, so that a feed of them is compiled in, too.
 
     Args:
         tensor: As above.
@@ -138,14 +138,14 @@ def say_sizes(tensor: Tensor, reader: Operation) -> None:
 
 
 def says_a_size(op: Operation, computed: Collection[Operation]) -> bool:
-    """Whether XLA has to know the value of an operation for one of those that a program computes; see `say_sizes`."""
+    """Whether XLA has to know the value of an operation for another one in the program; see `say_sizes`."""
     return not vars(op).get("says_sizes_of", set()).isdisjoint(computed)
 
 
 def build_in(tensor: Tensor) -> None:
-    """Says of a tensor whose value became a part of the graph, and of what it is computed of, that no feed changes it.
+    """Marks a tensor whose value became a part of the graph, and its inputs: no feed changes it.
 
-    The shape of a tensor that is open may be fed: what was built in is the rest of it.
+    The shape of a tensor with open dimensions may still be fed: only its known dimensions were built in.
     """
     left = [tensor]
     while left:
@@ -207,7 +207,7 @@ def own_symbols() -> Iterator[None]:
 
 
 def apart(tensor: Tensor) -> Any:
-    """Returns what `symbolic` does, where each open dimension of each tensor is a symbol of its own.
+    """Folds a tensor like `symbolic`, with a symbol of its own for each open dimension of each tensor.
 
     Raises:
         Unknown: See `symbolic`.
@@ -217,12 +217,12 @@ def apart(tensor: Tensor) -> Any:
 
 
 def is_rest(dim: Any) -> bool:
-    """Whether a dimension that is asked for is -1: what the others leave."""
+    """Whether a requested dimension is -1: the remaining one."""
     return isinstance(dim, int) and dim < 0
 
 
 def remaining(shape: list[Any], dims: list[Any]) -> int | None:
-    """Returns what a -1 among dimensions stands for, if that is the same whatever is open in the shape."""
+    """Returns the size of a -1 among dimensions, if it does not depend on the open dimensions of the shape."""
     others = math.prod(dim for dim in dims if not is_rest(dim))
     try:
         left = math.prod(shape) // others
@@ -239,12 +239,12 @@ def elements(value: Any) -> np.ndarray:
 
 
 def parts(shape: Any) -> list[Any]:
-    """Returns what a shape is given by as a list: its dimensions, or the one tensor that holds them."""
+    """Returns the parts of a shape as a list: its dimensions, or the one tensor that holds them."""
     return list(shape) if isinstance(shape, list | tuple) else [shape]
 
 
 def _settled(tensor: Tensor) -> Any:
-    """Returns which elements are the same whatever the open dimensions are, as an array of booleans or as one."""
+    """Returns which elements do not depend on open dimensions, as an array of booleans or as one."""
     try:
         found = elements(apart(tensor))
     except Unknown:
@@ -256,12 +256,12 @@ def _settled(tensor: Tensor) -> Any:
 
 
 def is_settled(tensor: Tensor) -> bool:
-    """Whether all its elements are known while the graph is built, and the same whatever the open dimensions are."""
+    """Whether all elements are known while the graph is built, and do not depend on open dimensions."""
     return bool(np.all(_settled(tensor)))
 
 
 def constant_value(tensor: Tensor, partial: bool = False) -> np.ndarray | None:
-    """Returns the value of a tensor, if the graph tells it, or None: `tf.contrib.util.constant_value`."""
+    """Folds a tensor to its constant value, or returns None: `tf.contrib.util.constant_value`."""
     if partial:
         raise NotImplementedError("constant_value(partial=True) is not available: take the dimensions one by one.")
     try:

@@ -1,4 +1,4 @@
-"""Text in graphs: it stays on the host, as NumPy's arrays of `bytes`, and functions of it run there."""
+"""Strings in graphs: they stay on the host, as NumPy's arrays of `bytes`, and functions of them run there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookline.graph.nodes import HostCall
 from hookline.graph.views import Path, take_path
 
 STRING = "string"
-"""What stands for the dtype of text."""
+"""The dtype of text."""
 
 Shape = tuple[int | None, ...] | None
 
@@ -58,7 +58,7 @@ def is_plain_text(value: Any) -> bool:
 
 
 def mark(tensor: Tensor, shape: Any) -> Tensor:
-    """Says that a tensor, or a part of one, is text of a shape; `None` if the shape is not known."""
+    """Marks a tensor, or a part of one, as text of a shape; `None` if the shape is not known."""
     op: Any = tensor.op
     op.texts = {**getattr(op, "texts", {}), tensor.path: None if shape is None else tuple(shape)}
     op.host_only = op.host_only or not tensor.path
@@ -66,7 +66,7 @@ def mark(tensor: Tensor, shape: Any) -> Tensor:
 
 
 def _marked(tensor: Tensor) -> tuple[Shape, Path] | None:
-    """Returns the shape of the text of which a tensor is a part, and which part; `None` if it is no text."""
+    """Returns the shape of the text that a tensor belongs to, and its part of it; `None` if it is no text."""
     marks: dict[Path, Shape] = getattr(tensor.op, "texts", {(): None} if tensor.op.host_only else {})
     for depth in range(len(tensor.path), -1, -1):
         if tensor.path[:depth] in marks:
@@ -90,7 +90,7 @@ def shape_of(tensor: Tensor) -> Shape:
 
 
 def parts_of(tensor: Tensor) -> int | None:
-    """Returns of how many texts a tensor is a list, or how many rows its text has; `None` if that is not known."""
+    """Counts the texts in a tensor that is a list, or the rows of its text; `None` if the number is not known."""
     marks = getattr(tensor.op, "texts", {})
     listed = [path for path in marks if path[:-1] == tensor.path and len(path) == len(tensor.path) + 1]
     shape = shape_of(tensor)
@@ -103,8 +103,8 @@ class OnHost(HostCall):
     Args:
         fn: The function.
         name: Its name.
-        args: What it takes, by parameter.
-        dtype: That of its result, `STRING` for text; `None` for a list of several texts.
+        args: Its arguments, by parameter.
+        dtype: The dtype of its result, `STRING` for text; `None` for a list of several texts.
         shape: The shape of its result, with `None` for open dimensions, or `None`; a list of shapes for several.
     """
 
@@ -136,12 +136,12 @@ class OnHost(HostCall):
         return OnHost(self._plain, name, dict(zip(self._names, values, strict=True)), *self._form)
 
 
-# What an open dimension counts while a shape is looked for: what differs between them is open.
+# Example sizes of an open dimension during shape inference: dimensions that differ between them are open.
 _SIZES = (1, 3, 50)
 
 
 def _tried(fn: Callable[[int], Any]) -> tuple[list[Any], Exception | None]:
-    """Returns what a function makes of each size, where it does, and the error where it does not."""
+    """Calls a function with each example size, and returns the results and the errors."""
     found, failed = [], None
     for size in _SIZES:
         try:
@@ -152,7 +152,7 @@ def _tried(fn: Callable[[int], Any]) -> tuple[list[Any], Exception | None]:
 
 
 def of_text(fn: Callable[..., Any] | None, name: str, args: dict[str, Any]) -> Tensor:
-    """Adds a function of NumPy's arrays, of which some are text, to the graph, and returns its tensor.
+    """Adds a function of NumPy arrays, some of them text, to the graph, and returns its tensor.
 
     Raises:
         TypeError: There is no such function.
@@ -187,7 +187,7 @@ def _examples(args: dict[str, Any], size: int) -> dict[str, Any]:
 
 
 def broadcast(shapes: list[Shape]) -> Shape:
-    """Returns the shape of what is computed of arrays of several shapes, as far as it is known.
+    """Broadcasts several shapes, as far as they are known.
 
     Raises:
         ValueError: They do not fit together.
@@ -260,4 +260,4 @@ TWINS: dict[str, Callable[..., Any] | None] = {
     "zeros_like": lambda *, tensor, dtype: _like(tensor, dtype, 0),
     "ones_like": lambda *, tensor, dtype: _like(tensor, dtype, 1),
 }
-"""What operations do with text, by their kind and with their arguments by name, where no function for shapes tells."""
+"""Functions of text by the kind of the operation, for kinds whose function of shapes cannot take text."""

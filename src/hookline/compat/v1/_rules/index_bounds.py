@@ -1,4 +1,4 @@
-"""Indices that must lie within bounds, which a compiled program does not refuse.
+"""Bounds of indices: a compiled program does not refuse an index that is out of range.
 
 TensorFlow raises on a CPU where `tf.gather`, `tf.scatter_add`, a sparse cross entropy and their like are given a place
 that is not there. Here each such operation has a `Fault`. Places that the graph knows are refused when it is built, and
@@ -23,7 +23,7 @@ from hookline.graph.nodes import Constant
 
 
 class Within(NamedTuple):
-    """Which argument of a function holds places, and how many there are.
+    """An argument that holds indices, and their bound.
 
     Args:
         places: The name of the argument.
@@ -42,7 +42,7 @@ class Within(NamedTuple):
         return args[self.places] if self.picked is None else self.picked(args)
 
     def outside(self, args: dict[str, Any], xp: Any) -> tuple[Any, Any, Any]:
-        """Returns places and sizes as flat arrays, and which of the places are not there.
+        """Returns indices and bounds as flat arrays, and which of the indices are out of range.
 
         Args:
             args: The arguments by name.
@@ -54,14 +54,14 @@ class Within(NamedTuple):
         return places.ravel(), sizes.ravel(), (are_out if self.drops_negative else are_out | (places < 0)).ravel()
 
     def is_settled(self, args: dict[str, Any]) -> bool:
-        """Whether the graph knows already that no run can go wrong here, so that no run has to look."""
+        """Whether constants already show that no index can be out of range, so that no run has to check."""
         return False
 
     def said(self, shape: Any, at: int, place: int, size: int) -> str:
-        """Returns where a place stands, and what is wrong with it.
+        """Returns the position of a wrong index, and a description of the error.
 
         Args:
-            shape: That of the places, open in the first dimension or not; None where it is not known.
+            shape: The shape of the indices, open in the first dimension or not; None where it is not known.
             at: Where the place stands among the flattened ones.
             place: The place.
             size: How many there are.
@@ -74,7 +74,7 @@ class Within(NamedTuple):
         return f"{self.places}{where} = {place} {self.wrong(place, size)}"
 
     def wrong(self, place: int, size: int) -> str:
-        """Returns what is wrong with a place, as a verb and what follows it."""
+        """Describes the error of an index, in words that begin with a verb."""
         return f"is not in [0, {size})"
 
 
@@ -83,7 +83,7 @@ class Indexes(Within):
 
     Args:
         places: Which dimension it is of, for the error.
-        size: See `Within`, as of what follows.
+        size: See `Within`, as for the arguments after it.
         drops_negative: As above.
         picked: As above.
     """
@@ -119,7 +119,7 @@ class Divides(Within):
         return not self._is_whole(args) or (is_constant and bool(np.all(divisor != 0)))
 
     def _is_whole(self, args: dict[str, Any]) -> bool:
-        """Whether whole numbers are divided by such, as far as their dtypes are known."""
+        """Whether integers are divided by integers, as far as their dtypes are known."""
         return all(_kind(item) in "iu" for item in (self.size(**args), self.of(args)))
 
     def said(self, shape: Any, at: int, place: int, size: int) -> str:
@@ -159,17 +159,17 @@ def _part_at(place: int) -> Callable[[dict[str, Any]], Any]:
 
 
 def shape(value: Any) -> Any:
-    """Returns the shape of an array, or of what a tensor is known to be."""
+    """Returns the shape of an array, or the known shape of a tensor."""
     return value.shape if hasattr(value, "shape") else np.shape(value)
 
 
 def fault(withins: Sequence[Within], args: dict[str, Any], given: Callable[[Any], tuple[dict[str, Any], Any]]) -> Fault:
-    """Returns the fault of an operation that is given a place that is not there.
+    """Makes the fault of an operation: an index out of range.
 
     Args:
         withins: Where places stand.
         args: The arguments, by name, with tensors in them.
-        given: Returns, for what `Operation.bind` returns, the arguments by name, and whether the operation counts:
+        given: Returns, for the result of `Operation.bind`, the arguments by name, and whether the operation counts:
             None, or a bool, which is false in the branch of a `tf.cond` that is not taken.
     """
     shapes = [_shape_of(within.of(args)) for within in withins]
@@ -188,7 +188,7 @@ def fault(withins: Sequence[Within], args: dict[str, Any], given: Callable[[Any]
 
 
 def _looked(within: Within, args: dict[str, Any], taken: Any) -> Any:
-    """Returns whether there is a place that is not there, where the first one stands, the place, and the size."""
+    """Finds the first index out of range: whether one exists, its position, the index, and the bound."""
     places, sizes, are_out = within.outside(args, jnp)
     count = places.size
     if not count:
@@ -201,12 +201,12 @@ def _looked(within: Within, args: dict[str, Any], taken: Any) -> Any:
 
 def _shape_of(value: Any) -> Any:
     if isinstance(value, list | tuple) and any(isinstance(item, Tensor) for item in value):
-        return (len(value),)  # Numbers, of which some are computed in the run.
+        return (len(value),)  # Numbers; some are computed in the run.
     return specs.open_shape(value.spec) if isinstance(value, Tensor) else np.shape(value)
 
 
 def watch(operation: Operation, withins: Sequence[Within], args: dict[str, Any]) -> None:
-    """Gives an update its fault, and refuses what the graph knows already.
+    """Gives an update its fault, and refuses constant indices that are out of range.
 
     Args:
         operation: The update.
@@ -229,7 +229,7 @@ def watch(operation: Operation, withins: Sequence[Within], args: dict[str, Any])
 
 
 def refuse_constants(operation: Operation, withins: Sequence[Within], args: dict[str, Any]) -> None:
-    """Refuses places that the graph knows already, and knows not to be there.
+    """Refuses constant indices that are out of range.
 
     Raises:
         InvalidArgumentError: There is one. The error names the operation.
@@ -238,7 +238,7 @@ def refuse_constants(operation: Operation, withins: Sequence[Within], args: dict
     for within in withins:
         if isinstance(within.of(known), int | np.ndarray | np.generic):
             what = None
-            # What is open is looked at in the run.
+            # The run checks open dimensions.
             with contextlib.suppress(TypeError, IndexError, jax.errors.InconclusiveDimensionOperation):
                 what = _refused(within, known)
             if what is not None:
@@ -246,7 +246,7 @@ def refuse_constants(operation: Operation, withins: Sequence[Within], args: dict
 
 
 def _known(value: Any) -> Any:
-    """Returns the value of a constant, or what is known of another tensor."""
+    """Returns the value of a constant, or the known part of another tensor."""
     if not isinstance(value, Tensor):
         return value
     return value.op.value if isinstance(value.op, Constant) and not value.path else value.spec
@@ -261,7 +261,7 @@ def _refused(within: Within, args: dict[str, Any]) -> str | None:
 
 
 def on_host(fn: Callable[..., Any], name: str, withins: Sequence[Within]) -> Callable[..., Any]:
-    """Returns a function of NumPy's arrays that refuses places that are not there."""
+    """Returns a function of NumPy arrays that refuses indices out of range."""
 
     def called(**args: Any) -> Any:
         for within in withins:

@@ -1,8 +1,9 @@
-"""Open dimensions with sizes: where symbols do not tell the shape of a result, examples do.
+"""Shape inference by example: where symbols do not tell the shape of a result, example sizes do.
 
 JAX infers shapes with a symbol for each open dimension. It cannot where a function asks for a number, or where an open
 dimension meets a known one. TensorFlow would say "unknown", or take the known one. So the shape is inferred again, with
-the known size that stands at the same place in another argument; or else with two sizes, and what differs is open.
+the known size that stands at the same place in another argument; or else with two sizes,
+and the dimensions that differ are open.
 """
 
 from __future__ import annotations
@@ -74,17 +75,17 @@ def _as(values: dict[str, int]) -> Iterator[None]:
 
 
 def by_examples(given: Sequence[Any], names: Sequence[str], infer: Callable[[], Any], *, apart: bool = False) -> Any:
-    """Returns the spec that `infer` finds when the open dimensions have sizes.
+    """Infers a spec from example sizes of the open dimensions.
 
     Args:
-        given: Specs, of which some may have open dimensions.
+        given: Specs; some may have open dimensions.
         names: The symbols of all open dimensions.
-        infer: Returns a spec, of what `sized` gives.
+        infer: Infers a spec from the specs that `sized` gives.
         apart: Whether each open dimension may have a size of its own: the same symbol stands for the first one of each
             placeholder.
 
     Raises:
-        Exception: What `infer` raises.
+        Exception: The error of `infer`.
     """
     beside = [{name: size} for name in names for size in _known_beside(given, name)]
     failed: Exception | None = None
@@ -104,13 +105,13 @@ def by_examples(given: Sequence[Any], names: Sequence[str], infer: Callable[[], 
 
 @contextlib.contextmanager
 def example(names: Sequence[str]) -> Iterator[None]:
-    """Inside, all open dimensions are as in the first example."""
+    """Gives all open dimensions the sizes of the first example, inside the block."""
     with _as(dict.fromkeys(names, _EXAMPLES[0]) | {"example": _EXAMPLES[0]}):
         yield
 
 
 def in_examples(names: Sequence[str], find: Callable[[], Any]) -> list[Any]:
-    """Returns what is found in each example."""
+    """Returns the result in each example."""
     found = []
     for size in _EXAMPLES:
         with _as(dict.fromkeys(names, size)):
@@ -165,7 +166,7 @@ def _fixed(given: Sequence[Any]) -> Iterator[dict[str, int | None]]:
         for some in itertools.combinations(places, count)
         for found in itertools.product(sizes, repeat=count)
     )
-    # All alike may be what is asked for, where one dimension is computed of another: twice as many.
+    # Equal sizes may be required, where one dimension is computed from another: twice as many.
     yield dict.fromkeys(places)
     yield from itertools.islice(chosen, _TRIES)
 
@@ -189,7 +190,7 @@ _ALIKE = ("Conv", "conv", "concat", "stack", "depthwise", "separable", "logistic
 
 
 def clash(kind: str, given: Sequence[Any], error: Exception) -> str:
-    """Says which two known dimensions of two arrays differ; where that is not plain, what the error says."""
+    """Describes which two known dimensions of two arrays differ, or else repeats the error."""
     shapes = [specs.open_shape(spec) for spec in given]
     if len(shapes) == 2 and None not in shapes and not kind.startswith(_ALIKE):
         one, other = (list(shape or ()) for shape in shapes)
@@ -213,6 +214,6 @@ def _known_beside(given: Sequence[Any], name: str) -> list[int]:
 
 
 def _common(one: Any, other: Any) -> Any:
-    """Returns a spec of what is the same in two; the rest is open."""
+    """Merges two specs: dimensions that differ are open."""
     dims = [a if a == b else None for a, b in zip(one.shape, other.shape, strict=True)]
     return specs.declared(one.dtype, dims)

@@ -1,8 +1,8 @@
-"""Results whose shapes depend on numbers that only a run knows: what is known of them before it.
+"""Partial shapes: the known dimensions of results whose shapes depend on numbers computed in the run.
 
-TensorFlow keeps what the arguments do say: `tf.zeros(tf.stack([size, 3]))` has two dimensions, and the second is 3. So
-there is a rule for each kind of operation that takes such numbers: it returns the dtype and the dimensions of the
-result, of what the operation takes.
+TensorFlow keeps the dimensions that the arguments fix: `tf.zeros(tf.stack([size, 3]))` has two dimensions, and the
+second is 3. So each kind of operation that takes such numbers has a rule: it infers the dtype and the dimensions of the
+result from the arguments.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ Dims = list[Any]
 
 
 def of(kind: str, args: dict[str, Any]) -> Any:
-    """Returns the spec of the result of an operation, as far as its rule tells it.
+    """Infers the spec of an operation's result, as far as its rule tells it.
 
     Args:
-        kind: What TensorFlow calls such operations.
-        args: What it takes, by parameter.
+        kind: TensorFlow's name for such operations.
+        args: Its arguments, by parameter.
     """
     if kind not in _RULES:
         return specs.UNKNOWN
     try:
         dtype, dims = _RULES[kind](types.SimpleNamespace(**args))
-    except (constant_folding.Unknown, ValueError):  # What does not fit is said by the run.
+    except (constant_folding.Unknown, ValueError):  # The run reports shapes that do not fit.
         return specs.UNKNOWN
     found = specs.declared(dtype, [None if dim is None or dim < 0 else dim for dim in dims])
     return [found, jax.ShapeDtypeStruct(found.shape, np.int32)] if kind == "TopKV2" else found

@@ -1,6 +1,6 @@
-"""Values that XLA has to know when it compiles: shapes, axes, sizes.
+"""Static arguments: values that XLA has to know when it compiles, such as shapes, axes and sizes.
 
-TensorFlow takes tensors for them. Here they may depend on constants and on the shapes of tensors, by whatever whole
+TensorFlow takes tensors for them. Here they may depend on constants and on the shapes of tensors, by any whole
 number arithmetic: `tf.reshape(x, [tf.shape(x)[0], -1])`. When a program is traced these are plain integers. While the
 graph is built, an open dimension is a symbol, with which shapes are inferred.
 """
@@ -33,11 +33,11 @@ class Node(Function):
     Args:
         fn: The function, of arrays.
         name: Its name.
-        args: What it takes, by parameter.
+        args: Its arguments, by parameter.
         static: Parameters that XLA has to know; their values may hold tensors.
         twin: A function of NumPy that does the same with integers; `symbolic` ones included.
         spec: A function that returns the spec of the result for the arguments, where tracing does not tell it.
-        kind: What TensorFlow calls such operations.
+        kind: TensorFlow's name for such operations.
         computed: Those of `static` that XLA need not know: a run may compute them.
         within: Which of `args` are places that must be there.
         taken: Where it is made in a branch, whether that is taken; for `within`.
@@ -109,7 +109,7 @@ class Node(Function):
         )  # fmt: skip
 
     def _given(self, bound: Any) -> tuple[dict[str, Any], Any]:
-        """Returns what a run gives, by name, and whether the operation counts there."""
+        """Returns the arguments in a run, by name, and whether the operation counts there."""
         values, waits = bound
         args = dict(zip(self._names, values, strict=True))
         args |= {key: concrete(args[key], self.name, key, key not in self._computed) for key in self.static}
@@ -163,14 +163,14 @@ class Node(Function):
             raise self._misfit(inference_by_example.clash(self.kind, given, error), given) from error
 
     def _must_fit(self, args: dict[str, Any]) -> bool:
-        """Whether what an open dimension has to be stands in an argument, and no example hits it."""
+        """Whether an argument fixes the size of an open dimension, and no example has this size."""
         if self.kind != "split":
             return False
         shape = specs.open_shape(args["value"].spec)
         return shape is None or not isinstance(args["axis"], int) or shape[args["axis"]] is None
 
     def _reshaped(self, tensor: Any, shape: Any) -> Any:
-        """Returns the spec of a tensor that takes a shape, which its open dimensions have to fit in the run."""
+        """Infers the spec of a reshaped tensor, whose open dimensions have to fit the shape in the run."""
         if not isinstance(shape, list | tuple | np.ndarray) or _tensors(shape) or not specs.is_array(tensor.spec):
             return specs.UNKNOWN
         wanted = np.ravel(shape).tolist()
@@ -191,7 +191,7 @@ class Node(Function):
         return self._inferred_with({key: symbolic(tensor) for key, tensor in held.items()} | values)
 
     def _of_settled(self, tensor: Any, shape: Any) -> Any:
-        """Returns the spec of a tensor that takes a shape of which open dimensions say a part: that part is open."""
+        """Infers the spec of a reshaped tensor if open dimensions determine a part of the shape: that part is open."""
         if not specs.is_array(tensor.spec):
             return specs.UNKNOWN
         with constant_folding.own_symbols():
@@ -206,7 +206,7 @@ class Node(Function):
         return specs.declared(tensor.spec.dtype, [dim if isinstance(dim, int) else None for dim in dims])
 
     def _doubted(self, found: Any, held: dict[Any, Tensor], loose: dict[Any, Tensor]) -> Any:
-        """Returns a spec where what is a number only because open dimensions were taken to be alike is open."""
+        """Opens the dimensions of a spec that are known only because open dimensions were assumed equal."""
         names = sorted(
             inference_by_example.symbols([[tensor.spec for tensor in self.inputs], *constant_folding.open_specs(loose)])
         )
@@ -255,7 +255,7 @@ def made(
         fn: See `Node`, as of `name`, `args` and `how`.
         name: As above.
         args: As above.
-        kind: The kind of operation, by which `host_strings.TWINS` knows what it does with text.
+        kind: The kind of operation: the key in `host_strings.TWINS`, the functions of text.
         within: As above.
         **how: As above.
     """
@@ -352,7 +352,7 @@ def concrete(value: Any, who: str, argument: str, must: bool = True) -> Any:
     """Returns an argument that XLA has to know, if it must, as integers, nested as given.
 
     Raises:
-        TypeError: It depends on what only the run knows.
+        TypeError: It depends on a value computed in the run.
     """
 
     def plain(leaf: Any) -> Any:

@@ -37,7 +37,7 @@ class Dimension:
             raise ValueError(f"Dimensions {self.value} and {Dimension(other).value} are not compatible")
 
     def merge_with(self, other: Any) -> Dimension:
-        """Returns what is known of both."""
+        """Merges two partial shapes: a dimension known in one of them is known."""
         self.assert_is_compatible_with(other)
         return Dimension(other) if self.value is None else self
 
@@ -128,7 +128,7 @@ class TensorShape(tuple[Any, ...]):
     """A shape: a tuple of dimensions, or of nothing known at all.
 
     Args:
-        dims: Integers, dimensions and `None`; `None` alone for a shape of which not even the rank is known.
+        dims: Integers, dimensions and `None`; `None` alone for a shape of unknown rank.
 
     Example:
         >>> shape = TensorShape([None, 3])
@@ -221,7 +221,7 @@ class TensorShape(tuple[Any, ...]):
         return self
 
     def merge_with(self, other: Any) -> TensorShape:
-        """Returns what is known of both."""
+        """Merges two partial shapes: a dimension known in one of them is known."""
         other = TensorShape(other)
         self.assert_is_compatible_with(other)
         if not self.is_known or not other.is_known:

@@ -1,4 +1,4 @@
-"""What the rows of `arrays` compute: elements moved, picked and repeated."""
+"""Functions of arrays for `array_ops`: elements moved, picked and repeated."""
 
 from __future__ import annotations
 

@@ -379,7 +379,7 @@ def meshgrid(*args: Any, **kwargs: Any) -> Any:
 
 
 def boolean_mask(tensor: Any, mask: Any, name: str | None = None, axis: Any = None) -> Any:
-    """Is refused: the length of its result is that of the data, and XLA must know lengths."""
+    """Is refused: the length of its result depends on the data, and XLA must know lengths."""
     raise NotImplementedError(
         "tf.boolean_mask is not available: its result is as long as the mask has true elements, but XLA must know "
         "lengths. Multiply by the mask, or use tf.where(mask, x, y)."

@@ -1,4 +1,4 @@
-"""What looks at values on the way: `tf.Print`, `tf.Assert`, `tf.check_numerics`, `tf.assert_equal` and its kind.
+"""Checks of values in a run: `tf.Print`, `tf.Assert`, `tf.check_numerics`, `tf.assert_equal` and the like.
 
 A check that fails holds back the updates of its run, and the run raises `InvalidArgumentError` where it would return.
 """
@@ -52,7 +52,7 @@ def Print(
 
 
 def _apart(data: Sequence[Any]) -> tuple[list[str | None], list[Any]]:
-    """Returns the texts of what is to be shown, with None in place of values, and the values."""
+    """Splits the data of a message: its texts, with None in place of values, and the values."""
     fixed: list[str | None] = []
     values = []
     for item in data:
@@ -93,12 +93,12 @@ class Check(Guard):
 
 
 def _failures(graph: Graph) -> deque[InvalidArgumentError]:
-    """Returns what the checks of a graph have found since somebody asked."""
+    """Returns the failures of a graph's checks since the last call."""
     return vars(graph).setdefault("failures", deque())
 
 
 def raise_failed(graph: Graph) -> None:
-    """Raises what a check of the run has found, once the device has looked.
+    """Raises the first failure of a check in the run, once the device has computed it.
 
     Raises:
         InvalidArgumentError: A check has failed.
@@ -122,7 +122,7 @@ def _check(
         holds: Says of the operands, arrays of JAX, whether all is well.
         operands: Tensors and plain values.
         name: Name of the operation.
-        shown: What an error tells of, beside texts.
+        shown: The values in an error's message, beside texts.
         told: Returns the error's text for the values of `shown`.
     """
     failures, made = _failures(get_default_graph()), []
@@ -141,7 +141,7 @@ def _check(
 
 
 def Assert(condition: Any, data: Any, summarize: Any = None, name: Any = None) -> Any:
-    """Returns an operation that fails the run where the condition does not hold.
+    """Returns an operation that fails the run if the condition does not hold.
 
     References:
         `tf.Assert`. A run that fails changes no variable, whether or not its update waits for the check.

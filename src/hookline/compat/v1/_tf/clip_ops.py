@@ -1,4 +1,4 @@
-"""The norm of several tensors at once, and clipping by it."""
+"""Clipping by the global norm of several tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["clip_by_global_norm", "global_norm"]
 
 
 def global_norm(t_list: Sequence[Any], name: str | None = None) -> Any:
-    """Returns the root of the sum of the squares of all elements; items that are None do not count.
+    """Computes the global norm of several tensors; items that are None do not count.
 
     Of a gradient with respect to rows that were looked up, a row counts each time that it was, as in TensorFlow.
 
@@ -33,7 +33,7 @@ def _norm(tensors: Sequence[Any]) -> Any:
 def clip_by_global_norm(
     t_list: Sequence[Any], clip_norm: Any, use_norm: Any = None, name: str | None = None
 ) -> tuple[list[Any], Any]:
-    """Makes tensors smaller, all by the same factor, if their norm is larger than `clip_norm`; returns them and it.
+    """Clips tensors by their global norm, all by the same factor; returns them and the norm.
 
     A norm that is not finite makes all of them NaN.
 

@@ -1,7 +1,7 @@
 """`tf.cond` and `tf.case`: both branches are computed, and one of them is taken.
 
-XLA has no way to leave out a part of the graph that other parts take values from. What a branch does not return has no
-effect, and what it writes to variables it writes only where it is taken.
+XLA has no way to leave out a part of the graph that other parts take values from. Parts that a branch does not return
+have no effect, and its updates of variables count only if it is taken.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hookline.graph.variable import Update
 
 
 class BranchedUpdate(Operation, Update):
-    """An update that leaves its variables as they are where the branch in which it was made is not taken."""
+    """An update made in a branch: it changes nothing if the branch is not taken."""
 
     def __init__(self, name: str, variables: Any, fn: Callable[..., Any], args: tuple[Any, ...], **how: Any) -> None:
         taken = None if how.get("initialises") else TAKEN.get()
@@ -40,7 +40,7 @@ class BranchedUpdate(Operation, Update):
 
     @property
     def increment(self) -> int | None:  # type: ignore[override]
-        """The amount that it adds to an integer, if the host knows it: not where a branch decides."""
+        """The increment of an integer, if the host knows it: not where a branch decides."""
         return None if self._is_branched else self._increment
 
     @increment.setter
@@ -76,7 +76,7 @@ def cond(
     fn1: Callable[[], Any] | None = None,
     fn2: Callable[[], Any] | None = None,
 ) -> Any:
-    """Returns what one of two functions returns.
+    """Selects the result of one of two functions.
 
     References:
         `tf.cond`. Both are computed, so neither may fail where it is not taken; a gradient passes through the one that
@@ -130,7 +130,7 @@ def case(
     strict: bool = False,
     name: str = "case",
 ) -> Any:
-    """Returns what the function of the first true predicate returns.
+    """Selects the result of the function with the first true predicate.
 
     References:
         `tf.case`. As `cond`; without a default the last function stands for it.

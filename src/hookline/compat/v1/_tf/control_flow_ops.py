@@ -43,7 +43,7 @@ def tuple(tensors: Any, name: str | None = None, control_inputs: Any = None) -> 
 
 
 def with_dependencies(dependencies: Any, output_tensor: Any, name: str | None = None) -> Any:
-    """Returns a tensor that is there once operations have run."""
+    """Returns a tensor that depends on operations: they run before it."""
     with control_dependencies(dependencies):
         return op(lambda x: x, name=name or "control_dependency")(output_tensor)
 
@@ -59,7 +59,7 @@ def gradients(
     stop_gradients: Any = None,
     unconnected_gradients: Any = None,
 ) -> list[Any]:
-    """Returns the gradients of the sum of `ys` with respect to each of `xs`; `None` where no way leads there.
+    """Computes the gradients of the sum of `ys` with respect to each of `xs`; `None` if it does not depend on one.
 
     References:
         `tf.gradients`. Of whole numbers there is no gradient: `None`. `stop_gradients` is refused: use

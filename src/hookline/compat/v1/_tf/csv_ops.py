@@ -26,12 +26,12 @@ def decode_csv(
 
     Args:
         records: Texts, a line each.
-        record_defaults: For each column what stands for an empty field: a list of one value, or an empty list or
+        record_defaults: For each column the value of an empty field: a list of one value, or an empty list or
             tensor where a field is required.
-        field_delim: What stands between fields.
+        field_delim: The delimiter of fields.
         use_quote_delim: Whether a field may stand in quotes.
         name: Name of the operations.
-        na_value: What else is an empty field.
+        na_value: A further text for an empty field.
         select_cols: The numbers of the columns that are wanted; by default all.
     """
     lines, name = convert_to_tensor(records), name or "DecodeCSV"
@@ -64,7 +64,7 @@ def decode_csv(
 
 
 def _default(value: Any) -> tuple[dtypes.DType, Any]:
-    """Returns the dtype of a column, and what stands for an empty field; `None` where there must be one."""
+    """Returns the dtype of a column, and the default of an empty field; `None` where the field is required."""
     if isinstance(value, dtypes.DType):
         return value, None
     tensor = convert_to_tensor(value)

@@ -16,7 +16,7 @@ class DeviceAttributes(NamedTuple):
         name: As TensorFlow calls it: `/device:GPU:0`.
         device_type: `CPU`, `GPU` or `TPU`.
         memory_limit: The bytes that JAX may use of it; 0 where that is not known.
-        physical_device_desc: What it is.
+        physical_device_desc: Its model.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What scripts of TF 1.x see otherwise than in the core, all of it."""
+"""The dialect of TF 1.x: all differences that scripts see between their graphs and those of the core."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ScriptDialect(Dialect):
         return [jax.tree.map(_as_numpy, value) for value in values]
 
     def check_run(self, graph: Any) -> None:
-        """Raises what `tf.Assert` and its kind have found."""
+        """Raises the errors of `tf.Assert` and the other checks."""
         raise_failed(graph)
 
     def is_compiled_in(self, op: Any, computed: Collection[Any]) -> bool:
@@ -77,7 +77,7 @@ def _as_numpy(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.ndim == 0:
         return value[()]
     if not isinstance(value, jax.Array) or jax.numpy.issubdtype(value.dtype, jax.dtypes.extended):
-        # Text may be that of a constant, and a caller may write into what it is given.
+        # Text may belong to a constant, and a caller may write into his array.
         return value.copy() if isinstance(value, np.ndarray) and _is_kept(value) else value
     found = np.array(value)
     return found[()] if found.ndim == 0 else found

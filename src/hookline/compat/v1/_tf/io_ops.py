@@ -16,7 +16,7 @@ from hookline.graph import Operation
 
 
 def read_file(filename: Any, name: str | None = None) -> Any:
-    """`tf.read_file`: what stands in a file, read in each run."""
+    """`tf.read_file`: the contents of a file, read in each run."""
 
     def read(path: bytes) -> bytes:
         try:

@@ -1,4 +1,4 @@
-"""Functions that scripts rarely need: of counting, of ordering, and those with names of their own."""
+"""Functions of `tf` that scripts rarely need: of counting, of ordering, and special functions."""
 
 from __future__ import annotations
 

@@ -74,13 +74,13 @@ _PLACES: dict[str, types.ModuleType] = {
     "python.training.moving_averages": _moving_averages,
     "python.util.nest": Namespace("nest", vars(contrib.framework.nest)),
 }
-"""What is a module of its own."""
+"""Aliases of modules."""
 
 _BESIDE: dict[str, dict[str, Any]] = {
     "python.framework.tensor_util": {"constant_value": constant_value},
     "python.ops.control_flow_ops": {"with_dependencies": control_flow_ops.with_dependencies},
 }
-"""What such a module has that is in no namespace of `tf`."""
+"""Names of such modules that are in no namespace of `tf`."""
 
 _GATHERED: dict[str, str] = {
     **{f"python.ops.{name}_ops": "tf nn image" for name in _OPERATIONS},
@@ -111,7 +111,7 @@ _GATHERED: dict[str, str] = {
     **dict.fromkeys((f"python.summary.{name}" for name in _OF_SUMMARY), "summary"),
     "python.util.compat": "compat",
 }
-"""What is made of namespaces of `tf`, or is one of them."""
+"""Aliases of namespaces of `tf`, of one or of several together."""
 
 _NOTHING: dict[str, str] = {
     "contrib.slim.python.slim.evaluation": "tf.contrib.slim.evaluation",
@@ -131,7 +131,7 @@ _NOTHING: dict[str, str] = {
     "python.tools.inspect_checkpoint": "tf.python.tools.inspect_checkpoint",
     "python.util.deprecation": "tf.python.util.deprecation",
 }
-"""What can be imported, and says of each name what is nearest to it; as does all that has advice in `tf.contrib`."""
+"""Empty modules: they can be imported, and answer each name with a hint. Hints for `tf.contrib` make more of them."""
 
 _ONLY_IMPORTED: dict[str, str] = {
     **dict.fromkeys((f"contrib.rnn{name}" for name in _OF_CELLS), "tf.contrib.rnn"),
@@ -139,7 +139,7 @@ _ONLY_IMPORTED: dict[str, str] = {
     **dict.fromkeys((f"keras{name}" for name in _OF_KERAS), "tf.keras"),
     **{name.removeprefix("tf."): name for name in NEAREST if name.startswith("tf.contrib.")},
 }
-"""The same, but no attributes: what is not there says so as soon as it is asked for, but for a line that imports it."""
+"""The same for import lines only: as attributes these modules do not exist, and the hint comes at once."""
 
 
 def register(root: types.ModuleType) -> None:

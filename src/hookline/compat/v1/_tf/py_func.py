@@ -29,7 +29,7 @@ def py_func(
         A tensor, or a list of tensors.
 
     References:
-        `tf.py_func`. What a function makes of values of the device (variables, computed tensors) can be fetched or
+        `tf.py_func`. A result computed from values on the device (variables, computed tensors) can be fetched or
         handed to another function, but no operation of the device can use it in the same run.
     """
     ignored("tf.py_func", stateful=not stateful)

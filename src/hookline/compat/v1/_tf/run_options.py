@@ -9,7 +9,7 @@ from hookline.compat.v1._machinery.ignored_arguments import ignored
 
 
 class RunOptions(core.RunOptions):
-    """How to run, beside what; with a trace level above 0 the run's metadata have the times of its stages.
+    """Options of a run; with a trace level above 0 the run's metadata have the times of its stages.
 
     References:
         `tf.RunOptions`. All trace levels above 0 are one.

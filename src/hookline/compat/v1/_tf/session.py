@@ -18,11 +18,11 @@ from hookline.session import SessionConfig
 
 
 class Session(core.Session):
-    """A session: `run` returns NumPy values, of which arrays may be written to.
+    """A session: `run` returns NumPy values; the caller may write to the arrays.
 
     Args:
         target: Where variables live; see `hookline.Session`.
-        graph: What to run; by default the default graph.
+        graph: The graph to run; by default the default graph.
         config: A `ConfigProto`, which has no effect, or a `hookline.SessionConfig`.
 
     Example:
@@ -106,5 +106,5 @@ class InteractiveSession(Session):
 
 
 def _local(target: Any) -> Any:
-    """Returns the target without what names this process: `local`, or a server's empty address."""
+    """Returns the target without a name of this process: `local`, or a server's empty address."""
     return "" if target in ("local", None) else target

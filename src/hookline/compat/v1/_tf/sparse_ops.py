@@ -1,4 +1,4 @@
-"""Sparse tensors, which hold rows of different lengths, and what makes them of text: `tf.string_split`."""
+"""Sparse tensors, which hold rows of different lengths, and functions that make them: `tf.string_split`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SparseTensorValue(NamedTuple):
 
     Attributes:
         indices: The places, a row for each.
-        values: What is there.
+        values: The values at these places.
         dense_shape: The shape of the whole.
 
     References:

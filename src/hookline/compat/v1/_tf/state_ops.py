@@ -1,4 +1,4 @@
-"""Functions that write variables: `tf.assign`, `tf.scatter_add` and their kind."""
+"""Updates of variables: `tf.assign`, `tf.scatter_add` and the like."""
 
 from __future__ import annotations
 

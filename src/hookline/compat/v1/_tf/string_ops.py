@@ -1,4 +1,4 @@
-"""Functions of text: what is in `tf.strings`, `tf.string_to_number`, `tf.string_join`, `tf.as_string` and their kind.
+"""Functions of text: `tf.string_to_number`, `tf.string_join`, `tf.as_string`, and those of `tf.strings`.
 
 They run on the host, so a number that comes of text may be used on the device where the text is fed, a constant, or
 read from a dataset.
@@ -21,7 +21,7 @@ from hookline.errors import InvalidArgumentError
 
 
 def each(fn: Callable[..., Any], name: str, *inputs: Any, dtype: Any = STRING) -> Any:
-    """Returns what a function makes of each text, and of what stands at its place in other inputs."""
+    """Applies a function to each text, and to the elements at its place in other inputs."""
     tensors = [convert_to_tensor(value) for value in inputs]
     kind = object if dtype == STRING else dtype
 

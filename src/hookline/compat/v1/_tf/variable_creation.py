@@ -1,4 +1,4 @@
-"""How `get_variable` makes a variable, or finds the one that it shares."""
+"""Makes the variables of `get_variable`, or finds the shared one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hookline.compat.v1._tf.variables import Variable
 from hookline.graph import Tensor as CoreTensor
 from hookline.graph.graph import holds_tensor
 
-# What has no effect, and what is the same as not to give it.
+# Arguments without effect, and the value that means that the argument was not given.
 _TAKEN = dict.fromkeys(
     ("partitioner", "caching_device", "use_resource", "synchronization", "aggregation", "custom_getter")
 ) | {"validate_shape": True}
@@ -62,7 +62,7 @@ def make_variable(
     constraint: Any = None,
     **further: Any,
 ) -> Any:
-    """Returns the variable of that full name; what a custom getter is given to call."""
+    """Returns the variable with that full name: the getter that a custom getter is given."""
     unknown("tf.get_variable", {key: value for key, value in further.items() if value != _TAKEN.get(key)}, *_TAKEN)
     store, dtype = store_of_graph(), dtypes.as_dtype(dtype)
     found = store.variables.get(name)

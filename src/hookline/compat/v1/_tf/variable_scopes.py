@@ -101,7 +101,7 @@ def get_variable(
     """Returns the variable of that name in the current scope: a new one, or one that is shared.
 
     References:
-        `tf.get_variable`. `caching_device`, `partitioner`, `use_resource` and what follows have no effect.
+        `tf.get_variable`. `caching_device`, `partitioner`, `use_resource` and the arguments after them have no effect.
     """
     scope = store_of_graph().scope
     value_dtype = dtype_of(initializer, dtype)

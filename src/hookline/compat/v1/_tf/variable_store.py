@@ -22,7 +22,7 @@ AUTO_REUSE = _Reuse.AUTO_REUSE
 
 
 class VariableScope:
-    """What `get_variable` takes from the scope around it.
+    """A variable scope: the defaults of `get_variable` inside it.
 
     References:
         `tf.VariableScope`.
@@ -69,7 +69,7 @@ class VariableScope:
         self.custom_getter = custom_getter
 
     def get_collection(self, name: Any) -> list[Any]:
-        """Returns what of a collection lies in the scope."""
+        """Returns the items of a collection in the scope."""
         return get_collection(name, f"{self.name}/" if self.name else None)
 
     def global_variables(self) -> list[Any]:

@@ -35,7 +35,7 @@ class Variable(Tensor, core.Variable):
         caching_device: Without effect.
         name: Its name.
         variable_def: Is refused.
-        dtype: Its dtype; by default that of the initial value.
+        dtype: Its dtype; by default the dtype of the initial value.
         expected_shape: Without effect.
         import_scope: Without effect.
         constraint: A function that optimizers apply to it after each update.
@@ -159,7 +159,7 @@ class Variable(Tensor, core.Variable):
         return self._scattered(lambda rows, updates: rows.set(updates, **_AS_GIVEN), indices, updates, name)
 
     def _scattered(self, fn: Any, indices: Any, updates: Any, name: str) -> Any:
-        """Returns an update of rows; what belongs to a row that is not there is left out."""
+        """Returns an update of rows; indices out of range are left out."""
         given = {"indices": argument(indices), "updates": argument(updates)}
         made = core.update(self, lambda old, i, u: fn(old.at[i], u), *given.values(), name=name)
         dims = specs.open_shape(self.spec)

@@ -1,4 +1,4 @@
-"""`slim.utils`: the collections that layers add their outputs and variables to, and what is known of a graph."""
+"""`slim.utils`: the collections of layers' outputs and variables, and conditions that fold."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def collect_variables(variables: Iterable[Any], variables_collections: Any) -> N
 
 
 def get_tensor_aliases(tensor: Any) -> list[str]:
-    """Returns the names of an output; that of its operation, if it has no other."""
+    """Returns the names of an output; the name of its operation, if it has no other."""
     return list(getattr(tensor, "aliases", ())) or [tensor.op.name]
 
 
@@ -70,7 +70,7 @@ def convert_collection_to_dict(collection: str, clear_collection: bool = False) 
 def smart_cond(
     pred: Any, fn1: Callable[[], Any] | None = None, fn2: Callable[[], Any] | None = None, name: str | None = None
 ) -> Any:
-    """Returns what one of two functions returns: chosen at once, if the graph tells which; else by `tf.cond`."""
+    """Calls one of two functions: chosen at once if the condition is a constant, else by `tf.cond`."""
     known = constant_value(pred) if isinstance(pred, Tensor) else pred
     if known is None:
         return cond.cond(pred, fn1, fn2, name=name or "cond")

@@ -35,7 +35,7 @@ def bias_add(
     data_format: str = "NHWC",
     scope: Any = None,
 ) -> Any:
-    """Adds a number to each channel.
+    """Adds a bias to each channel.
 
     References:
         `tf.contrib.layers.bias_add`.
@@ -62,7 +62,7 @@ def layer_norm(
     begin_params_axis: int = -1,
     scope: Any = None,
 ) -> Any:
-    """Gives each example mean 0 and variance 1 over the dimensions from `begin_norm_axis` on.
+    """Adds layer normalisation over the dimensions from `begin_norm_axis` on.
 
     References:
         `tf.contrib.layers.layer_norm`.
@@ -92,7 +92,7 @@ def instance_norm(
     data_format: str = "NHWC",
     scope: Any = None,
 ) -> Any:
-    """Gives each channel of each image mean 0 and variance 1.
+    """Adds instance normalisation: each channel of each image gets mean 0 and variance 1.
 
     References:
         `tf.contrib.layers.instance_norm`.

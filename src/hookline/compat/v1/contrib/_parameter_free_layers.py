@@ -14,7 +14,7 @@ from hookline.compat.v1.contrib.framework import add_arg_scope
 
 
 def layout(data_format: str | None) -> str:
-    """Returns what `tf.layers` calls a data format."""
+    """Returns a data format by its name in `tf.layers`."""
     return "channels_first" if (data_format or "N").startswith("NC") else "channels_last"
 
 
@@ -35,7 +35,7 @@ def dropout(
     scope: Any = None,
     seed: int | None = None,
 ) -> Any:
-    """Sets elements to zero in training; `keep_prob` is the share that stays."""
+    """Adds dropout; `keep_prob` is the share that stays."""
     return _made(
         scope,
         "Dropout",
@@ -68,7 +68,7 @@ avg_pool2d = _pooling("avg_pool2d", "AvgPool2D", layers.average_pooling2d, "the 
 
 @add_arg_scope
 def flatten(inputs: Any, outputs_collections: Any = None, scope: Any = None) -> Any:
-    """Makes one dimension of all but the first."""
+    """Flattens all dimensions but the first."""
     return _made(scope, "Flatten", lambda: layers.flatten(inputs), outputs_collections)
 
 
@@ -81,13 +81,13 @@ def one_hot_encoding(
     outputs_collections: Any = None,
     scope: Any = None,
 ) -> Any:
-    """Returns a row for each label, with `on_value` at its place."""
+    """Encodes labels as one-hot rows."""
     labels = math.cast(convert_to_tensor(labels), "int64")
     hot = array_ops.one_hot
     return _made(scope, "OneHotEncoding", lambda: hot(labels, num_classes, on_value, off_value), outputs_collections)
 
 
 def softmax(logits: Any, scope: Any = None) -> Any:
-    """Returns the softmax over the last dimension."""
+    """Computes the softmax over the last dimension."""
     with name_scope(scope, "softmax"):
         return nn.softmax(logits)

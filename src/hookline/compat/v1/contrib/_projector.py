@@ -1,4 +1,4 @@
-"""`tf.contrib.tensorboard.plugins.projector`: what TensorBoard's projector shall show."""
+"""`tf.contrib.tensorboard.plugins.projector`: configurations of TensorBoard's projector."""
 
 from __future__ import annotations
 

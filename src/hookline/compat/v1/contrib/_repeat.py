@@ -30,7 +30,7 @@ def stack(inputs: Any, layer: Callable[..., Any], stack_args: Sequence[Any], **k
 def _chained(label: str, name: str, inputs: Any, layer: Any, each: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     scope = kwargs.pop("scope", None)
     with variable_scope(scope, label, [inputs]):
-        named = getattr(layer, "func", layer)  # What a partial of functools is made of.
+        named = getattr(layer, "func", layer)  # The function of a `functools.partial`.
         scope = getattr(named, "__name__", name) if scope is None else scope
         for place, args in enumerate(each, 1):
             inputs = layer(inputs, *args, **kwargs, scope=f"{scope}_{place}")

@@ -1,4 +1,4 @@
-"""`tf.contrib.layers.separable_conv2d`: a convolution of each channel by itself, and one across channels."""
+"""`tf.contrib.layers.separable_conv2d`: a depthwise and a pointwise convolution."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def separable_conv2d(
     trainable: bool = True,
     scope: Any = None,
 ) -> Any:
-    """Convolves each channel, and then across channels, unless `num_outputs` is None.
+    """Adds a depthwise convolution, and then a pointwise one unless `num_outputs` is None.
 
     References:
         `tf.contrib.layers.separable_conv2d`. Its variables are `depthwise_weights`, `pointwise_weights` and `biases`.

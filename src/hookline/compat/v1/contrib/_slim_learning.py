@@ -32,13 +32,13 @@ Pairs = list[tuple[Any, Any]]
 
 
 def clip_gradient_norms(gradients_to_variables: Pairs, max_norm: float) -> Pairs:
-    """Returns gradients of which none has a larger norm."""
+    """Clips each gradient to a norm."""
     clip = math.clip_by_norm
     return [(grad if grad is None else clip(grad, max_norm), var) for grad, var in gradients_to_variables]
 
 
 def multiply_gradients(grads_and_vars: Pairs, gradient_multipliers: Mapping[Any, Any]) -> Pairs:
-    """Returns gradients of which some are multiplied: by variable, or by its name."""
+    """Multiplies the gradients of some variables, given by variable or by name."""
     given = {getattr(key, "name", key).removesuffix(":0"): factor for key, factor in gradient_multipliers.items()}
 
     def factor(var: Any) -> Any:
@@ -61,7 +61,7 @@ def create_train_op(
     gradient_multipliers: Mapping[Any, Any] | None = None,
     check_numerics: bool = True,
 ) -> Any:
-    """Returns the loss, as a tensor of which each run trains.
+    """Returns the loss as a tensor; each run of it trains.
 
     References:
         `tf.contrib.slim.learning.create_train_op`. The updates are those of the collection `UPDATE_OPS`, if not given.

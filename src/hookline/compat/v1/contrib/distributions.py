@@ -1,4 +1,4 @@
-"""`tf.contrib.distributions`: what `tf.distributions` has, and normal vectors."""
+"""`tf.contrib.distributions`: the names of `tf.distributions`, and multivariate normal vectors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class MultivariateNormalDiag(Normal):
     Args:
         loc: The means; 0 by default.
         scale_diag: The standard deviations; 1 by default.
-        validate_args: As in `Distribution`, as what follows.
+        validate_args: As in `Distribution`, like the arguments after it.
         allow_nan_stats: As above.
         name: As above.
 

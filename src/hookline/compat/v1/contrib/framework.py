@@ -76,7 +76,7 @@ def arg_scope(list_ops_or_scope: Any, **kwargs: Any) -> Iterator[dict[str, dict[
     """Sets default arguments of functions inside the block.
 
     Args:
-        list_ops_or_scope: Functions, or what an earlier `arg_scope` gave, which then holds again.
+        list_ops_or_scope: Functions, or the value of an earlier `arg_scope`, which then holds again.
         **kwargs: The arguments.
 
     Raises:
@@ -146,7 +146,7 @@ def variable(
     collections: Sequence[str] | None = None,
     **further: Any,
 ) -> Any:
-    """Returns the variable of a name, in collections: by default that of all global ones."""
+    """Returns the variable with a name, and adds it to collections: by default the global variables."""
     unknown("tf.contrib.framework.variable", further, *_PLACING)
     keys = list(dict.fromkeys(collections or [GraphKeys.GLOBAL_VARIABLES]))
     return get_variable(name, shape, dtype, initializer, regularizer, trainable, keys)
@@ -165,7 +165,7 @@ def model_variable(
 ) -> Any:
     """Returns the variable of a name, which is one of the model."""
     made = variable(
-        # By name, so that what a scope says of `variable` does not hold here.
+        # By name, so that defaults of a scope for `variable` do not hold here.
         name, shape=shape, dtype=dtype, initializer=initializer, regularizer=regularizer, trainable=trainable,
         collections=[*(collections or []), GraphKeys.GLOBAL_VARIABLES, GraphKeys.MODEL_VARIABLES], **further,
     )  # fmt: skip

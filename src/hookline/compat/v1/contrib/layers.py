@@ -90,7 +90,7 @@ def _called(
     outputs_collections: Any,
     variables_collections: Any,
 ) -> Any:
-    """Calls a layer in its scope, then what normalises it, then what activates it."""
+    """Calls a layer in its scope, then its normalizer, then its activation."""
     with variable_scope(scope, label, [inputs], reuse=reuse, custom_getter=_renamed):
         layer._scope = get_variable_scope()
         outputs = layer(inputs)
@@ -119,7 +119,7 @@ def fully_connected(
     trainable: bool = True,
     scope: Any = None,
 ) -> Any:
-    """Multiplies the last dimension by a matrix, and adds a bias unless something normalises.
+    """Adds a fully connected layer, with a bias unless it has a normalizer.
 
     References:
         `tf.contrib.layers.fully_connected`.
@@ -155,7 +155,7 @@ def conv2d(
     trainable: bool = True,
     scope: Any = None,
 ) -> Any:
-    """Convolves images.
+    """Adds a convolution of images.
 
     References:
         `tf.contrib.layers.conv2d`.
@@ -190,7 +190,7 @@ def conv2d_transpose(
     trainable: bool = True,
     scope: Any = None,
 ) -> Any:
-    """Makes images larger: the transposition of a convolution.
+    """Computes a transposed convolution of images.
 
     References:
         `tf.contrib.layers.conv2d_transpose`.
@@ -205,7 +205,7 @@ def conv2d_transpose(
 
 
 class _Normalization(layers.BatchNormalization):
-    """Batch normalisation that takes the fused kernel for vectors, too: its variance is that of a sample."""
+    """Batch normalisation with the fused kernel for vectors, too: it uses the unbiased variance."""
 
     def build(self, input_shape: Any) -> None:
         """Makes its variables."""
@@ -238,7 +238,7 @@ def batch_norm(
     renorm_clipping: Any = None,
     renorm_decay: float = 0.99,
 ) -> Any:
-    """Gives each channel mean 0 and variance 1; with `updates_collections=None` the updates run with the result.
+    """Adds batch normalisation; with `updates_collections=None` the updates of the averages run with the result.
 
     References:
         `tf.contrib.layers.batch_norm`, without `batch_weights` and `zero_debias_moving_mean`.

@@ -1,4 +1,4 @@
-"""`tf.contrib.losses`, which is also `slim.losses`: what `tf.losses` has, with the predictions first."""
+"""`tf.contrib.losses`, which is also `slim.losses`: the losses of `tf.losses`, with the predictions first."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def sequence_loss(
     softmax_loss_function: Callable[..., Any] | None = None,
     name: str | None = None,
 ) -> Any:
-    """Returns the weighted cross entropy of sequences of classes.
+    """Computes the weighted cross entropy of sequences of classes.
 
     Args:
         logits: Of each example and step a number for each class.

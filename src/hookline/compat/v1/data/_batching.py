@@ -16,7 +16,7 @@ from hookline.graph import Tensor
 
 
 class Batched:
-    """What a dataset can do with batches of its elements."""
+    """The methods of a dataset for batches."""
 
     element_spec: Any
     _then: Callable[..., Any]
@@ -28,7 +28,7 @@ class Batched:
     def padded_batch(
         self, batch_size: Any, padded_shapes: Any = None, padding_values: Any = None, drop_remainder: bool = False
     ) -> Any:
-        """Returns elements in batches, filled up to one shape: the given one, or that of the longest."""
+        """Returns elements in batches, filled up to one shape: the given one, or the largest size in each dimension."""
         spec = padded_spec(self.element_spec, padded_shapes)
         pad = padder(spec, padding_values)
         return self._batched(batch_size, drop_remainder, lambda run: pad, spec)

@@ -24,7 +24,7 @@ class Dataset(Batched, metaclass=Offers):
 
     Args:
         make: Returns the elements, from the first one on.
-        spec: What is known of the arrays of every element.
+        spec: The dtypes and partial shapes of every element.
         inputs: The tensors that it is made of; their values are taken when an iterator is initialised.
 
     Example:
@@ -36,8 +36,8 @@ class Dataset(Batched, metaclass=Offers):
         [ 0 10] [20 30]
 
     References:
-        `tf.data.Dataset`. Elements are arrays of NumPy until an iterator places them on the device. What is shuffled
-        without a seed is shuffled by the graph's seed, so it is the same in each process.
+        `tf.data.Dataset`. Elements are arrays of NumPy until an iterator places them on the device. Without
+        a seed, elements are shuffled by the graph's seed, so their order is the same in each process.
     """
 
     called = "tf.data.Dataset"
@@ -89,7 +89,7 @@ class Dataset(Batched, metaclass=Offers):
     def from_generator(
         generator: Callable[..., Any], output_types: Any, output_shapes: Any = None, args: tuple[Any, ...] = ()
     ) -> Dataset:
-        """Returns a dataset of what a generator yields, cast to the given dtypes."""
+        """Returns a dataset of the elements that a generator yields, cast to the given dtypes."""
         spec = _elements.declared(output_types, output_shapes)
 
         def make(run: Pass) -> Iterator[Any]:
@@ -131,7 +131,7 @@ class Dataset(Batched, metaclass=Offers):
     # One element after the other --------------------------------------------------------------------------------
 
     def map(self, map_func: Callable[..., Any], num_parallel_calls: Any = None) -> Dataset:
-        """Returns a dataset of what a function of tensors makes of each element."""
+        """Maps each element with a function of tensors."""
         ignored("tf.data.Dataset.map", num_parallel_calls=num_parallel_calls)
         function = Mapped(map_func, self.element_spec)
         returned = function.returned()
@@ -268,7 +268,7 @@ class Dataset(Batched, metaclass=Offers):
         return self
 
     def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
-        """Returns what a function makes of the dataset."""
+        """Applies a transformation to the dataset."""
         return transformation_func(self)
 
     def with_options(self, options: Any) -> Dataset:

@@ -1,4 +1,4 @@
-"""The elements of a dataset: arrays in tuples and dicts, and what is known of them beforehand."""
+"""The elements of a dataset: arrays in tuples and dicts, with known dtypes and partial shapes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hookline.graph import spec as specs
 
 
 class Component(NamedTuple):
-    """What is known of one array of every element.
+    """The dtype and partial shape of one array in every element.
 
     Attributes:
         dtype: Its dtype; `"string"` for text; `None` if it is unknown.
@@ -62,7 +62,7 @@ def arranged(value: Any) -> Any:
 
 
 def component_of(value: Any) -> Component:
-    """Returns what is known of an array or a tensor."""
+    """Returns the dtype and partial shape of an array or a tensor."""
     if is_text(value):
         return Component(STRING, known_shape(value))
     if isinstance(value, Tensor):
@@ -73,14 +73,14 @@ def component_of(value: Any) -> Component:
 
 
 def without_first(component: Component, who: str) -> Component:
-    """Returns what is known of the slices of an array along its first dimension."""
+    """Returns the component of an array's slices along its first dimension."""
     if component.shape == ():
         raise ValueError(f"{who} requires arrays of at least one dimension, got a single number or text.")
     return Component(component.dtype, component.shape and component.shape[1:])
 
 
 def with_first(component: Component, size: int | None) -> Component:
-    """Returns what is known of several of them in one array."""
+    """Returns the component of several of them in one array."""
     return Component(component.dtype, None if component.shape is None else (size, *component.shape))
 
 
@@ -100,7 +100,7 @@ def shapes_of(spec: Any) -> Any:
 
 
 def mapped(fn: Callable[..., Any], spec: Any, *others: Any) -> Any:
-    """Applies a function to each component of a structure, and to what stands at its place in others."""
+    """Applies a function to each component of a structure, and to the parts at its place in others."""
     return jax.tree.map(fn, spec, *others, is_leaf=is_component)
 
 
@@ -129,7 +129,7 @@ def tensors_in(*values: Any) -> tuple[Tensor, ...]:
 
 
 def declared(output_types: Any, output_shapes: Any) -> Any:
-    """Returns what dtypes, and shapes of the same structure, say of the elements; shapes of None say nothing."""
+    """Returns the components with these dtypes and shapes, in one structure; shapes of None are unknown."""
     dtypes = jax.tree.map(dtype_of, output_types, is_leaf=lambda leaf: not isinstance(leaf, tuple | dict))
     structure = jax.tree.structure(dtypes)
     if output_shapes is None:
@@ -153,7 +153,7 @@ def as_declared(component: Component, value: Any) -> Any:
 
 
 def common(one: Component, other: Component) -> Component:
-    """Returns what is known of an array that is the one or the other."""
+    """Merges two components: dimensions that differ are open."""
     if one.dtype != other.dtype:
         raise TypeError(f"concatenate requires elements of one dtype, got {one.dtype} and {other.dtype}.")
     if one.shape is None or other.shape is None or len(one.shape) != len(other.shape):

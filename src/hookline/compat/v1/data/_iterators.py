@@ -30,11 +30,11 @@ _PREFETCH = 2
 
 
 class Dataset(Protocol):
-    """What an iterator needs of a dataset."""
+    """The part of a dataset that an iterator uses."""
 
     @property
     def element_spec(self) -> Any:
-        """What is known of the elements."""
+        """The dtypes and partial shapes of the elements."""
         ...
 
     @property
@@ -56,7 +56,7 @@ class Iterator:
     """Gives the next element of a dataset in each run that needs it.
 
     Args:
-        spec: What is known of the elements.
+        spec: The dtypes and partial shapes of the elements.
         begin: Returns the elements for a session that has not initialised the iterator.
 
     References:
@@ -126,7 +126,7 @@ class Iterator:
         return SessionCall(name or "MakeIterator", initialise, inputs)
 
     def _open(self, node: Source, shared: bool) -> _Reader:
-        """Returns what a session reads from for one of the iterator's operations."""
+        """Opens the reader of a session for one of the iterator's operations."""
         if self._latest is None or node in self._latest.read_by:
             self._latest = _Stream(self._begin())
         stream = self._latest
@@ -155,7 +155,7 @@ class HandledIterator:
 
     Args:
         handle: A tensor of text.
-        spec: What is known of the elements.
+        spec: The dtypes and partial shapes of the elements.
     """
 
     def __init__(self, handle: Any, spec: Any) -> None:
@@ -275,7 +275,7 @@ def views(tensor: Tensor, spec: Any, *, is_mixed: bool) -> Any:
 
     Args:
         tensor: The tensor of an element.
-        spec: What is known of its parts.
+        spec: The dtypes and partial shapes of its parts.
         is_mixed: Whether it has text beside other parts, so that the device cannot take it as a whole.
     """
     if _elements.is_component(spec):

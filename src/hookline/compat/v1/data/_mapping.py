@@ -32,10 +32,10 @@ class Mapped:
 
     Args:
         fn: Takes the components of an element: the parts of a tuple one by one.
-        spec: What is known of the elements.
+        spec: The dtypes and partial shapes of the elements.
 
     Attributes:
-        result: What the function returned: tensors of the inner graph, or a dataset of them.
+        result: The result of the function: tensors of the inner graph, or a dataset of them.
     """
 
     def __init__(self, fn: Callable[..., Any], spec: Any) -> None:
@@ -56,7 +56,7 @@ class Mapped:
             return jax.tree.map(nodes.convert_to_tensor, result)
 
     def fed(self, element: Any) -> dict[Tensor, Any]:
-        """Returns what to feed for an element."""
+        """Returns the feeds for an element."""
         tensors, values = jax.tree.leaves(self.arguments), jax.tree.leaves(element)
         return dict(zip(tensors, values, strict=True))
 

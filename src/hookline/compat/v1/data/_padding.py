@@ -13,7 +13,7 @@ from hookline.compat.v1.data._elements import Component
 
 
 def padded_spec(spec: Any, padded_shapes: Any) -> Any:
-    """Returns what is known of the padded elements."""
+    """Returns the partial shapes of padded elements."""
     if padded_shapes is None:
         return spec
     structure = jax.tree.structure(spec, is_leaf=_elements.is_component)

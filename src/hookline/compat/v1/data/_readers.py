@@ -96,7 +96,7 @@ def lines(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def fixed_length(record_bytes: int, header_bytes: int | None, footer_bytes: int | None) -> Records:
-    """Returns what yields the parts of an open file, each of so many bytes, between its header and its footer."""
+    """Returns a reader of an open file's records, all of one length, between its header and its footer."""
 
     def records(file: IO[bytes]) -> Iterator[bytes]:
         content = file.read()

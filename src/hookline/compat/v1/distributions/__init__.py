@@ -1,4 +1,4 @@
-"""`tf.distributions`: random variables with their densities, entropies and distances."""
+"""`tf.distributions`: distributions with their densities, entropies and divergences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What random variables share."""
+"""The base of distributions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookline.compat.v1._tf import array_ops
 
 
 class Distribution:
-    """What distributions share.
+    """The base of distributions.
 
     Args:
         validate_args: Without effect.
@@ -53,7 +53,7 @@ class Distribution:
             return math.exp(self._log_prob(convert_to_tensor(value)))
 
     def kl_divergence(self, other: Distribution, name: str = "kl_divergence") -> Any:
-        """Returns the distance to another distribution of the same kind."""
+        """Computes the Kullback-Leibler divergence to another distribution of the same kind."""
         return kl_divergence(self, other, name=name)
 
     def _drawn(self, wanted: Any, seed: int | None) -> Any:
@@ -69,7 +69,7 @@ class Distribution:
 def kl_divergence(
     distribution_a: Distribution, distribution_b: Distribution, allow_nan_stats: bool = True, name: str | None = None
 ) -> Any:
-    """Returns the distance of Kullback and Leibler between two distributions of one kind.
+    """Computes the Kullback-Leibler divergence between two distributions of one kind.
 
     Raises:
         NotImplementedError: They are of two kinds.

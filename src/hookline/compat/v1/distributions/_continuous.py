@@ -1,4 +1,4 @@
-"""Random variables whose values are numbers of any kind."""
+"""Continuous distributions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Normal(Distribution):
     Args:
         loc: Its mean.
         scale: Its standard deviation, of a shape that fits beside the mean's.
-        validate_args: As in `Distribution`, as what follows.
+        validate_args: As in `Distribution`, like the arguments after it.
         allow_nan_stats: As above.
         name: As above.
 
@@ -53,7 +53,7 @@ class Normal(Distribution):
         return math.square(self.stddev())
 
     def cdf(self, value: Any) -> Any:
-        """Returns how likely a smaller value is."""
+        """Computes the cumulative distribution function."""
         return 0.5 * (1 + math.erf(self._standard(convert_to_tensor(value)) / plain.sqrt(2)))
 
     def entropy(self) -> Any:
@@ -78,7 +78,7 @@ class Normal(Distribution):
 
 
 class Uniform(Distribution):
-    """All values from `low` up to `high` are as likely.
+    """The uniform distribution from `low` up to `high`.
 
     References:
         `tf.distributions.Uniform`.

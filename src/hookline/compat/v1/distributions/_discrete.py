@@ -1,4 +1,4 @@
-"""Random variables whose values are classes."""
+"""Discrete distributions."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from hookline.compat.v1.distributions._base import Distribution, joined
 
 
 class Bernoulli(Distribution):
-    """One or zero.
+    """The Bernoulli distribution: one or zero.
 
     Args:
         logits: The logarithm of the odds of one.
         probs: Or its probability: one of both is required.
         dtype: Of the samples.
-        validate_args: As in `Distribution`, as what follows.
+        validate_args: As in `Distribution`, like the arguments after it.
         allow_nan_stats: As above.
         name: As above.
 
@@ -56,7 +56,7 @@ class Bernoulli(Distribution):
         return self.probs * (1 - self.probs)
 
     def mode(self) -> Any:
-        """Returns the likelier of both."""
+        """Returns the more probable value."""
         return math.cast(self.probs > 0.5, self.dtype)
 
     def entropy(self) -> Any:
@@ -79,13 +79,13 @@ class Bernoulli(Distribution):
 
 
 class Categorical(Distribution):
-    """One of several classes.
+    """The categorical distribution: one of several classes.
 
     Args:
         logits: For each class the logarithm of its probability, but for a number that is common to all: last dimension.
         probs: Or the probabilities: one of both is required.
         dtype: Of the samples.
-        validate_args: As in `Distribution`, as what follows.
+        validate_args: As in `Distribution`, like the arguments after it.
         allow_nan_stats: As above.
         name: As above.
 
@@ -109,7 +109,7 @@ class Categorical(Distribution):
         self.dtype = dtype
 
     def mode(self) -> Any:
-        """Returns the likeliest class."""
+        """Returns the most probable class."""
         return math.argmax(self.logits, -1, output_type=self.dtype)
 
     def entropy(self) -> Any:

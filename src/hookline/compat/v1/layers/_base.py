@@ -23,8 +23,8 @@ class Layer:
     Args:
         trainable: Whether optimizers change its variables.
         name: Its name; by default its class's, numbered.
-        dtype: The dtype of its variables; by default that of the first input.
-        activity_regularizer: Makes a loss of what it returns.
+        dtype: The dtype of its variables; by default the dtype of the first input.
+        activity_regularizer: Computes a loss from the outputs.
         **kwargs: `_scope` and `_reuse`, which the functions of `tf.layers` pass.
 
     References:
@@ -90,7 +90,7 @@ class Layer:
 
     @property
     def losses(self) -> list[Any]:
-        """What its activity regularizer made."""
+        """The losses of its activity regularizer."""
         return list(self._losses)
 
     @property
@@ -99,7 +99,7 @@ class Layer:
         return list(self._updates)
 
     def count_params(self) -> int:
-        """Returns how many numbers its variables hold."""
+        """Counts the numbers in its variables."""
         return sum(variable.shape.num_elements() for variable in self.variables)
 
     def build(self, input_shape: Any) -> None:
@@ -107,7 +107,7 @@ class Layer:
         self.built = True
 
     def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Returns what it computes."""
+        """Computes the outputs."""
         return inputs
 
     def add_weight(
@@ -149,7 +149,7 @@ class Layer:
             get_default_graph().add_to_collection(GraphKeys.UPDATE_OPS, update)
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Returns what it computes of the inputs; the first call makes its variables."""
+        """Computes the outputs; the first call makes the variables."""
         inputs = _tensors(inputs)
         with self._open(kwargs.pop("scope", None)) as scope:
             self._scope = self._scope or scope

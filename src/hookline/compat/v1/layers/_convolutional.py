@@ -1,4 +1,4 @@
-"""Convolutions over one, two and three dimensions, and their transpositions."""
+"""Convolutions and transposed convolutions over one, two and three dimensions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def layout(rank: int, data_format: str) -> str:
 
 
 class _Convolution(Layer):
-    """What convolutions share. A subclass says over how many dimensions it goes."""
+    """The base of convolutions. A subclass says over how many dimensions it goes."""
 
     rank = 0
     transposed = False
@@ -169,7 +169,7 @@ class _Transposed(_Convolution):
 
 
 class Conv2DTranspose(_Transposed):
-    """The transposition of a convolution over two dimensions.
+    """A transposed convolution over two dimensions.
 
     References:
         `tf.layers.Conv2DTranspose`.
@@ -179,7 +179,7 @@ class Conv2DTranspose(_Transposed):
 
 
 class Conv3DTranspose(_Transposed):
-    """The transposition of a convolution over three dimensions.
+    """A transposed convolution over three dimensions.
 
     References:
         `tf.layers.Conv3DTranspose`.
@@ -189,7 +189,7 @@ class Conv3DTranspose(_Transposed):
 
 
 class SeparableConv2D(_Convolution):
-    """A convolution of each channel by itself, and then one over the channels.
+    """A depthwise convolution, and then a pointwise one.
 
     References:
         `tf.layers.SeparableConv2D`.

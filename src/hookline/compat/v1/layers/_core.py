@@ -68,7 +68,7 @@ def _product(inputs: Any, kernel: Any) -> Any:
 
 
 class Flatten(Layer):
-    """Makes one dimension of all but the first.
+    """Flattens all dimensions but the first.
 
     References:
         `tf.layers.Flatten`.
@@ -121,7 +121,7 @@ class Dropout(Layer):
 def chosen(condition: Any, one: Any, other: Any) -> Any:
     """Returns one of two tensors of one shape, for a condition that only a run knows."""
     made = op(lambda condition, one, other: jnp.where(condition, one, other), name="cond")(condition, one, other)
-    # The condition may be a placeholder of unknown shape, and nothing would be known of what depends on it.
+    # The condition may be a placeholder of unknown shape, and all that depends on it would have an unknown shape.
     made.spec = other.spec
     return made
 

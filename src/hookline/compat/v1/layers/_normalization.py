@@ -19,7 +19,7 @@ class BatchNormalization(Layer):
     A training step must run the updates of the averages: those in the collection `UPDATE_OPS`.
 
     References:
-        `tf.layers.BatchNormalization`. As there, the average of the variance is that of the unbiased variance where
+        `tf.layers.BatchNormalization`. As there, the average is taken of the unbiased variance where
         the inputs have four dimensions, unless `fused` is False.
     """
 
@@ -88,7 +88,7 @@ class BatchNormalization(Layer):
         batch = op(functools.partial(_moments, self.axis), name="moments")(inputs)
         used = op(_chosen, name="cond")(training, tuple(batch), moving)
         outputs = op(normalise, name="batchnorm")(inputs, used[0], used[1], self.gamma, self.beta)
-        # `training` may be a placeholder of unknown shape, and nothing would be known of what depends on it.
+        # `training` may be a placeholder of unknown shape, and all that depends on it would have an unknown shape.
         outputs.spec = inputs.spec
         for i, variable in enumerate(moving):
             fn = functools.partial(_moved, self.axis, self._unbiased and i == 1)

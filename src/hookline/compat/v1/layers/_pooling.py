@@ -1,4 +1,4 @@
-"""The largest value or the mean of a window that moves over one, two or three dimensions."""
+"""Max pooling and average pooling over one, two and three dimensions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hookline.compat.v1.nn import _convolution
 
 
 class _Pooling(Layer):
-    """What pooling layers share. A subclass says over how many dimensions it goes, and what it computes."""
+    """The base of pooling layers. A subclass says over how many dimensions it goes."""
 
     rank = 0
     largest = True
@@ -35,7 +35,7 @@ class _Pooling(Layer):
         self.padding, self.data_format = padding, data_format
 
     def call(self, inputs: Any) -> Any:
-        """Returns what it computes of each window."""
+        """Pools each window."""
         pool = _convolution.max_pooled if self.largest else _convolution.mean_pooled
         order, padding = layout(self.rank, self.data_format), self.padding.upper()
         how = {"size": self.pool_size, "strides": self.strides, "padding": padding, "data_format": order}
@@ -43,37 +43,37 @@ class _Pooling(Layer):
 
 
 class MaxPooling1D(_Pooling):
-    """The largest value of each window over one dimension."""
+    """Max pooling over one dimension."""
 
     rank = 1
 
 
 class MaxPooling2D(_Pooling):
-    """The largest value of each window over two dimensions."""
+    """Max pooling over two dimensions."""
 
     rank = 2
 
 
 class MaxPooling3D(_Pooling):
-    """The largest value of each window over three dimensions."""
+    """Max pooling over three dimensions."""
 
     rank = 3
 
 
 class AveragePooling1D(_Pooling):
-    """The mean of each window over one dimension."""
+    """Average pooling over one dimension."""
 
     rank, largest = 1, False
 
 
 class AveragePooling2D(_Pooling):
-    """The mean of each window over two dimensions."""
+    """Average pooling over two dimensions."""
 
     rank, largest = 2, False
 
 
 class AveragePooling3D(_Pooling):
-    """The mean of each window over three dimensions."""
+    """Average pooling over three dimensions."""
 
     rank, largest = 3, False
 

@@ -62,7 +62,7 @@ def absolute_difference(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """Returns the loss `|predictions - labels|`."""
+    """Computes the absolute difference `|predictions - labels|`."""
     rule = elementwise(lambda labels, predictions: subgradients.absolute(predictions - labels))
     return weighted_loss(scope, "absolute_difference", rule, (labels, predictions), weights, loss_collection, reduction)
 
@@ -75,7 +75,7 @@ def mean_squared_error(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """Returns the loss `(predictions - labels) ** 2`."""
+    """Computes the squared error `(predictions - labels) ** 2`."""
     rule = elementwise(lambda labels, predictions: jnp.square(predictions - labels))
     return weighted_loss(scope, "mean_squared_error", rule, (labels, predictions), weights, loss_collection, reduction)
 
@@ -89,7 +89,7 @@ def huber_loss(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """Returns half of the squared difference up to `delta`, and a line from there on."""
+    """Computes the Huber loss: quadratic up to `delta`, linear from there on."""
     rule = elementwise(lambda labels, predictions: optax.huber_loss(predictions, labels, delta=delta))
     return weighted_loss(scope, "huber_loss", rule, (labels, predictions), weights, loss_collection, reduction)
 
@@ -103,7 +103,7 @@ def log_loss(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """Returns the cross entropy of probabilities."""
+    """Computes the cross entropy of probabilities."""
     rule = elementwise(
         lambda labels, predictions: (
             -labels * jnp.log(predictions + epsilon) - (1 - labels) * jnp.log(1 - predictions + epsilon)
@@ -120,7 +120,7 @@ def hinge_loss(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """Returns `max(0, 1 - t * logits)`, where t is -1 or 1 for a label 0 or 1."""
+    """Computes the hinge loss `max(0, 1 - t * logits)`, where t is -1 or 1 for a label 0 or 1."""
     rule = elementwise(lambda labels, logits: jax.nn.relu(1 - (2 * labels - 1) * logits))
     return weighted_loss(scope, "hinge_loss", rule, (labels, logits), weights, loss_collection, reduction)
 
@@ -135,7 +135,7 @@ def cosine_distance(
     reduction: str = _BY_NONZERO,
     dim: int | None = None,
 ) -> Tensor:
-    """Returns 1 minus the product of vectors of length 1, which lie along `axis`."""
+    """Computes the cosine distance: 1 minus the product of unit vectors along `axis`."""
     along = dim if axis is None else axis
     if along is None:
         raise ValueError("cosine_distance requires axis, got None.")
@@ -152,7 +152,7 @@ def mean_pairwise_squared_error(
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
 ) -> Tensor:
-    """Returns the mean square of how far differences within an example differ from those of its labels."""
+    """Computes the mean squared error of the pairwise differences within each example."""
 
     def rule(labels: Any, predictions: Any, weights: Any) -> Any:
         labels, predictions = alike(labels, predictions)
@@ -181,7 +181,7 @@ def sigmoid_cross_entropy(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """Returns the cross entropy of independent classes."""
+    """Computes the sigmoid cross entropy."""
 
     def cross_entropy(labels: Any, logits: Any) -> Any:
         if label_smoothing > 0:
@@ -201,7 +201,7 @@ def softmax_cross_entropy(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """Returns the cross entropy of classes of which one is right."""
+    """Computes the softmax cross entropy with one-hot labels."""
 
     def cross_entropy(labels: Any, logits: Any) -> Any:
         if label_smoothing > 0:
@@ -220,7 +220,7 @@ def sparse_softmax_cross_entropy(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """Returns the cross entropy of classes of which one, given by its number, is right."""
+    """Computes the softmax cross entropy with labels given by number."""
 
     def rule(labels: Any, logits: Any, weights: Any) -> tuple[Any, Any]:
         logits, labels = jnp.asarray(logits), jnp.asarray(labels)
@@ -243,7 +243,7 @@ def compute_weighted_loss(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """Returns losses of one's own, weighted and reduced."""
+    """Weights and reduces losses of your own."""
 
     def rule(losses: Any, weights: Any) -> tuple[Any, Any]:
         return jnp.asarray(losses), beside(weights, jnp.asarray(losses))
@@ -257,12 +257,12 @@ def get_losses(scope: str | None = None, loss_collection: str = _LOSSES) -> list
 
 
 def get_regularization_losses(scope: str | None = None) -> list[Tensor]:
-    """Returns what regularizers of variables made."""
+    """Returns the regularization losses of variables."""
     return get_collection(GraphKeys.REGULARIZATION_LOSSES, scope)
 
 
 def get_regularization_loss(scope: str | None = None, name: str = "total_regularization_loss") -> Tensor:
-    """Returns the sum of what regularizers of variables made; 0 if there is nothing."""
+    """Sums the regularization losses of variables; 0 if there are none."""
     losses = get_regularization_losses(scope)
     return _sum(losses, name) if losses else constant(0.0, name=name)
 

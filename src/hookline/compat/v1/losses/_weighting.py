@@ -1,4 +1,4 @@
-"""What all of `tf.losses` share: how losses are weighted, reduced to a number and collected."""
+"""Weights, reductions and collections of losses, for all of `tf.losses`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookline.graph import GraphKeys, Tensor, add_to_collection
 
 
 class Reduction:
-    """How the losses of a batch become one number."""
+    """The reduction of a batch of losses to one number."""
 
     NONE = "none"
     SUM = "weighted_sum"
@@ -24,7 +24,7 @@ class Reduction:
 
     @classmethod
     def all(cls) -> tuple[str, ...]:
-        """Returns the ways there are."""
+        """Returns all reductions."""
         return cls.NONE, cls.SUM, cls.MEAN, cls.SUM_BY_NONZERO_WEIGHTS, cls.SUM_OVER_BATCH_SIZE
 
     @classmethod
@@ -35,7 +35,7 @@ class Reduction:
 
 
 def add_loss(loss: Tensor, loss_collection: str | None = GraphKeys.LOSSES) -> None:
-    """Adds a loss of one's own to those that `get_total_loss` sums."""
+    """Adds a loss of your own to the losses that `get_total_loss` sums."""
     if loss_collection:
         add_to_collection(loss_collection, loss)
 
@@ -58,9 +58,9 @@ def weighted_loss(
 
     Args:
         scope: The name scope; `label` if None.
-        label: What the loss is called.
+        label: The name of the loss.
         rule: As above.
-        inputs: What the rule takes.
+        inputs: The arguments of the rule.
         weights: One number, or one for each loss.
         loss_collection: The collection to add the loss to.
         reduction: One of `Reduction`.

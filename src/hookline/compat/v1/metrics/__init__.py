@@ -60,7 +60,7 @@ def mean(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """Returns the weighted mean of all values so far."""
+    """Computes the weighted mean of all values so far."""
     return _mean("mean", lambda values: values, (values,), weights, metrics_collections, updates_collections, name)
 
 
@@ -72,7 +72,7 @@ def accuracy(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """Returns the share of predictions that are the labels."""
+    """Computes the accuracy: the share of right predictions."""
     return _compared("accuracy", _equal, labels, predictions, weights, metrics_collections, updates_collections, name)
 
 
@@ -84,7 +84,7 @@ def mean_absolute_error(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """Returns the mean of `|predictions - labels|`."""
+    """Computes the mean absolute error."""
     return _compared(
         "mean_absolute_error", lambda labels, predictions: jnp.abs(predictions - labels), labels, predictions, weights,
         metrics_collections, updates_collections, name,
@@ -99,7 +99,7 @@ def mean_squared_error(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """Returns the mean of `(predictions - labels) ** 2`."""
+    """Computes the mean squared error."""
     return _compared(
         "mean_squared_error", _squared, labels, predictions, weights, metrics_collections, updates_collections, name
     )
@@ -113,7 +113,7 @@ def root_mean_squared_error(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """Returns the root of the mean of `(predictions - labels) ** 2`."""
+    """Computes the root mean squared error."""
     return _compared(
         "root_mean_squared_error", _squared, labels, predictions, weights, metrics_collections, updates_collections,
         name, value=lambda total, count: jnp.sqrt(ratio(total, count)),
@@ -129,7 +129,7 @@ def mean_relative_error(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """Returns the mean of `|labels - predictions| / normalizer`; 0 where the normalizer is 0."""
+    """Computes the mean relative error `|labels - predictions| / normalizer`; 0 where the normalizer is 0."""
 
     def errors(labels: Any, predictions: Any, normalizer: Any) -> Any:
         labels, predictions = paired(labels, predictions)
@@ -148,7 +148,7 @@ def mean_cosine_distance(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """Returns 1 minus the mean product of vectors along `dim`."""
+    """Computes the mean cosine distance of vectors along `dim`."""
 
     def products(labels: Any, predictions: Any) -> Any:
         labels, predictions = paired(labels, predictions)
@@ -168,7 +168,7 @@ def percentage_below(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """Returns the share of values below a threshold."""
+    """Computes the share of values below a threshold."""
     inputs = (values, threshold)
     return _mean(
         "percentage_below_threshold", jnp.less, inputs, weights, metrics_collections, updates_collections, name
@@ -182,7 +182,7 @@ def mean_tensor(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """Returns the mean of each element over all batches.
+    """Computes the mean of each element over all batches.
 
     Raises:
         ValueError: The shape of the values is not known.
@@ -211,7 +211,7 @@ def mean_per_class_accuracy(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """Returns the mean over all classes of the share of each that was found; the operation returns the shares."""
+    """Computes the mean over all classes of the accuracy in each; the update operation returns the accuracies."""
 
     def measure(labels: Any, predictions: Any, weights: Any) -> tuple[Any, Any]:
         labels, predictions = paired(jnp.ravel(labels), jnp.ravel(predictions))
@@ -238,7 +238,7 @@ def mean_iou(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """Returns the mean over the classes seen of the intersection over the union of labels and predictions."""
+    """Computes the mean intersection over union of the classes seen."""
 
     def measure(labels: Any, predictions: Any, weights: Any) -> tuple[Any]:
         weights = 1.0 if weights is None else jnp.ravel(jnp.asarray(weights, jnp.float32))
@@ -280,7 +280,7 @@ def _mean(
     name: str | None,
     value: Callable[[Any, Any], Any] = ratio,
 ) -> Metric:
-    """Returns the mean of what `values_of(*inputs)` is."""
+    """Computes the mean of `values_of(*inputs)` over batches."""
     measure = functools.partial(_measured, values_of)
     return streaming(label, name, {"total": (), "count": ()}, measure, (*inputs, weights), value, metrics_collections,
                      updates_collections)  # fmt: skip

@@ -1,4 +1,4 @@
-"""The metrics that count how often a yes or no was right: `tf.metrics.precision`, `recall`, `auc` and the like."""
+"""Confusion metrics: true and false positives and negatives, precision, recall, and the area under a curve."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def true_positives(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Returns how many were found."""
+    """Counts true positives."""
     return _count("tp", labels, predictions, weights, metrics_collections, updates_collections, name)
 
 
@@ -41,7 +41,7 @@ def false_positives(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Returns how many were taken for one and are none."""
+    """Counts false positives."""
     return _count("fp", labels, predictions, weights, metrics_collections, updates_collections, name)
 
 
@@ -53,7 +53,7 @@ def false_negatives(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Returns how many were missed."""
+    """Counts false negatives."""
     return _count("fn", labels, predictions, weights, metrics_collections, updates_collections, name)
 
 
@@ -65,7 +65,7 @@ def true_negatives(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Returns how many were rightly passed over."""
+    """Counts true negatives."""
     return _count("tn", labels, predictions, weights, metrics_collections, updates_collections, name)
 
 
@@ -77,7 +77,7 @@ def precision(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the share of those found that are right."""
+    """Computes the precision: true positives over all predicted positives."""
     return _counted("precision", ("tp", "fp"), _share, (labels, predictions, weights), name,
                     metrics_collections, updates_collections, suffix="/count")  # fmt: skip
 
@@ -90,7 +90,7 @@ def recall(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the share of those to be found that were found."""
+    """Computes the recall: true positives over all actual positives."""
     return _counted("recall", ("tp", "fn"), _share, (labels, predictions, weights), name,
                     metrics_collections, updates_collections, suffix="/count")  # fmt: skip
 
@@ -104,7 +104,7 @@ def precision_at_thresholds(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the precision at each threshold."""
+    """Computes the precision at each threshold."""
     return _counted("precision_at_thresholds", ("tp", "fp"), _share_at, (labels, predictions, weights), name,
                     metrics_collections, updates_collections, thresholds=thresholds)  # fmt: skip
 
@@ -118,7 +118,7 @@ def recall_at_thresholds(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the recall at each threshold."""
+    """Computes the recall at each threshold."""
     return _counted("recall_at_thresholds", ("tp", "fn"), _share_at, (labels, predictions, weights), name,
                     metrics_collections, updates_collections, thresholds=thresholds)  # fmt: skip
 
@@ -135,10 +135,10 @@ def auc(
     summation_method: str = "trapezoidal",
     thresholds: Sequence[float] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the area under a curve, from counts at many thresholds.
+    """Computes the area under the ROC or precision-recall curve, from counts at many thresholds.
 
     Args:
-        labels: What is right, 0 or 1.
+        labels: The true labels, 0 or 1.
         predictions: Numbers between 0 and 1.
         weights: One number, or one for each prediction.
         num_thresholds: How many thresholds, evenly spaced.
@@ -176,7 +176,7 @@ def _area(roc: bool, method: str, tp: Any, fn: Any, tn: Any, fp: Any) -> Any:
 
 
 def _interpolated(roc: bool, method: str, tp: Any, fn: Any, tn: Any, fp: Any) -> Any:
-    """Returns the area under precision and recall, which are no straight lines between points (Davis et al., 2006)."""
+    """Interpolates the area under the precision-recall curve, which bends between points (Davis et al., 2006)."""
     gained, positive = tp[:-1] - tp[1:], tp + fp
     slope = ratio(gained, positive[:-1] - positive[1:])
     start = tp[1:] - slope * positive[1:]
@@ -220,7 +220,7 @@ def _counted(
 def _outcomes(
     which: tuple[str, ...], thresholds: tuple[float, ...] | None, labels: Any, predictions: Any, weights: Any
 ) -> tuple[Any, ...]:
-    """Returns how often each of the outcomes occurred, at each threshold if there are some."""
+    """Counts the outcomes of the confusion matrix, at each threshold if some are given."""
     labels, predictions = paired(labels, predictions)
     weights = jnp.broadcast_to(1.0 if weights is None else fitted(weights, predictions), predictions.shape)
     right, weights = jnp.ravel(labels.astype(bool)), jnp.ravel(weights)

@@ -1,4 +1,4 @@
-"""What all of `tf.metrics` share: sums in local variables, which an update adds to and a value is computed from."""
+"""Streaming metrics: sums in local variables, an update that adds a batch, and a value computed from the sums."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def streaming(
     """Returns the value of a metric, and an operation that takes one more batch into account and returns the new value.
 
     Args:
-        label: What the metric is called.
+        label: The name of the metric.
         name: Its name scope; by default `label`.
         sums: The names and shapes of its variables.
-        measure: `measure(*inputs)` returns what a batch adds to each of them.
+        measure: `measure(*inputs)` returns the amount that a batch adds to each of them.
         inputs: Labels, predictions, weights and the like.
         value: `value(*sums)` returns the metric.
         metrics_collections: Collections to add the value to.
         updates_collections: Collections to add the operation to.
-        after: What the operation returns, if that is something else than the value.
-        classes: How many classes there are, for each of the first inputs that are classes, by what those are called.
+        after: The result of the update operation, if it is not the value.
+        classes: The number of classes, by the name of each of the first inputs that hold classes.
 
     References:
         The functions of `tf.metrics`. In a run that fetches both, the value is the one from before the run.

@@ -139,7 +139,7 @@ def _parts(params: Any, strategy: Any) -> tuple[list[int], bool]:
 
 
 class _Rows(Within):
-    """Rows of parts, of which some may have fewer than others."""
+    """The bounds of rows in a partitioned table, whose parts may have different lengths."""
 
     def outside(self, args: dict[str, Any], xp: Any) -> tuple[Any, Any, Any]:
         """See `Within`."""

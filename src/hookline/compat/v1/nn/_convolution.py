@@ -1,4 +1,4 @@
-"""What the rows of `nn` compute with windows: convolutions and pooling."""
+"""Convolutions and pooling of arrays, for `tf.nn` and `tf.layers`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _check_window(image: Sequence[Any], window: Sequence[int], padding: Any) -> 
 
 
 def convolved(x: Any, kernel: Any, strides: Any, padding: Any, data_format: Any, dilations: Any = 1) -> Any:
-    """Returns a convolution in one to three dimensions; the kernel's last two are channels in and out."""
+    """Computes a convolution in one to three dimensions; the kernel's last two are channels in and out."""
     x, kernel = jnp.asarray(x), jnp.asarray(kernel)
     dims = x.ndim - 2
     layout, channels = _layout(data_format, dims)
@@ -70,7 +70,7 @@ def convolved(x: Any, kernel: Any, strides: Any, padding: Any, data_format: Any,
 def transposed(
     x: Any, kernel: Any, shape: Any, strides: Any, padding: Any, data_format: Any, dilations: Any = 1
 ) -> Any:
-    """Returns what `convolved` would have to be given to return `x`, as its gradient says: of shape `shape`."""
+    """Returns a transposed convolution of shape `shape`: the gradient of `convolved` with respect to its input."""
     x = jnp.asarray(x)
     like = jax.ShapeDtypeStruct(tuple(shape), x.dtype)
     back = jax.linear_transpose(lambda y: convolved(y, kernel, strides, padding, data_format, dilations), like)
@@ -96,14 +96,14 @@ def as_asked(value: Any, filter: Any, output_shape: Any, data_format: Any, **_: 
 
 
 def depthwise(x: Any, kernel: Any, strides: Any, padding: Any, rate: Any, data_format: Any, dilations: Any) -> Any:
-    """Returns a convolution of each channel by itself."""
+    """Computes a depthwise convolution."""
     height, width, channels, times = jnp.shape(kernel)
     kernel = jnp.reshape(kernel, (height, width, 1, channels * times))
     return convolved(x, kernel, strides, padding, data_format, rate if dilations is None else dilations)
 
 
 def separable(x: Any, depth: Any, point: Any, strides: Any, padding: Any, rate: Any, data_format: Any) -> Any:
-    """Returns a convolution of each channel by itself, and then one across channels."""
+    """Computes a depthwise and then a pointwise convolution."""
     return convolved(depthwise(x, depth, strides, padding, rate, data_format, None), point, 1, "VALID", data_format)
 
 
@@ -121,7 +121,7 @@ def _windows(x: Any, size: Any, strides: Any, padding: Any, data_format: Any) ->
 
 
 def max_pooled(x: Any, size: Any, strides: Any, padding: Any, data_format: Any) -> Any:
-    """Returns the largest element of each window; the gradient goes to the first of several."""
+    """Computes max pooling; the gradient goes to the first of equal elements."""
     x = jnp.asarray(x)
     window, steps, padding = _windows(x, size, strides, padding, data_format)
     if window == steps and _tiles(x.shape, window, padding):
@@ -151,7 +151,7 @@ def _largest_of_tiles(x: Any, window: Sequence[int]) -> Any:
 
 
 def mean_pooled(x: Any, size: Any, strides: Any, padding: Any, data_format: Any) -> Any:
-    """Returns the mean of each window; what lies outside of the image does not count."""
+    """Averages each window; pixels outside of the image do not count."""
     x = jnp.asarray(x)
     windows = _windows(x, size, strides, padding, data_format)
     total = jax.lax.reduce_window(x, np.asarray(0, x.dtype), jax.lax.add, *windows)
@@ -161,7 +161,7 @@ def mean_pooled(x: Any, size: Any, strides: Any, padding: Any, data_format: Any)
 
 
 def pooled(x: Any, size: Sequence[int], kind: str, padding: Any, rate: Any, strides: Any, data_format: Any) -> Any:
-    """Returns the largest elements or the means of windows in one to three dimensions."""
+    """Computes max or average pooling in one to three dimensions."""
     if any(step != 1 for step in np.ravel(1 if rate is None else rate)):
         raise NotImplementedError("tf.nn.pool with a dilation_rate is not available.")
     pool = {"MAX": max_pooled, "AVG": mean_pooled}[kind.upper()]

@@ -11,7 +11,7 @@ from hookline.compat.v1._machinery import subgradients
 
 
 def cross_entropy(labels: Any, logits: Any, axis: Any) -> Any:
-    """Returns the cross entropy of classes, whose gradient is TensorFlow's.
+    """Computes the softmax cross entropy, with TensorFlow's gradient.
 
     As there, both are rows of classes, whatever stands above them: labels of `[1, n, classes]` fit logits of
     `[n, classes]`, and the result has the shape of the logits.
@@ -47,26 +47,26 @@ _cross_entropy_of.defvjp(_and_softmax, _as_if_labels_summed_to_one)
 
 
 def sparse_cross_entropy(labels: Any, logits: Any) -> Any:
-    """Returns the cross entropy of classes given by their numbers."""
+    """Computes the softmax cross entropy with labels given by number."""
     found = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.asarray(labels)[..., None], axis=-1)
     return -found[..., 0]
 
 
 def sigmoid_cross_entropy(labels: Any, logits: Any) -> Any:
-    """Returns the cross entropy of independent classes."""
+    """Computes the sigmoid cross entropy."""
     is_up = logits >= 0
     return jnp.where(is_up, logits, 0) - logits * labels + jnp.log1p(jnp.exp(jnp.where(is_up, -logits, logits)))
 
 
 def weighted_cross_entropy(labels: Any, logits: Any, pos_weight: Any) -> Any:
-    """Returns the cross entropy of independent classes, of which the positive ones have a weight."""
+    """Computes the cross entropy of independent classes, with a weight for positive ones."""
     weight = 1 + (pos_weight - 1) * labels
     soft = jnp.log1p(jnp.exp(-subgradients.absolute(logits))) + jax.nn.relu(-logits)
     return (1 - labels) * logits + weight * soft
 
 
 def log_poisson(targets: Any, log_input: Any, is_full: bool) -> Any:
-    """Returns the loss of counts by Poisson's law, with Stirling's formula for what does not depend on the input."""
+    """Computes the negative log-likelihood of Poisson counts, with Stirling's formula for the constant term."""
     loss = jnp.exp(log_input) - log_input * targets
     if not is_full:
         return loss

@@ -29,7 +29,7 @@ def log_uniform_candidate_sampler(
     seed: Any = None,
     name: str | None = None,
 ) -> Any:
-    """Draws classes, small numbers more often: what Zipf's law says of words sorted by frequency.
+    """Draws classes with a log-uniform distribution (Zipf's law, for words sorted by frequency).
 
     References:
         `tf.random.log_uniform_candidate_sampler`.
@@ -50,7 +50,7 @@ def uniform_candidate_sampler(
     seed: Any = None,
     name: str | None = None,
 ) -> Any:
-    """Draws classes, all equally often.
+    """Draws classes with a uniform distribution.
 
     References:
         `tf.random.uniform_candidate_sampler`.
@@ -96,7 +96,7 @@ def nce_loss(
     partition_strategy: str = "mod",
     name: str = "nce_loss",
 ) -> Any:
-    """Returns the noise-contrastive loss of each example.
+    """Computes the noise-contrastive loss of each example.
 
     References:
         `tf.nn.nce_loss`.
@@ -123,7 +123,7 @@ def sampled_softmax_loss(
     name: str = "sampled_softmax_loss",
     seed: Any = None,
 ) -> Any:
-    """Returns the softmax loss of each example over a sample of the classes.
+    """Computes the sampled softmax loss of each example.
 
     References:
         `tf.nn.sampled_softmax_loss`.

@@ -1,4 +1,4 @@
-"""`tf.train.batch` and its kind: the part of the graph before them runs once for each example."""
+"""`tf.train.batch` and `shuffle_batch`: the part of the graph before them runs once for each example."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def batch(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Returns tensors with as many examples as `batch_size` says, of tensors that have one.
+    """Batches examples: each run gives `batch_size` of them.
 
     The graph before `tensors` runs in a session of its own, once for each example, in a thread that reads ahead; so it
     may not read variables.
@@ -67,7 +67,7 @@ def shuffle_batch(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Returns batches of examples in random order: each is drawn from `min_after_dequeue` and more. See `batch`."""
+    """Batches examples in random order: each is drawn from `min_after_dequeue` and more. See `batch`."""
     examples = _examples([tensors], enqueue_many, shapes).shuffle(_room(min_after_dequeue, batch_size), seed)
     return _batches(examples, tensors, batch_size, False, allow_smaller_final_batch, name or "shuffle_batch")
 
@@ -83,7 +83,7 @@ def batch_join(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Returns batches of the examples of several lists of tensors, in turn. See `batch`."""
+    """Batches the examples of several lists of tensors, in turn. See `batch`."""
     examples = _examples(tensors_list, enqueue_many, shapes)
     return _batches(examples, tensors_list[0], batch_size, dynamic_pad, allow_smaller_final_batch, name or "batch_join")
 
@@ -100,7 +100,7 @@ def shuffle_batch_join(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Returns batches of the examples of several lists of tensors, in random order. See `shuffle_batch`."""
+    """Batches the examples of several lists of tensors, in random order. See `shuffle_batch`."""
     examples = _examples(tensors_list, enqueue_many, shapes).shuffle(_room(min_after_dequeue, batch_size), seed)
     return _batches(examples, tensors_list[0], batch_size, False, allow_smaller_final_batch, name or "shuffle_batch")
 
@@ -110,7 +110,7 @@ def _room(min_after_dequeue: int, batch_size: Any) -> int:
 
 
 def _examples(tensors_list: Any, enqueue_many: bool, shapes: Any) -> Dataset:
-    """Returns what runs of several structures of tensors give, in turn, until all have ended."""
+    """Yields the values of several structures of tensors, in turn, until all have ended."""
     listed = [tuple(map(convert_to_tensor, _values(tensors))) for tensors in tensors_list]
     if not listed or not listed[0]:
         raise ValueError("Must provide at least one tensor to batch.")

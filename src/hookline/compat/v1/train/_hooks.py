@@ -140,7 +140,7 @@ class StopAtStepHook(_AsksForStep, core.StopAtStepHook):
     def _last_step(self, step: int | None) -> None:
         self._target = step
         if (session := self._take()) is not None:
-            session.limit_step(None, owner=self)  # It was that of the former target.
+            session.limit_step(None, owner=self)  # The step of the former target.
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Sets the target; where the session asks for it, see `hookline.train.StopAtStepHook`."""

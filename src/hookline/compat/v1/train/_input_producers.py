@@ -1,4 +1,4 @@
-"""`tf.train`'s input producers: what TF 1.x keeps in queues, and fills in threads, is a dataset here."""
+"""Input producers of `tf.train`: TF 1.x fills queues in threads; here each of them is a dataset."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hookline.compat.v1.data._iterators import Iterator, make_one_shot_iterator
 
 
 class Queue:
-    """What an input producer returns: elements that readers, or `dequeue`, take one by one.
+    """The queue of an input producer: readers, or `dequeue`, take its elements one by one.
 
     Each session has its own, from the first one on, and a thread reads ahead.
 
@@ -60,7 +60,7 @@ def input_producer(
     """Returns the rows of a tensor as a queue: `num_epochs` times, then a run of it raises `OutOfRangeError`.
 
     References:
-        `tf.train.input_producer`, as for the others of this file. What is shuffled without a seed is shuffled by the
+        `tf.train.input_producer`, as for the others of this file. Without a seed, elements are shuffled by the
         seed of the graph. The capacity is not used, and no local variable counts the epochs.
     """
     return Queue(_produced(convert_to_tensor(input_tensor), num_epochs, shuffle, seed), name or "input_producer")

@@ -1,4 +1,4 @@
-"""The learning rates of `tf.train` that decay: tensors computed from the global step."""
+"""Learning rate decay of `tf.train`: tensors computed from the global step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def exponential_decay(
     staircase: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Returns the rate times `decay_rate ** (global_step / decay_steps)`; in stairs, if `staircase`."""
+    """Decays the rate exponentially: times `decay_rate ** (global_step / decay_steps)`; in stairs, if `staircase`."""
 
     def rule(rate: Any, step: Any, steps: Any, by: Any) -> Any:
         return rate * by ** (jnp.floor(step / steps) if staircase else step / steps)
@@ -50,7 +50,7 @@ def natural_exp_decay(
     staircase: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Returns the rate times `exp(-decay_rate * global_step / decay_steps)`."""
+    """Decays the rate exponentially: times `exp(-decay_rate * global_step / decay_steps)`."""
 
     def rule(rate: Any, step: Any, steps: Any, by: Any) -> Any:
         return rate * jnp.exp(-by) ** (jnp.floor(step / steps) if staircase else step / steps)
@@ -66,7 +66,7 @@ def inverse_time_decay(
     staircase: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Returns the rate over `1 + decay_rate * global_step / decay_steps`."""
+    """Decays the rate inversely with time: over `1 + decay_rate * global_step / decay_steps`."""
 
     def rule(rate: Any, step: Any, steps: Any, by: Any) -> Any:
         return rate / (1 + by * (jnp.floor(step / steps) if staircase else step / steps))
@@ -83,7 +83,7 @@ def polynomial_decay(
     cycle: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Returns a rate that goes to `end_learning_rate` in `decay_steps`; with `cycle`, again and again."""
+    """Decays the rate polynomially to `end_learning_rate` in `decay_steps`; with `cycle`, again and again."""
 
     def rule(rate: Any, step: Any, steps: Any, end: Any, power: Any) -> Any:
         if cycle:
@@ -99,7 +99,7 @@ def polynomial_decay(
 def cosine_decay(
     learning_rate: Any, global_step: Any, decay_steps: Any, alpha: Any = 0.0, name: str | None = None
 ) -> Tensor:
-    """Returns a rate that falls along a cosine to `alpha` of itself."""
+    """Decays the rate along a cosine to `alpha` of itself."""
 
     def rule(rate: Any, step: Any, steps: Any, alpha: Any) -> Any:
         cosine = 0.5 * (1 + jnp.cos(jnp.pi * jnp.minimum(step, steps) / steps))
@@ -117,7 +117,7 @@ def cosine_decay_restarts(
     alpha: Any = 0.0,
     name: str | None = None,
 ) -> Tensor:
-    """Returns `cosine_decay` that begins anew, each time `t_mul` as long, from `m_mul` as high."""
+    """Decays the rate along a cosine with restarts, each `t_mul` times as long and `m_mul` times as high."""
 
     def rule(rate: Any, step: Any, steps: Any, height: Any, alpha: Any) -> Any:
         done = step / steps
@@ -142,7 +142,7 @@ def linear_cosine_decay(
     beta: Any = 0.001,
     name: str | None = None,
 ) -> Tensor:
-    """Returns a rate that falls along a line and a cosine at once."""
+    """Decays the rate along a line and a cosine at once."""
 
     def rule(rate: Any, step: Any, steps: Any, periods: Any, alpha: Any, beta: Any) -> Any:
         done = jnp.minimum(step, steps) / steps
@@ -152,7 +152,7 @@ def linear_cosine_decay(
 
 
 def piecewise_constant(x: Any, boundaries: Sequence[Any], values: Sequence[Any], name: str | None = None) -> Tensor:
-    """Returns `values[0]` up to `boundaries[0]`, its end included, then `values[1]`, and so on.
+    """Sets a piecewise constant rate: `values[0]` up to `boundaries[0]` (included), then `values[1]`, and so on.
 
     Raises:
         ValueError: There is not one value more than boundaries.

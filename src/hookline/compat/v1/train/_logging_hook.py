@@ -48,7 +48,7 @@ class LoggingTensorHook(OwnCallbacks, core.LoggingTensorHook):  # type: ignore[m
         super().__init__(tensors, every_n_iter, *args, **kwargs)
         if every_n_iter is not None:
             self.trigger = _Iterations(every_n_iter)
-        # What is not in a dict is its own tag.
+        # A tensor that is not in a dict is its own tag.
         self._items = {tag: item if is_list else tag for tag, item in self._tensors.items()}
         self._tag_order = list(self._items.values())
 
@@ -88,7 +88,7 @@ class LoggingTensorHook(OwnCallbacks, core.LoggingTensorHook):  # type: ignore[m
         elapsed_secs, _ = self._timer.update_last_triggered_step(self._iter_count)
         with np.printoptions(suppress=True):
             tags = {item: tag for tag, item in self._items.items()}
-            # A subclass may hand over values by what was given, or by tag.
+            # A subclass may hand over values by the tensor given, or by tag.
             by_tag = {
                 tags.get(item, item): tensor_values[item if item in tensor_values else tags[item]]
                 for item in self._tag_order

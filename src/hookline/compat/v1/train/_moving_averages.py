@@ -18,7 +18,7 @@ __all__ = ["ExponentialMovingAverage", "assign_moving_average"]
 
 
 class ExponentialMovingAverage(CoreAverage):
-    """Keeps averages that slowly follow the values of variables and tensors.
+    """Keeps exponential moving averages of variables and tensors.
 
     Their names begin with the variable scope in which `apply` made them: the average of `net/w` in the scope `net` is
     called `net/net/w/ExponentialMovingAverage`. A name that is asked for before `apply` begins with the name scope.
@@ -35,14 +35,14 @@ class ExponentialMovingAverage(CoreAverage):
 
 
 def assign_moving_average(variable: Any, value: Any, decay: Any, zero_debias: bool = True, name: Any = None) -> Any:
-    """Returns an update that moves a variable towards a value: by `1 - decay` of the way.
+    """Updates an exponential moving average, kept in a variable of the script.
 
     Args:
         variable: As above.
         value: A tensor of the same shape.
         decay: A number, or a tensor.
         zero_debias: The variable begins at 0 and is the weighted mean of the values so far: two more variables,
-            `biased` and `local_step`, keep what it is made of.
+            `biased` and `local_step`, keep its parts.
         name: Name scope of the operations.
     """
     with name_scope(name, "AssignMovingAvg"):

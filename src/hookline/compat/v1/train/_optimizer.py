@@ -1,4 +1,4 @@
-"""The base of TensorFlow's optimizers: what published subclasses override, and what scripts call."""
+"""The base of TensorFlow's optimizers, with the methods that published subclasses override."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Optimizer:
 
     Args:
         use_locking: Taken, without effect.
-        name: What its operations and most of its slots are called.
+        name: The name of its operations and of most of its slots.
 
     References:
         `tf.train.Optimizer`.
@@ -144,7 +144,7 @@ class Optimizer:
         slots = [slot for named in self._slots.values() for slot in named.values()]
         return sorted([*self._non_slots.values(), *slots], key=lambda variable: variable.op.name)
 
-    # What a subclass overrides ----------------------------------------------------------------------------------
+    # Methods that a subclass overrides --------------------------------------------------------------------------
 
     def _create_slots(self, var_list: Sequence[Variable]) -> None:
         """Makes the slots of these variables, if it needs any. Nothing made before is made again."""
@@ -157,7 +157,7 @@ class Optimizer:
         raise NotImplementedError(f"{type(self).__name__} defines neither _apply_dense nor _resource_apply_dense.")
 
     def _resource_apply_dense(self, grad: Tensor, handle: Variable) -> Any:
-        """Does what `_apply_dense` does; a subclass may define either."""
+        """Changes `var` along `grad`, like `_apply_dense`; a subclass may define either."""
         return self._apply_dense(grad, handle)
 
     def _finish(self, update_ops: Sequence[Any], name_scope: str) -> Operation:
@@ -176,7 +176,7 @@ class Optimizer:
             with control_dependencies([changed]):
                 return variable.assign(constraint(variable.read_value()))
 
-    # What a subclass calls --------------------------------------------------------------------------------------
+    # Methods that a subclass calls ------------------------------------------------------------------------------
 
     def _zeros_slot(self, var: Variable, slot_name: str, op_name: str) -> Variable:
         """Returns the slot of a variable, which starts at zero."""

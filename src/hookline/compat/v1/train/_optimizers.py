@@ -19,14 +19,14 @@ from hookline.graph import Operation, Tensor, Variable, control_dependencies, ge
 
 
 class _Formula(Optimizer):
-    """An optimizer that applies a formula.
+    """An optimizer that applies an update rule.
 
     Args:
         formula: One of `_update_rules`.
-        slots: For each slot what `get_slot` takes, its label in names, and the number that it starts at.
+        slots: For each slot its key for `get_slot`, its label in names, and its initial value.
         use_locking: Taken, without effect.
-        name: What its operations are called.
-        **hyperparameters: What the formula takes behind the gradient.
+        name: The name of its operations.
+        **hyperparameters: The arguments of the formula after the gradient.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ def _applied(
 
 
 class GradientDescentOptimizer(_Formula):
-    """Goes down the gradient."""
+    """Gradient descent."""
 
     def __init__(self, learning_rate: Any, use_locking: bool = False, name: str = "GradientDescent") -> None:
         super().__init__(_update_rules.gradient_descent, (), use_locking, name, learning_rate=learning_rate)
 
 
 class MomentumOptimizer(_Formula):
-    """Goes down a sum of gradients that fades."""
+    """SGD with momentum."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ def _multiplied(power: Any, decay: Any) -> Any:
 
 
 class AdagradOptimizer(_Formula):
-    """Divides by the root of the sum of squares, without an epsilon; the sum starts above zero."""
+    """Adagrad, without an epsilon; the sum of squares starts above zero."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class RMSPropOptimizer(_Formula):
 
 
 class FtrlOptimizer(_Formula):
-    """Follow the regularised leader: sparse weights by a proximal step."""
+    """FTRL-Proximal ("follow the regularised leader"): sparse weights."""
 
     def __init__(
         self,
@@ -223,7 +223,7 @@ class FtrlOptimizer(_Formula):
 
 
 class ProximalGradientDescentOptimizer(_Formula):
-    """Goes down the gradient, then towards zero."""
+    """Proximal gradient descent."""
 
     def __init__(
         self,
@@ -238,7 +238,7 @@ class ProximalGradientDescentOptimizer(_Formula):
 
 
 class ProximalAdagradOptimizer(_Formula):
-    """Adagrad, then towards zero."""
+    """Proximal Adagrad."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""OwnCallbacks: what the built-in hooks do where the code of others takes part in them, as TensorFlow's do it."""
+"""OwnCallbacks: the callbacks of TensorFlow's hooks, for built-in hooks with overridden protected methods."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SecondOrStepTimer(CoreTimer):
 
 
 class OwnCallbacks(SessionRunHook):
-    """A built-in hook that asks its timer itself, on every run, where the code of others takes part in it.
+    """A built-in hook that asks its timer itself on every run, if code of others takes part in it.
 
     That is so where a class of others overrides a run callback or a method in `_published`, where somebody has read or
     set `_timer`, and where another hook or a loop of one's own forwards to it. In all other cases the session asks
@@ -45,7 +45,7 @@ class OwnCallbacks(SessionRunHook):
     _rides_on: Any = None  # The raw session whose schedule asks the timer, as a weak reference.
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Looks what a class of others overrides."""
+        """Finds the methods that a subclass overrides."""
         super().__init_subclass__(**kwargs)
         others = [kind for kind in cls.__mro__ if not kind.__module__.startswith("hookline.")]
         names = ("before_run", "after_run", *cls._published)
@@ -84,7 +84,7 @@ class OwnCallbacks(SessionRunHook):
         return session
 
     def before_run(self, run_context: Any) -> Any:
-        """Asks for what TensorFlow's hook asks for; a hook that the session asks is not called again."""
+        """Requests the fetches of TensorFlow's hook; a hook whose timer the session asks is not called again."""
         if self.is_driven:
             if self._rides_on is not None:
                 self._rides_on = None
@@ -98,7 +98,7 @@ class OwnCallbacks(SessionRunHook):
         return self._ask()
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Does what TensorFlow's hook does then."""
+        """Does the work of TensorFlow's hook after the run."""
         if self.is_driven:
             self._look(run_context, run_values)
         else:

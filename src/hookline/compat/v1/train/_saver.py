@@ -1,4 +1,4 @@
-"""`Saver` with TensorFlow's arguments and their order, and what reads a checkpoint without a graph."""
+"""`Saver` with TensorFlow's arguments in their order, and a reader of checkpoints without a graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hookline.graph import get_default_graph, global_variables
 class Saver(core.Saver):
     """Saves and restores the variables that exist when it is made, or that it is given.
 
-    What it writes are hookline's checkpoints: a directory each, which TensorFlow does not read.
+    It writes hookline's checkpoints: a directory each, which TensorFlow does not read.
 
     References:
         `tf.train.Saver`.
@@ -86,7 +86,7 @@ class Saver(core.Saver):
         return super().save(sess, _with_name(save_path), global_step, latest_filename, **without_effect)
 
     def restore(self, sess: Any, save_path: Any) -> None:
-        """Sets the variables to what a checkpoint holds; see `hookline.train.Saver.restore`.
+        """Restores the variables from a checkpoint; see `hookline.train.Saver.restore`.
 
         Raises:
             ValueError: There is nothing at that path, or it is None, as `latest_checkpoint` returns where there is no
@@ -153,7 +153,7 @@ def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, list[int]]]:
     """Returns the names and shapes of the variables in a checkpoint, or in the newest one of a directory.
 
     References:
-        `tf.train.list_variables`. What else hookline's checkpoints hold, `hookline.train.list_variables` lists, too.
+        `tf.train.list_variables`. `hookline.train.list_variables` also lists the rest of hookline's checkpoints.
     """
     found = core.list_variables(ckpt_dir_or_file)
     return [(name, list(shape)) for name, shape in found if not name.startswith(HOOK_STATES)]

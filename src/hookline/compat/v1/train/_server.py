@@ -105,7 +105,7 @@ class ClusterSpec:
 
 
 class Server:
-    """One task of a cluster. The first `ps` task starts what holds the variables, if all is on this machine.
+    """One task of a cluster. The first `ps` task starts the Ray cluster of the variables, if all is on this machine.
 
     Args:
         server_or_cluster_def: The cluster: a `ClusterSpec` or a dict.
@@ -166,7 +166,7 @@ class Server:
 
     @property
     def target(self) -> str:
-        """What a session takes as its `target` or `master`. Waits until the first `ps` task is there."""
+        """The `target` or `master` of sessions. Waits until the first `ps` task has started."""
         if "ps" not in self._spec.jobs:
             if len([address for job in self._spec.jobs for address in self._spec.job_tasks(job)]) == 1:
                 return ""
@@ -247,7 +247,7 @@ def _publish(address: str, ray: PrivateRayCluster) -> None:
 
 
 def _published(address: str) -> tuple[str, str]:
-    """Returns the address and the token's file of the Ray cluster of a `ps` task, once it is there."""
+    """Returns the address and the token's file of the Ray cluster of a `ps` task, once it has started."""
     place, wait_secs = _place(address), ClusterOptions().wait_secs
     deadline, said = clock.monotonic() + wait_secs, False
     while clock.monotonic() < deadline:
@@ -257,7 +257,7 @@ def _published(address: str) -> tuple[str, str]:
                 await_head(found, _LISTENS_WITHIN_SECS)
                 return found, token_path
             except UnavailableError:
-                pass  # It is what an earlier task has left.
+                pass  # An earlier task has left it.
         if not said:
             _logger.info("Waiting for the ps task at %s.", address)
             said = True

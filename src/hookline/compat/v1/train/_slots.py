@@ -32,7 +32,7 @@ def in_variable_scope(wanted: str, initial: Any) -> Variable:
 
 
 def _filled(primary: Variable, start: float) -> Any:
-    """Returns an initial value like that of `primary`, with the same number everywhere."""
+    """Returns an initial value of the shape of `primary`, with the same number everywhere."""
     spec = primary.spec
     if specs.is_array(spec) and None not in (specs.open_shape(spec) or ()):
         return lambda: jnp.full(spec.shape, start, spec.dtype)

@@ -31,9 +31,9 @@ class Supervisor:
         is_chief: Whether this process initialises, restores, saves and summarises; others wait for it.
         init_op: Initialises a model that was not restored.
         init_feed_dict: Feed of `init_op`.
-        local_init_op: Initialises what no checkpoint holds.
+        local_init_op: Initialises the variables that no checkpoint holds.
         logdir: Where checkpoints and summaries go.
-        summary_op: What to write at intervals; None for nothing.
+        summary_op: The summary to write at intervals; None for none.
         saver: Saves and restores; None for nothing.
         global_step: The global step; None for none.
         save_summaries_secs: Seconds between summaries; 0 for none.
@@ -273,7 +273,7 @@ class Supervisor:
 
 
 class _Speed:
-    """Writes how many global steps a second were made since the last call."""
+    """Writes the global steps per second since the last call."""
 
     def __init__(self, supervisor: Supervisor, session: Session) -> None:
         self._supervisor, self._session, self._step = supervisor, session, supervisor.global_step

@@ -1,4 +1,4 @@
-"""The formulas of TensorFlow's optimizers.
+"""Update rules of TensorFlow's optimizers.
 
 Each takes the variable, its slots, the gradient and the hyperparameters, and returns the new values of the first two.
 """
@@ -12,18 +12,18 @@ from jax import lax
 
 
 def gradient_descent(var: Any, grad: Any, learning_rate: Any) -> Any:
-    """Goes down the gradient."""
+    """Gradient descent."""
     return (var - learning_rate * grad,)
 
 
 def momentum(var: Any, accum: Any, grad: Any, learning_rate: Any, momentum: Any) -> Any:
-    """Goes down a sum of gradients that fades."""
+    """SGD with momentum."""
     accum = accum * momentum + grad
     return var - learning_rate * accum, accum
 
 
 def nesterov(var: Any, accum: Any, grad: Any, learning_rate: Any, momentum: Any) -> Any:
-    """Goes down that sum as it will be one step later."""
+    """SGD with Nesterov momentum."""
     accum = accum * momentum + grad
     return var - learning_rate * grad - learning_rate * momentum * accum, accum
 
@@ -40,7 +40,7 @@ def adam(
     power1: Any,
     power2: Any,
 ) -> Any:
-    """Adam; the powers are those of the decays, after as many steps as were made and this one."""
+    """Adam; the powers are the decays raised to the number of this step."""
     rate = learning_rate * jnp.sqrt(1 - power2) / (1 - power1)
     m = m + (grad - m) * (1 - beta1)
     v = v + (grad * grad - v) * (1 - beta2)
@@ -48,13 +48,13 @@ def adam(
 
 
 def adagrad(var: Any, accum: Any, grad: Any, learning_rate: Any) -> Any:
-    """Divides by the root of the sum of squares."""
+    """Adagrad."""
     accum = accum + grad * grad
     return var - learning_rate * grad * lax.rsqrt(accum), accum
 
 
 def adadelta(var: Any, accum: Any, moved: Any, grad: Any, learning_rate: Any, rho: Any, epsilon: Any) -> Any:
-    """Divides by the root of a mean of squares, and multiplies by that of earlier changes."""
+    """Adadelta: the root of the mean square of earlier updates over that of the gradients is the rate."""
     accum = accum * rho + grad * grad * (1 - rho)
     change = jnp.sqrt(moved + epsilon) * lax.rsqrt(accum + epsilon) * grad
     return var - learning_rate * change, accum, moved * rho + change * change * (1 - rho)
@@ -63,7 +63,7 @@ def adadelta(var: Any, accum: Any, moved: Any, grad: Any, learning_rate: Any, rh
 def rmsprop(
     var: Any, rms: Any, mom: Any, grad: Any, learning_rate: Any, decay: Any, momentum: Any, epsilon: Any
 ) -> Any:
-    """Divides by the root of a mean of squares."""
+    """RMSProp."""
     rms = rms + (grad * grad - rms) * (1 - decay)
     mom = mom * momentum + learning_rate * grad * lax.rsqrt(rms + epsilon)
     return var - mom, rms, mom
@@ -72,7 +72,7 @@ def rmsprop(
 def centered_rmsprop(
     var: Any, rms: Any, mg: Any, mom: Any, grad: Any, learning_rate: Any, decay: Any, momentum: Any, epsilon: Any
 ) -> Any:
-    """Divides by the root of an estimated variance."""
+    """RMSProp, centered: divides by the root of an estimated variance."""
     rms = rms + (grad * grad - rms) * (1 - decay)
     mg = mg + (grad - mg) * (1 - decay)
     mom = mom * momentum + learning_rate * grad * lax.rsqrt(rms - mg * mg + epsilon)
@@ -91,7 +91,7 @@ def ftrl(
     shrinkage: Any,
     beta: Any,
 ) -> Any:
-    """Follows the regularised leader."""
+    """FTRL."""
     new = accum + grad * grad
     linear = linear + grad + 2 * shrinkage * var - (new**-power - accum**-power) / learning_rate * var
     divisor = (new**-power + beta) / learning_rate + 2 * l2
@@ -99,17 +99,17 @@ def ftrl(
 
 
 def proximal(var: Any, rate: Any, l1: Any, l2: Any) -> Any:
-    """Goes towards zero, by at least as much as `l1` says, and not past it."""
+    """Applies the proximal operator of L1 and L2 regularization: shrinks towards zero, and not past it."""
     return jnp.sign(var) * jnp.maximum(jnp.abs(var) - rate * l1, 0) / (1 + rate * l2)
 
 
 def proximal_gradient_descent(var: Any, grad: Any, learning_rate: Any, l1: Any, l2: Any) -> Any:
-    """Goes down the gradient, then towards zero."""
+    """Proximal gradient descent."""
     return (proximal(var - learning_rate * grad, learning_rate, l1, l2),)
 
 
 def proximal_adagrad(var: Any, accum: Any, grad: Any, learning_rate: Any, l1: Any, l2: Any) -> Any:
-    """Divides by the root of the sum of squares, then goes towards zero."""
+    """Proximal Adagrad."""
     accum = accum + grad * grad
     rate = learning_rate * lax.rsqrt(accum)
     return proximal(var - rate * grad, rate, l1, l2), accum
