@@ -44,7 +44,7 @@ def draw(fn: Callable[..., Any], name: str, seed: Any, args: dict[str, Any], *, 
         name: Name of the operation.
         seed: Its seed; two operations of the same seed draw the same numbers.
         args: Tensors and plain values.
-        static: Those of `args` that XLA has to know.
+        static: The names in `args` that XLA has to know.
     """
     graph = get_default_graph()
     base, stream = graph.seed, graph.version if seed is None else int(seed) % 2**32

@@ -43,11 +43,11 @@ def node(
         fn: The function; it is given `args` by name.
         name: Name of the operation.
         args: Tensors and plain values.
-        static: Those of `args` that XLA has to know when it compiles.
+        static: The names in `args` that XLA has to know when it compiles.
         twin: The same on NumPy's integers, for arithmetic with shapes.
         spec: Returns the spec of the result for the tensors, where tracing does not tell it.
         kind: The kind of operation; by default its name.
-        computed: Those of `static` that XLA need not know.
+        computed: The names in `static` that XLA need not know.
         within: Which of `args` are places that must be there.
     """
     get_default_graph()

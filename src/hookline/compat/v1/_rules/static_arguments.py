@@ -38,7 +38,7 @@ class Node(Function):
         twin: A function of NumPy that does the same with integers; `symbolic` ones included.
         spec: A function that returns the spec of the result for the arguments, where tracing does not tell it.
         kind: TensorFlow's name for such operations.
-        computed: Those of `static` that XLA need not know: a run may compute them.
+        computed: The names in `static` that XLA need not know: a run may compute them.
         within: Which of `args` are places that must be there.
         taken: Where it is made in a branch, whether that is taken; for `within`.
     """

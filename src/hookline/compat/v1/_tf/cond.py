@@ -115,7 +115,7 @@ def _is_none(value: Any) -> bool:
 
 def _merged(pred: Any, yes: Any, no: Any) -> Any:
     if not isinstance(yes, Tensor) and (yes is None or hasattr(yes, "node_def")):
-        # Operations: whoever waits for the result waits for both.
+        # Operations: the result waits for both.
         graph = get_default_graph()
         with graph.control_dependencies([item for item in (yes, no) if item is not None]):
             return constant(True, name="Merge")

@@ -1,4 +1,4 @@
-"""The dialect of TF 1.x: all differences that scripts see between their graphs and those of the core."""
+"""The dialect of TF 1.x: all differences that scripts see between their graphs and the core's."""
 
 from __future__ import annotations
 

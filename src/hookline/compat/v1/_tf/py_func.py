@@ -21,7 +21,7 @@ def py_func(
     Args:
         func: The function. It is given arrays; numbers alone as NumPy's scalars, and one text as `bytes`.
         inp: Its arguments: tensors and plain values.
-        Tout: The dtype of its result, or a list of those of its results.
+        Tout: The dtype of its result, or the list of its results' dtypes.
         stateful: Without effect: the function is called in each run.
         name: Name of the operation.
 

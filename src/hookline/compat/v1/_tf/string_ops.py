@@ -1,4 +1,4 @@
-"""Functions of text: `tf.string_to_number`, `tf.string_join`, `tf.as_string`, and those of `tf.strings`.
+"""Functions of text: `tf.string_to_number`, `tf.string_join`, `tf.as_string`, and the functions of `tf.strings`.
 
 They run on the host, so a number that comes of text may be used on the device where the text is fed, a constant, or
 read from a dataset.
@@ -150,7 +150,7 @@ def string_strip(input: Any, name: str | None = None) -> Any:
 
 
 def regex_replace(input: Any, pattern: str, rewrite: str, replace_global: bool = True, name: str | None = None) -> Any:
-    r"""`tf.regex_replace`: `\1` in `rewrite` is a group of the pattern. Patterns are those of Python's `re`."""
+    r"""`tf.regex_replace`: `\1` in `rewrite` is a group of the pattern. Patterns are Python's (`re`)."""
     found, count = re.compile(_bytes(pattern)), 0 if replace_global else 1
     return each(lambda text: found.sub(_bytes(rewrite), text, count=count), name or "RegexReplace", input)
 

@@ -177,7 +177,7 @@ class Variable(Tensor, core.Variable):
 
 
 class CoreVariable(Variable):
-    """A variable that the core makes: the global step, an average. Its arguments are those of `hookline.Variable`."""
+    """A variable that the core makes: the global step, an average. It takes the arguments of `hookline.Variable`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         core.Variable.__init__(self, *args, **kwargs)

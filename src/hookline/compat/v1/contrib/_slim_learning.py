@@ -64,7 +64,7 @@ def create_train_op(
     """Returns the loss as a tensor; each run of it trains.
 
     References:
-        `tf.contrib.slim.learning.create_train_op`. The updates are those of the collection `UPDATE_OPS`, if not given.
+        `tf.contrib.slim.learning.create_train_op`. The default updates are the collection `UPDATE_OPS`.
     """
     ignored("slim.learning.create_train_op", summarize_gradients=summarize_gradients)
     ignored("slim.learning.create_train_op", aggregation_method=aggregation_method, gate_gradients=gate_gradients != 1)

@@ -118,7 +118,7 @@ def get_model_variables(scope: Any = None, suffix: str | None = None) -> Any:
 
 
 def get_variables_to_restore(include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> Any:
-    """Returns the variables of some scopes without those of others."""
+    """Returns the variables in some scopes, without the variables in others."""
     wanted = get_variables() if include is None else [item for scope in include for item in get_variables(scope)]
     left = {variable for scope in exclude or () for variable in get_variables(scope)}
     return [variable for variable in wanted if variable not in left]

@@ -235,7 +235,7 @@ class Dataset(Batched, metaclass=Offers):
         )
 
     def concatenate(self, dataset: Dataset) -> Dataset:
-        """Returns the elements, then those of another dataset."""
+        """Returns the elements, then the elements of another dataset."""
         spec = _elements.mapped(_elements.common, self.element_spec, dataset.element_spec)
         inputs = (*self.inputs, *dataset.inputs)
         return Dataset(lambda run: chain(self.make(run), dataset.make(run)), spec, inputs)

@@ -196,7 +196,7 @@ def dimension(who: Layer, input_shape: TensorShape, axis: int) -> int:
 def functional(kind: type[Layer]) -> Callable[..., Any]:
     """Returns the function of `tf.layers` that makes a layer of this class and calls it.
 
-    Its arguments are the inputs, those of the class, and `reuse`.
+    Its arguments are the inputs, the arguments of the class, and `reuse`.
     """
     own = list(inspect.signature(kind.__init__).parameters.values())[1:-1]
     inputs = inspect.Parameter("inputs", inspect.Parameter.POSITIONAL_OR_KEYWORD)

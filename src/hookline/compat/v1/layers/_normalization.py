@@ -14,7 +14,7 @@ from hookline.graph import Tensor, update
 
 
 class BatchNormalization(Layer):
-    """Gives each channel mean 0 and variance 1: those of the batch in training, moving averages of them otherwise.
+    """Batch normalisation: with the mean and variance of the batch in training, else with their moving averages.
 
     A training step must run the updates of the averages: those in the collection `UPDATE_OPS`.
 

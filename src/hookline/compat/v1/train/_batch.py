@@ -41,7 +41,7 @@ def batch(
         num_threads: Is not used, as `capacity` and `shared_name`: one thread reads ahead.
         capacity: See there.
         enqueue_many: Whether a run of `tensors` gives several examples, in its first dimension.
-        shapes: Those of the examples, where they are not known.
+        shapes: The shapes of the examples, where they are not known.
         dynamic_pad: Whether the examples of a batch are filled up with zeros to one shape.
         allow_smaller_final_batch: Whether the last batch may be smaller, rather than left out.
         shared_name: See there.

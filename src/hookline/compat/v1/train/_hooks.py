@@ -1,7 +1,7 @@
 """The built-in hooks, with the protected names that published subclasses override, read and set.
 
 They are the hooks of `hookline.hooks`, which call their public methods; here those call TensorFlow's, so that a
-subclass may define either. Where the code of others takes part in a hook, it does on every run what TensorFlow's does,
+subclass may define either. Where the code of others takes part in a hook, it works on every run as TensorFlow's does,
 with the results that TensorFlow gives there; see `OwnCallbacks`.
 """
 

@@ -161,7 +161,7 @@ class Optimizer:
         return self._apply_dense(grad, handle)
 
     def _finish(self, update_ops: Sequence[Any], name_scope: str) -> Operation:
-        """Returns an operation called `name_scope` that runs all updates, and whatever else belongs to a step."""
+        """Returns an operation called `name_scope` that runs all updates, and the other operations of a step."""
         with get_default_graph().name_scope(None):
             return group(*update_ops, name=name_scope)
 

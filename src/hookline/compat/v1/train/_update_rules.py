@@ -54,7 +54,7 @@ def adagrad(var: Any, accum: Any, grad: Any, learning_rate: Any) -> Any:
 
 
 def adadelta(var: Any, accum: Any, moved: Any, grad: Any, learning_rate: Any, rho: Any, epsilon: Any) -> Any:
-    """Adadelta: the root of the mean square of earlier updates over that of the gradients is the rate."""
+    """Adadelta: the ratio of the root mean squares of earlier updates and of gradients is the rate."""
     accum = accum * rho + grad * grad * (1 - rho)
     change = jnp.sqrt(moved + epsilon) * lax.rsqrt(accum + epsilon) * grad
     return var - learning_rate * change, accum, moved * rho + change * change * (1 - rho)
