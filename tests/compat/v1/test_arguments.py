@@ -19,7 +19,7 @@ FOLDER = Path(tf.__file__).parent
 UNREAD = {
     "of another's interface, which has them": {
         "__call__: partition_info", "__exit__: exc", "_create_non_slot_variable: colocate_with",
-        "_create_slots: var_list", "_interpolated: method, roc, tn", "_open: shared", "_packed_ints: dtype",
+        "find_spec: path, target", "_create_slots: var_list", "_interpolated: method, roc, tn", "_open: shared", "_packed_ints: dtype",
         "build: input_shape", "call: args, kwargs", "make: run", "no_regularizer: _", "parts: _", "as_asked: _",
         "_along_axis: indices", "_count_of_rows: ids, max_norm", "_lengths: _", "wrong: place",
         "_up_to_all: _", "call: taken",
@@ -67,8 +67,8 @@ UNREAD = {
 def unread(path: Path) -> list[str]:
     found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.FunctionDef):
-            continue
+        if not isinstance(node, ast.FunctionDef) or "computed_by" in "".join(map(ast.unparse, node.decorator_list)):
+            continue  # The arguments of a signature go to the function that computes it.
         arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
         names = {argument.arg for argument in arguments if argument is not None} - {"self", "cls"}
         read = {name.id for statement in node.body for name in ast.walk(statement) if isinstance(name, ast.Name)}

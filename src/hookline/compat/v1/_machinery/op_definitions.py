@@ -59,63 +59,47 @@ def computed_by(
         within: The arguments that are indices, with their bounds.
         before: Converts the first argument, given all of them, before it becomes a tensor.
     """
+    in_place, its_twin, was = in_order(fn), twin and in_order(twin), earlier or {}
 
     def decorate(declared: Any) -> Any:
-        name = declared.__name__.lstrip("_")
-        kind = op or "".join(part[:1].upper() + part[1:] for part in name.split("_"))
-        return _function(declared, name, fn, kind, earlier or {}, twin, spec, result, within, before)
+        called = declared.__name__.lstrip("_")
+        kind = op or "".join(part[:1].upper() + part[1:] for part in called.split("_"))
+        signature, kinds = _signature(declared), declared.__annotations__
+        static = tuple(name for name in signature.parameters if kinds[name] in ("Static", "Computed"))
+        computed = tuple(name for name in static if kinds[name] == "Computed")
+        unused = {name: of.default for name, of in signature.parameters.items() if kinds[name] == "Unused"}
+        how: dict[str, Any] = {"static": static, "twin": its_twin, "spec": spec, "computed": computed}
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            for old in kwargs.keys() & was.keys():
+                value = kwargs.pop(old)
+                if value is not None or kwargs.get(was[old]) is None:
+                    kwargs[was[old]] = value
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"tf.{called}{signature}: {error}.") from None
+            bound.apply_defaults()
+            given = dict(bound.arguments)
+            name = given.pop("name", None)
+            if before is not None:
+                first, *others = given.values()
+                given[next(iter(given))] = before(first, *others)
+            hints = {hint: given.pop(hint) for hint in unused}
+            ignored(f"tf.{called}", **{hint: value for hint, value in hints.items() if value is not unused[hint]})
+            values = {key: _given(key, kinds[key], value) for key, value in given.items()}
+            made = node(in_place, name or kind, values, kind=kind, within=within, **how)
+            made.op.kind = kind
+            return made if result is None else result(made, given)
+
+        call.__name__ = call.__qualname__ = called
+        call.__module__ = declared.__module__
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        call.__doc__ = declared.__doc__ or f"`tf.{called}`."
+        call.computed_by = fn  # type: ignore[attr-defined]
+        return call
 
     return decorate
-
-
-def _function(
-    declared: Any,
-    called: str,
-    fn: Callable[..., Any],
-    kind: str,
-    earlier: Mapping[str, str],
-    twin: Callable[..., Any] | None,
-    spec: Callable[..., Any] | None,
-    result: Callable[..., Any] | None,
-    within: tuple[Within, ...],
-    before: Callable[..., Any] | None,
-) -> Any:
-    signature = _signature(declared)
-    kinds = declared.__annotations__
-    static = tuple(name for name in signature.parameters if kinds[name] in ("Static", "Computed"))
-    computed = tuple(name for name in static if kinds[name] == "Computed")
-    unused = {name: of.default for name, of in signature.parameters.items() if kinds[name] == "Unused"}
-    in_place, twin = in_order(fn), twin and in_order(twin)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        for old in kwargs.keys() & earlier.keys():
-            value = kwargs.pop(old)
-            if value is not None or kwargs.get(earlier[old]) is None:
-                kwargs[earlier[old]] = value
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"tf.{called}{signature}: {error}.") from None
-        bound.apply_defaults()
-        given = dict(bound.arguments)
-        name = given.pop("name", None)
-        if before is not None:
-            first, *others = given.values()
-            given[next(iter(given))] = before(first, *others)
-        without_effect = {hint: given.pop(hint) for hint in unused}
-        ignored(f"tf.{called}", **{hint: v for hint, v in without_effect.items() if v is not unused[hint]})
-        values = {key: _given(key, kinds[key], value) for key, value in given.items()}
-        how: dict[str, Any] = {"static": static, "twin": twin, "spec": spec, "computed": computed}
-        made = node(in_place, name or kind, values, kind=kind, within=within, **how)
-        made.op.kind = kind
-        return made if result is None else result(made, given)
-
-    call.__name__ = call.__qualname__ = called
-    call.__module__ = declared.__module__
-    call.__signature__ = signature  # type: ignore[attr-defined]
-    call.__doc__ = declared.__doc__ or f"`tf.{called}`."
-    call.computed_by = fn  # type: ignore[attr-defined]
-    return call
 
 
 def _signature(declared: Any) -> inspect.Signature:
