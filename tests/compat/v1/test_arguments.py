@@ -19,7 +19,8 @@ FOLDER = Path(tf.__file__).parent
 UNREAD = {
     "of another's interface, which has them": {
         "__call__: partition_info", "__exit__: exc", "_create_non_slot_variable: colocate_with",
-        "find_spec: path, target", "_create_slots: var_list", "_interpolated: method, roc, tn", "_open: shared", "_packed_ints: dtype",
+        "_create_slots: var_list", "_interpolated: method, roc, tn", "_open: shared", "_packed_ints: dtype",
+        "find_spec: path, target",
         "build: input_shape", "call: args, kwargs", "make: run", "no_regularizer: _", "parts: _", "as_asked: _",
         "_along_axis: indices", "_count_of_rows: ids, max_norm", "_lengths: _", "wrong: place",
         "_up_to_all: _", "call: taken",

@@ -73,11 +73,12 @@ with _held_back():
     from hookline.compat.v1._machinery.tensors import Operation, Tensor, is_tensor
     from hookline.compat.v1._rules.tensor_shape import Dimension, TensorShape
     from hookline.compat.v1._tf.array_ops import (
-        batch_gather, boolean_mask, broadcast_to, concat, depth_to_space, diag, einsum, expand_dims, eye, fill,
-        gather, gather_nd, identity, matrix_band_part, matrix_diag, matrix_transpose, meshgrid, newaxis,
-        norm, one_hot, ones, ones_like, pad, prevent_gradient, rank, reshape, reverse, reverse_sequence,
-        reverse_v2, scatter_nd, searchsorted, sequence_mask, shape, shape_n, size, slice, space_to_depth, split,
-        squeeze, stack, stop_gradient, strided_slice, tile, transpose, unstack, where, zeros, zeros_like,
+        batch_gather, boolean_mask, broadcast_to, concat, depth_to_space, diag, diag_part, einsum, expand_dims,
+        eye, fill, gather, gather_nd, identity, matrix_band_part, matrix_diag, matrix_transpose, meshgrid,
+        newaxis, norm, one_hot, ones, ones_like, pad, prevent_gradient, rank, reshape, reverse,
+        reverse_sequence, reverse_v2, scatter_nd, searchsorted, sequence_mask, shape, shape_n, size, slice,
+        space_to_depth, split, squeeze, stack, stop_gradient, strided_slice, tile, transpose, unstack, where,
+        zeros, zeros_like,
     )
     from hookline.compat.v1._tf.before_1_0 import (
         all_variables, arg_max, arg_min, audio_summary, batch_matmul, complex_abs, concat_v2, histogram_summary,
@@ -92,8 +93,9 @@ with _held_back():
     )
     from hookline.compat.v1._tf.clip_ops import clip_by_global_norm, global_norm
     from hookline.compat.v1._tf.cond import case, cond
-    from hookline.compat.v1._tf.control_flow_ops import gradients, group, hessians, no_op, tuple
+    from hookline.compat.v1._tf.control_flow_ops import group, no_op, tuple
     from hookline.compat.v1._tf.csv_ops import decode_csv
+    from hookline.compat.v1._tf.gradients import gradients, hessians
     from hookline.compat.v1._tf.io_ops import matching_files, read_file, write_file
     from hookline.compat.v1._tf.math_ops import (
         argsort, clip_by_average_norm, confusion_matrix, count_nonzero, cross, histogram_fixed_width, igamma,
@@ -138,7 +140,7 @@ with _held_back():
         zeros_initializer,
     )
     from hookline.compat.v1.linalg import (
-        cholesky, cholesky_solve, diag_part, matrix_determinant, matrix_diag_part,
+        cholesky, cholesky_solve, matrix_determinant, matrix_diag_part,
         matrix_inverse, matrix_set_diag, matrix_solve, matrix_triangular_solve, qr, self_adjoint_eig,
         self_adjoint_eigvals, svd,
     )

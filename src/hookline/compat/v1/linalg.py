@@ -86,38 +86,29 @@ def self_adjoint_eigvals(tensor: Any, name: str | None = None) -> Any: ...
 def svd(tensor: Any, full_matrices: Plain = False, compute_uv: Plain = True, name: str | None = None) -> Any: ...
 
 
-@computed_by(lambda x: jnp.diagonal(x))
-def diag_part(input: Any, name: str | None = None) -> Any: ...
-
-
 @computed_by(lambda x: jnp.diagonal(x, axis1=-2, axis2=-1))
 def matrix_diag_part(input: Any, name: str | None = None) -> Any: ...
 
 
-PUBLIC = ops_in(globals())
+# Shorter names, in `tf.linalg` only.
+cross = math_ops.cross
+eigh = self_adjoint_eig
+eigvalsh = self_adjoint_eigvals
+set_diag = matrix_set_diag
+band_part = array_ops.matrix_band_part
+det = matrix_determinant
+diag = array_ops.matrix_diag
+diag_part = matrix_diag_part
+einsum = array_ops.einsum
+eye = array_ops.eye
+inv = matrix_inverse
+matmul = tf_math.matmul
+norm = array_ops.norm
+solve = matrix_solve
+tensordot = tf_math.tensordot
+trace = tf_math.trace
+transpose = array_ops.matrix_transpose
+triangular_solve = matrix_triangular_solve
 
-_SHORT = {
-    "cholesky_solve": cholesky_solve,
-    "cross": math_ops.cross,
-    "eigh": self_adjoint_eig,
-    "eigvalsh": self_adjoint_eigvals,
-    "qr": qr,
-    "set_diag": matrix_set_diag,
-    "svd": svd,
-    "band_part": array_ops.matrix_band_part,
-    "det": matrix_determinant,
-    "diag": array_ops.matrix_diag,
-    "diag_part": matrix_diag_part,
-    "einsum": array_ops.einsum,
-    "eye": array_ops.eye,
-    "inv": matrix_inverse,
-    "matmul": tf_math.matmul,
-    "norm": array_ops.norm,
-    "solve": matrix_solve,
-    "tensordot": tf_math.tensordot,
-    "trace": tf_math.trace,
-    "transpose": array_ops.matrix_transpose,
-    "triangular_solve": matrix_triangular_solve,
-}
-globals().update(_SHORT)
-__getattr__, __dir__ = offered("tf.linalg", lambda: [*PUBLIC, *_SHORT])
+PUBLIC = [*ops_in(globals()), "einsum"]
+__getattr__, __dir__ = offered("tf.linalg", lambda: PUBLIC)

@@ -250,6 +250,10 @@ def eye(
 def diag(diagonal: Any, name: str | None = None) -> Any: ...
 
 
+@computed_by(lambda x: jnp.diagonal(x))
+def diag_part(input: Any, name: str | None = None) -> Any: ...
+
+
 @computed_by(moved.matrix_diag)
 def matrix_diag(diagonal: Any, name: str | None = None) -> Any: ...
 

@@ -6,7 +6,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -22,6 +22,8 @@ from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1._tf.variable_scopes import get_variable
 from hookline.compat.v1.train._saver import list_variables, load_checkpoint
 from hookline.graph import Tensor, create_global_step, get_global_step, get_or_create_global_step
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 __all__ = [
     "add_arg_scope",
@@ -54,7 +56,7 @@ _PLACING = ("caching_device", "device", "partitioner", "use_resource", "synchron
 _defaults: list[dict[str, dict[str, Any]]] = [{}]
 
 
-def add_arg_scope(fn: Callable[..., Any]) -> Callable[..., Any]:
+def add_arg_scope(fn: Function) -> Function:
     """Lets `arg_scope` set default arguments of a function."""
     key = f"{fn.__module__}.{fn.__qualname__}"
 
@@ -63,7 +65,7 @@ def add_arg_scope(fn: Callable[..., Any]) -> Callable[..., Any]:
         return fn(*args, **_defaults[-1].get(key, {}) | kwargs)
 
     call._arg_scope_key = key  # type: ignore[attr-defined]
-    return call
+    return call  # type: ignore[return-value]
 
 
 def has_arg_scope(func: Callable[..., Any]) -> bool:

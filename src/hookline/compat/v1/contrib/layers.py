@@ -270,7 +270,8 @@ def batch_norm(
 
 def linear(inputs: Any, num_outputs: int, **kwargs: Any) -> Any:
     """`fully_connected` without an activation."""
-    return fully_connected(inputs, num_outputs, **{"activation_fn": None} | kwargs)
+    kwargs.setdefault("activation_fn", None)
+    return fully_connected(inputs, num_outputs, **kwargs)
 
 
 relu = fully_connected
