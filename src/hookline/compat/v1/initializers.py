@@ -231,7 +231,7 @@ def uniform_unit_scaling_initializer(factor: float = 1.0, seed: Any = None, dtyp
 
 
 def made(initializer: Any) -> Any:
-    """Returns an initializer that can be called: of a class one of its objects, of a name the one it means.
+    """Makes an initializer from a class or a name; an object is returned as it is.
 
     Raises:
         ValueError: No initializer has that name.
@@ -243,11 +243,16 @@ def made(initializer: Any) -> Any:
     return initializer() if inspect.isclass(initializer) else initializer
 
 
-constant_initializer, zeros_initializer, ones_initializer = Constant, Zeros, Ones
-random_uniform_initializer, random_normal_initializer = RandomUniform, RandomNormal
-truncated_normal_initializer, variance_scaling_initializer = TruncatedNormal, VarianceScaling
-orthogonal_initializer, glorot_uniform_initializer = Orthogonal, glorot_uniform
-glorot_normal_initializer = glorot_normal
+constant = constant_initializer = Constant
+zeros = zeros_initializer = Zeros
+ones = ones_initializer = Ones
+random_uniform = random_uniform_initializer = RandomUniform
+random_normal = random_normal_initializer = RandomNormal
+truncated_normal = truncated_normal_initializer = TruncatedNormal
+variance_scaling = variance_scaling_initializer = VarianceScaling
+orthogonal = orthogonal_initializer = Orthogonal
+identity = Identity
+glorot_uniform_initializer, glorot_normal_initializer = glorot_uniform, glorot_normal
 
 NAMED = {
     "constant": Constant,
@@ -281,8 +286,4 @@ __all__ = [
     "zeros_initializer",
 ]
 
-_missing, __dir__ = offered("tf.initializers", lambda: [*NAMED, *__all__])
-
-
-def __getattr__(name: str) -> Any:
-    return NAMED[name] if name in NAMED else _missing(name)
+__getattr__, __dir__ = offered("tf.initializers", lambda: [*NAMED, *__all__])

@@ -181,7 +181,7 @@ def register(root: types.ModuleType) -> None:
 
 def _give_hints(root: str) -> None:
     """Makes import lines tell the migration hints of the namespaces below a module."""
-    for name, module in sys.modules.items():
+    for name, module in list(sys.modules.items()):
         if name.startswith(f"{root}.") and hasattr(module, "__getattr__"):
             # Python looks for a missing name as a module, with the finders, if the module that lacks it has a path.
             vars(module).setdefault("__path__", [])
