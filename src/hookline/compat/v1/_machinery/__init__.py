@@ -1,1 +1,1 @@
-"""The machinery under TensorFlow's names: graphs, tensors, dtypes, tables of operations, namespaces and their hints."""
+"""The machinery under TensorFlow's names: graphs, tensors, dtypes, definitions of operations, namespaces and hints."""
