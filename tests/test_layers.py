@@ -107,6 +107,17 @@ def test_no_module_imports_itself_by_way_of_others():
     assert sorted(left) == []
 
 
+@pytest.mark.parametrize(("floor", "below"), [("_rules", ()), ("_machinery", ("_rules",))])
+def test_the_floors_of_the_tensorflow_1_names_import_only_down(floor, below):
+    """The rules of shapes know no machinery, and neither of them a name of TensorFlow's."""
+    upward = {}
+    for module in [name for name in MODULES if name.startswith(f"compat.v1.{floor}.")]:
+        used = {name.split(".")[2] for name in imported_modules(module) if name.startswith("compat.v1.")}
+        if others := used - {floor, *below}:
+            upward[module] = others
+    assert upward == {}
+
+
 def test_the_contract_of_hooks_needs_only_graph_and_session():
     if "hooks.base" not in MODULES:
         pytest.skip("the hooks are not written yet")

@@ -22,13 +22,13 @@ IMPORTS = {
 def prepare(random, limit=None):
     """Replaces what a script must not notice, and returns the recorder of its runs."""
     import hookline.compat.v1 as tf
-    from hookline.compat.v1 import mnist
+    from hookline.compat.v1._examples import mnist_data
     from hookline.session import Session
     from hookline.session.engine import Engine
 
     recorder = Recorder(limit)
-    read = mnist.read_data_sets
-    mnist.read_data_sets = lambda train_dir="", *args, **kwargs: read(os.environ["MNIST"], *args, **kwargs)
+    read = mnist_data.read_data_sets
+    mnist_data.read_data_sets = lambda train_dir="", *args, **kwargs: read(os.environ["MNIST"], *args, **kwargs)
     Session.run = recorder.recording(Session.run, lambda result: result)
     Engine.run_watched = recorder.recording(Engine.run_watched, lambda result: result[0], hooked=True)
     recorder.note_losses(tf.train.Optimizer)
@@ -54,11 +54,13 @@ def _replace_random():
     import jax.numpy as jnp
 
     import hookline.compat.v1 as tf
-    from hookline.compat.v1 import random, sampling, sessions
+    from hookline.compat.v1 import random
+    from hookline.compat.v1._tf import session
+    from hookline.compat.v1.nn import _sampling as sampling
     from hookline.graph.graph import get_default_graph
 
     places, runs, times, current = {}, itertools.count(), {}, []
-    sessions.Session.next_draw = lambda self: np.uint32(next(runs))
+    session.Session.next_draw = lambda self: np.uint32(next(runs))
     make = random.draw
 
     def draw(fn, name, seed, args, **options):

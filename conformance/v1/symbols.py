@@ -6,7 +6,6 @@ python -m conformance.v1.symbols > docs/tf1-symbols.md
 from __future__ import annotations
 
 import inspect
-import sys
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -15,8 +14,7 @@ import jax
 import optax
 
 import hookline.compat.v1 as tf
-from hookline.compat.v1.dtypes import DType
-from hookline.compat.v1.table import Row
+from hookline.compat.v1._machinery.dtypes import DType
 
 HEAD = """# What hookline.compat.v1 has
 
@@ -41,14 +39,13 @@ _WIDTH = 60
 
 def page() -> str:
     """Returns the page."""
-    rows = _rows()
     parts, count = [HEAD], 0
     for name in NAMESPACES:
         place = _place(name)
         if place is None:
             continue
         full = f"tf.{name}".rstrip(".")
-        lines = [f"| `{full}.{symbol}` | {_arguments(value)} | {_below(symbol, value, place, rows)} |"
+        lines = [f"| `{full}.{symbol}` | {_arguments(value)} | {_below(symbol, value, place)} |"
                  for symbol, value in _symbols(place)]  # fmt: skip
         count += len(lines)
         parts.append(f"## {full}\n\n| symbol | arguments | what it is |\n|---|---|---|\n" + "\n".join(lines) + "\n")
@@ -74,17 +71,6 @@ def _symbols(place: Any) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _rows() -> dict[str, dict[str, Row]]:
-    """Returns the rows of the tables of functions, by the module and by the name."""
-    found: dict[str, dict[str, Row]] = {}
-    for name, module in list(sys.modules.items()):
-        if name.startswith("hookline.compat.v1"):
-            for value in vars(module).values():
-                if isinstance(value, list) and value and all(isinstance(item, Row) for item in value):
-                    found.setdefault(name, {}).update((row.name, row) for row in value)
-    return found
-
-
 def _arguments(value: Any) -> str:
     if isinstance(value, type) and issubclass(value, BaseException):
         return ""
@@ -100,18 +86,17 @@ def _arguments(value: Any) -> str:
     return f"`{text}`" if text else ""
 
 
-def _below(name: str, value: Any, place: Any, rows: dict[str, dict[str, Row]]) -> str:
+def _below(name: str, value: Any, place: Any) -> str:
     """Returns the function below, or else the first sentence of what its documentation says."""
     if isinstance(value, DType):
         return "a dtype"
     if isinstance(value, bool | int | float | str):
         return f"`{value!r}`"
-    own = rows.get(getattr(place, "__name__", ""), {})
-    found = own.get(name) or next((table[name] for table in rows.values() if name in table), None)
-    if found is not None and place in (tf, tf.nn):
+    fn = getattr(value, "computed_by", None)
+    if fn is not None and value.__name__ == name and place in (tf, tf.nn):
         for library, module in _LIBRARIES.items():
-            if getattr(module, getattr(found.fn, "__name__", ""), None) is found.fn:
-                return f"`{library}.{found.fn.__name__}`"
+            if getattr(module, getattr(fn, "__name__", ""), None) is fn:
+                return f"`{library}.{fn.__name__}`"
     lines = (inspect.getdoc(value) or "").strip().splitlines() if callable(value) else []
     first = lines[0] if lines else ""
     return "" if first.startswith("`tf.") and first.endswith("`.") else first.replace("|", "\\|")

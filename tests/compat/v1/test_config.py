@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import hookline.compat.v1 as tf
-from hookline.compat.v1 import config
+from hookline.compat.v1._machinery import ignored_arguments
 
 
 def test_settings_of_devices_are_taken_and_said_once(caplog):
-    config.say_once.cache_clear()
+    ignored_arguments.say_once.cache_clear()
     caplog.set_level(logging.INFO)
     settings = tf.ConfigProto(allow_soft_placement=True, device_count={"GPU": 0})
     settings.gpu_options.allow_growth = True

@@ -13,14 +13,14 @@ from importlib.util import find_spec
 import pytest
 
 from hookline import errors
-from hookline.compat.v1.distributed import ClusterSpec, Server, replica_device_setter
+from hookline.compat.v1.train._server import ClusterSpec, Server, replica_device_setter
 from hookline.distributed import Cluster
 
 SCRIPT = """
 import sys
 import hookline as hl
-from hookline.compat.v1.distributed import ClusterSpec, Server
-from hookline.compat.v1.supervisor import Supervisor
+from hookline.compat.v1.train import ClusterSpec, Server
+from hookline.compat.v1.train import Supervisor
 
 port, job, index, logdir = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
 cluster = ClusterSpec({"ps": [f"localhost:{port}"], "worker": ["localhost:0", "localhost:1"]})

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hookline.compat.v1 as tf
-from hookline.compat.v1.ignored import ignored
+from hookline.compat.v1._machinery.ignored_arguments import ignored
 
 
 def trained(optimizer, steps=2):

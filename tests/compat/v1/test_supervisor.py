@@ -6,7 +6,7 @@ import pytest
 
 import hookline as hl
 from hookline import errors
-from hookline.compat.v1.supervisor import Supervisor
+from hookline.compat.v1.train._supervisor import Supervisor
 from hookline.testing import read_events
 
 

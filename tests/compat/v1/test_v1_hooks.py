@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hookline.compat.v1 as tf
-from hookline.compat.v1.own_callbacks import OwnCallbacks
+from hookline.compat.v1.train._own_callbacks import OwnCallbacks
 from hookline.testing import FakeClock, read_events
 
 

@@ -9,17 +9,17 @@ from typing import Any
 from absl import app as absl_app
 
 from hookline.compat.v1 import flags
-from hookline.compat.v1.namespace import offered
+from hookline.compat.v1._machinery.namespaces import offered
 
 __all__ = ["flags", "run"]
 
 
 def run(main: Callable[[list[str]], Any] | None = None, argv: list[str] | None = None) -> None:
-    """Parses the flags, runs `main` with what is left of the command line, and exits with what it returns.
+    """Parses the flags, runs `main` with the rest of the command line, and exits with its result.
 
     Args:
         main: The function; `main` of the script if None.
-        argv: The command line; that of the process if None.
+        argv: The command line; `sys.argv` if None.
 
     References:
         `tf.app.run`. Flags that nobody defined are left to `main`, as there.

@@ -1,30 +1,21 @@
-"""`ConfigProto`, `device` and the like: taken, without effect, and said once.
+"""`tf.config`, and the settings of devices: taken, without effect, and logged once.
 
 JAX chooses the device (`JAX_PLATFORMS`, `CUDA_VISIBLE_DEVICES`) and manages its memory.
 """
 
 from __future__ import annotations
 
-import functools
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hookline.compat.v1.namespace import missing
-
-_logger = logging.getLogger(__name__)
-
-
-@functools.cache
-def say_once(what: str, why: str = "JAX chooses the device and manages its memory") -> None:
-    """Logs, once in a process, that something is taken without effect."""
-    _logger.info("%s is taken, but has no effect: %s.", what, why)
+from hookline.compat.v1._machinery.ignored_arguments import say_once
+from hookline.compat.v1._machinery.namespaces import missing
 
 
 @contextmanager
 def device(device_name_or_function: Any) -> Iterator[None]:
-    """Leaves what is made inside where JAX puts it.
+    """Has no effect: JAX places the operations made inside.
 
     References:
         `tf.device`.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hookline.checkpoint import CheckpointSaverListener
-from hookline.compat.v1.hooks import (
+from hookline.compat.v1._machinery.namespaces import offered
+from hookline.compat.v1.train._hooks import (
     CheckpointSaverHook,
     FeedFnHook,
     FinalOpsHook,
@@ -15,8 +16,7 @@ from hookline.compat.v1.hooks import (
     StopAtStepHook,
     SummarySaverHook,
 )
-from hookline.compat.v1.namespace import offered
-from hookline.compat.v1.own_callbacks import SecondOrStepTimer
+from hookline.compat.v1.train._own_callbacks import SecondOrStepTimer
 from hookline.errors import NanLossDuringTrainingError
 from hookline.hooks import (
     SessionRunArgs,
@@ -50,7 +50,7 @@ __getattr__, __dir__ = offered("tf.estimator", lambda: __all__)
 
 
 class ModeKeys:
-    """What a model is built for.
+    """The modes of a model.
 
     References:
         `tf.estimator.ModeKeys`.

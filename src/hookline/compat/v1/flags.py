@@ -10,7 +10,7 @@ from typing import Any
 from absl import flags as absl_flags
 from absl import logging as absl_logging
 
-from hookline.compat.v1.namespace import offered
+from hookline.compat.v1._machinery.namespaces import offered
 
 __all__ = [
     "FLAGS",
@@ -64,7 +64,7 @@ class _Flags:
     """
 
     def _parse_flags(self, args: list[str] | None = None) -> bool:
-        """Parses the command line; what scripts older than TF 1.5 call."""
+        """Parses the command line, for scripts older than TF 1.5."""
         absl_flags.FLAGS(sys.argv[:1] + args if args is not None else sys.argv, known_only=True)
         return True
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
-from hookline.compat.v1.namespace import made_in, offered
+from hookline.compat.v1._machinery.namespaces import made_in, offered
 from hookline.errors import AlreadyExistsError, from_os_error
 
 __all__ = [
@@ -95,7 +95,7 @@ class GFile:
         return self._opened().tell()
 
     def flush(self) -> None:
-        """Hands what was written to the operating system."""
+        """Flushes the buffer to the operating system."""
         self._opened().flush()
 
     def __iter__(self) -> Iterator[Any]:
@@ -128,7 +128,7 @@ def _errors(verb: str, *names: Any) -> Iterator[None]:
 
 
 def Exists(filename: Any) -> bool:
-    """Whether a file or folder is there."""
+    """Whether a file or folder exists."""
     return os.path.exists(filename)
 
 
@@ -144,13 +144,13 @@ def ListDirectory(dirname: Any) -> list[str]:
 
 
 def MkDir(dirname: Any) -> None:
-    """Makes a folder in one that is there."""
+    """Makes a folder in an existing one."""
     with _errors("make", dirname):
         os.mkdir(dirname)
 
 
 def MakeDirs(dirname: Any) -> None:
-    """Makes a folder and those above it; one that is there already is left alone."""
+    """Makes a folder and its parents; an existing one is left alone."""
     with _errors("make", dirname):
         os.makedirs(dirname, exist_ok=True)
 
@@ -199,10 +199,10 @@ def Stat(filename: Any) -> Any:
 
 
 class FileStatistics:
-    """What `Stat` tells of a file.
+    """The statistics of a file, as `Stat` returns them.
 
     Args:
-        found: What the operating system tells.
+        found: The result of `os.stat`.
     """
 
     def __init__(self, found: os.stat_result) -> None:

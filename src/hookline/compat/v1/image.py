@@ -1,4 +1,4 @@
-"""`tf.image`: what training jobs do to their pictures."""
+"""`tf.image`: changes to images, as training jobs make them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import casts, random
-from hookline.compat.v1.namespace import offered
-from hookline.compat.v1.nodes import argument, node
-from hookline.compat.v1.table import functions, row
+from hookline.compat.v1 import random
+from hookline.compat.v1._machinery import casts
+from hookline.compat.v1._machinery.namespaces import offered
+from hookline.compat.v1._machinery.nodes import argument, node
+from hookline.compat.v1._machinery.op_definitions import Plain, Static, computed_by, ops_in
 
 
 class ResizeMethod:
@@ -89,7 +90,7 @@ def _central(image: Any, fraction: Any) -> Any:
 
 
 def _places(wanted: int, given: int, corners: bool, centers: bool) -> np.ndarray:
-    """Returns where in the given pixels those of the result lie: as floats of 32 bits, whose rounding decides."""
+    """Computes the positions of the result's pixels in the image, as floats of 32 bits, whose rounding decides."""
     scale = np.float32(given - 1) / np.float32(wanted - 1) if corners and wanted > 1 else np.float32(given) / wanted
     return (np.arange(wanted, dtype=np.float32) + np.float32(0.5 if centers else 0)) * np.float32(scale)
 
@@ -132,72 +133,135 @@ def _resized(images: Any, size: Any, method: Any, corners: Any, keeps_ratio: Any
     return (_bilinear if method == ResizeMethod.BILINEAR else _nearest)(images, size, corners)
 
 
-TABLE = [
-    row("per_image_standardization", "image", _whitened),
-    row("per_image_whitening", "image", _whitened),
-    row("adjust_brightness", "image, delta", _as_floats(lambda image, delta: image + delta)),
-    row("adjust_contrast", "images, contrast_factor", _as_floats(_contrast)),
-    row("flip_left_right", "image", lambda image: jnp.flip(image, -2)),
-    row("flip_up_down", "image", lambda image: jnp.flip(image, -3)),
-    row("transpose_image", "image", lambda image: jnp.swapaxes(image, -3, -2)),
-    row("rot90", "image, @k=1, name=None", lambda image, k: jnp.rot90(image, k, (-3, -2))),
-    row("rgb_to_grayscale", "images, name=None", _as_floats(_grey)),
-    row("grayscale_to_rgb", "images, name=None", lambda image: jnp.repeat(image, 3, -1)),
-    row("convert_image_dtype", "image, -dtype, -saturate=False, name=None", _converted),
-    row("central_crop", "image, @central_fraction", _central),
-    row("crop_to_bounding_box", "image, @offset_height, @offset_width, @target_height, @target_width", _cut),
-    row("pad_to_bounding_box", "image, @offset_height, @offset_width, @target_height, @target_width", _framed),
-    row("resize_image_with_crop_or_pad", "image, @target_height, @target_width", _cut_or_framed),
-    row("resize_with_crop_or_pad", "image, @target_height, @target_width", _cut_or_framed),
-    row("resize_images", "images, @size, -method=0, -align_corners=False, -preserve_aspect_ratio=False, name=None",
-        _resized, "resize"),
-    row("resize_bilinear", "images, @size, -align_corners=False, name=None, -half_pixel_centers=False", _bilinear),
-    row("resize_nearest_neighbor", "images, @size, -align_corners=False, name=None, -half_pixel_centers=False",
-        lambda images, *how: _nearest(jnp.asarray(images), *how)),
-]  # fmt: skip
-
-FUNCTIONS = functions(TABLE)
-globals().update(FUNCTIONS)
+@computed_by(_whitened)
+def per_image_standardization(image: Any) -> Any: ...
 
 
-def _perhaps(image: Any, seed: Any, name: str) -> Any:
+@computed_by(_whitened)
+def per_image_whitening(image: Any) -> Any: ...
+
+
+@computed_by(_as_floats(lambda image, delta: image + delta))
+def adjust_brightness(image: Any, delta: Any) -> Any: ...
+
+
+@computed_by(_as_floats(_contrast))
+def adjust_contrast(images: Any, contrast_factor: Any) -> Any: ...
+
+
+@computed_by(lambda image: jnp.flip(image, -2))
+def flip_left_right(image: Any) -> Any: ...
+
+
+@computed_by(lambda image: jnp.flip(image, -3))
+def flip_up_down(image: Any) -> Any: ...
+
+
+@computed_by(lambda image: jnp.swapaxes(image, -3, -2))
+def transpose_image(image: Any) -> Any: ...
+
+
+@computed_by(lambda image, k: jnp.rot90(image, k, (-3, -2)))
+def rot90(image: Any, k: Static = 1, name: str | None = None) -> Any: ...
+
+
+@computed_by(_as_floats(_grey))
+def rgb_to_grayscale(images: Any, name: str | None = None) -> Any: ...
+
+
+@computed_by(lambda image: jnp.repeat(image, 3, -1))
+def grayscale_to_rgb(images: Any, name: str | None = None) -> Any: ...
+
+
+@computed_by(_converted)
+def convert_image_dtype(image: Any, dtype: Plain, saturate: Plain = False, name: str | None = None) -> Any: ...
+
+
+@computed_by(_central)
+def central_crop(image: Any, central_fraction: Static) -> Any: ...
+
+
+@computed_by(_cut)
+def crop_to_bounding_box(
+    image: Any, offset_height: Static, offset_width: Static, target_height: Static, target_width: Static
+) -> Any: ...
+
+
+@computed_by(_framed)
+def pad_to_bounding_box(
+    image: Any, offset_height: Static, offset_width: Static, target_height: Static, target_width: Static
+) -> Any: ...
+
+
+@computed_by(_cut_or_framed)
+def resize_image_with_crop_or_pad(image: Any, target_height: Static, target_width: Static) -> Any: ...
+
+
+@computed_by(_cut_or_framed)
+def resize_with_crop_or_pad(image: Any, target_height: Static, target_width: Static) -> Any: ...
+
+
+@computed_by(_resized, "resize")
+def resize_images(
+    images: Any,
+    size: Static,
+    method: Plain = 0,
+    align_corners: Plain = False,
+    preserve_aspect_ratio: Plain = False,
+    name: str | None = None,
+) -> Any: ...
+
+
+@computed_by(_bilinear)
+def resize_bilinear(
+    images: Any, size: Static, align_corners: Plain = False, name: str | None = None, half_pixel_centers: Plain = False
+) -> Any: ...
+
+
+@computed_by(lambda images, *how: _nearest(jnp.asarray(images), *how))
+def resize_nearest_neighbor(
+    images: Any, size: Static, align_corners: Plain = False, name: str | None = None, half_pixel_centers: Plain = False
+) -> Any: ...
+
+
+def _perhaps(image: Any, seed: Any, flip: Any) -> Any:
     lot = random.random_uniform([], 0, 1.0, seed=seed)
-    flipped = FUNCTIONS[name](image)
+    flipped = flip(image)
     return node(
         lambda image, flipped, lot: jnp.where(lot < 0.5, flipped, image),
-        f"random_{name}",
+        f"random_{flip.__name__}",
         {"image": argument(image), "flipped": flipped, "lot": lot},
     )
 
 
 def random_flip_left_right(image: Any, seed: Any = None) -> Any:
     """`tf.image.random_flip_left_right`."""
-    return _perhaps(image, seed, "flip_left_right")
+    return _perhaps(image, seed, flip_left_right)
 
 
 def random_flip_up_down(image: Any, seed: Any = None) -> Any:
     """`tf.image.random_flip_up_down`."""
-    return _perhaps(image, seed, "flip_up_down")
+    return _perhaps(image, seed, flip_up_down)
 
 
 def random_brightness(image: Any, max_delta: float, seed: Any = None) -> Any:
     """`tf.image.random_brightness`."""
     if max_delta < 0:
         raise ValueError("max_delta must be non-negative.")
-    return FUNCTIONS["adjust_brightness"](image, random.random_uniform([], -max_delta, max_delta, seed=seed))
+    return adjust_brightness(image, random.random_uniform([], -max_delta, max_delta, seed=seed))
 
 
 def random_contrast(image: Any, lower: float, upper: float, seed: Any = None) -> Any:
     """`tf.image.random_contrast`."""
     if not 0 <= lower < upper:
         raise ValueError("random_contrast requires 0 <= lower < upper.")
-    return FUNCTIONS["adjust_contrast"](image, random.random_uniform([], lower, upper, seed=seed))
+    return adjust_contrast(image, random.random_uniform([], lower, upper, seed=seed))
 
 
 random_crop = random.random_crop
 
 PUBLIC = [
-    *FUNCTIONS,
+    *ops_in(globals()),
     "ResizeMethod",
     "random_brightness",
     "random_contrast",

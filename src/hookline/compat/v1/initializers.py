@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import dtypes, nodes, random
-from hookline.compat.v1.namespace import offered
-from hookline.compat.v1.nodes import node
-from hookline.compat.v1.shapes import TensorShape
+from hookline.compat.v1 import random
+from hookline.compat.v1._machinery import dtypes, nodes
+from hookline.compat.v1._machinery.namespaces import offered
+from hookline.compat.v1._machinery.nodes import node
+from hookline.compat.v1._rules.tensor_shape import TensorShape
 
 
 class Initializer:
@@ -82,7 +83,7 @@ def _filled(value: Any, shape: Any, dtype: Any) -> Any:
 
 
 class RandomUniform(Initializer):
-    """Numbers evenly spread from `minval` to `maxval`.
+    """Uniform random numbers from `minval` to `maxval`.
 
     References:
         `tf.random_uniform_initializer`.
@@ -97,7 +98,7 @@ class RandomUniform(Initializer):
 
 
 class RandomNormal(Initializer):
-    """Numbers of a normal distribution.
+    """Random numbers of a normal distribution.
 
     References:
         `tf.random_normal_initializer`.
@@ -112,7 +113,7 @@ class RandomNormal(Initializer):
 
 
 class TruncatedNormal(RandomNormal):
-    """Numbers of a normal distribution, none further than two standard deviations from the mean.
+    """Random numbers of a truncated normal distribution, within two standard deviations of the mean.
 
     References:
         `tf.truncated_normal_initializer`.
@@ -124,7 +125,7 @@ class TruncatedNormal(RandomNormal):
 
 
 def fans(shape: Any) -> tuple[int, int]:
-    """Returns how many values go into and out of a place of a weight of this shape."""
+    """Computes the fan-in and fan-out of a weight of this shape."""
     shape = TensorShape(shape).as_list()
     if len(shape) < 2:
         size = shape[0] if shape else 1
@@ -169,7 +170,7 @@ class VarianceScaling(Initializer):
             return random.random_uniform(shape, -limit, limit, dtype, self.seed)
         if self.distribution == "untruncated_normal":
             return random.random_normal(shape, 0.0, math.sqrt(variance), dtype, self.seed)
-        # What is cut off makes the spread smaller by this.
+        # The truncation makes the standard deviation smaller by this factor.
         return random.truncated_normal(shape, 0.0, math.sqrt(variance) / 0.87962566103423978, dtype, self.seed)
 
 
@@ -230,7 +231,7 @@ def uniform_unit_scaling_initializer(factor: float = 1.0, seed: Any = None, dtyp
 
 
 def made(initializer: Any) -> Any:
-    """Returns an initializer that can be called: of a class one of its objects, of a name the one it means.
+    """Makes an initializer from a class or a name; an object is returned as it is.
 
     Raises:
         ValueError: No initializer has that name.
@@ -242,11 +243,16 @@ def made(initializer: Any) -> Any:
     return initializer() if inspect.isclass(initializer) else initializer
 
 
-constant_initializer, zeros_initializer, ones_initializer = Constant, Zeros, Ones
-random_uniform_initializer, random_normal_initializer = RandomUniform, RandomNormal
-truncated_normal_initializer, variance_scaling_initializer = TruncatedNormal, VarianceScaling
-orthogonal_initializer, glorot_uniform_initializer = Orthogonal, glorot_uniform
-glorot_normal_initializer = glorot_normal
+constant = constant_initializer = Constant
+zeros = zeros_initializer = Zeros
+ones = ones_initializer = Ones
+random_uniform = random_uniform_initializer = RandomUniform
+random_normal = random_normal_initializer = RandomNormal
+truncated_normal = truncated_normal_initializer = TruncatedNormal
+variance_scaling = variance_scaling_initializer = VarianceScaling
+orthogonal = orthogonal_initializer = Orthogonal
+identity = Identity
+glorot_uniform_initializer, glorot_normal_initializer = glorot_uniform, glorot_normal
 
 NAMED = {
     "constant": Constant,
@@ -280,8 +286,4 @@ __all__ = [
     "zeros_initializer",
 ]
 
-_missing, __dir__ = offered("tf.initializers", lambda: [*NAMED, *__all__])
-
-
-def __getattr__(name: str) -> Any:
-    return NAMED[name] if name in NAMED else _missing(name)
+__getattr__, __dir__ = offered("tf.initializers", lambda: [*NAMED, *__all__])

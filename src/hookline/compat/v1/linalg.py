@@ -7,10 +7,10 @@ from typing import Any
 import jax.numpy as jnp
 import jax.scipy.linalg
 
-from hookline.compat.v1 import arrays, special
 from hookline.compat.v1 import math as tf_math
-from hookline.compat.v1.namespace import offered
-from hookline.compat.v1.table import functions, row
+from hookline.compat.v1._machinery.namespaces import offered
+from hookline.compat.v1._machinery.op_definitions import Plain, computed_by, ops_in
+from hookline.compat.v1._tf import array_ops, math_ops
 
 
 def _adjoint(matrix: Any, adjoint: Any) -> Any:
@@ -38,52 +38,77 @@ def _three(found: Any, given: Any) -> Any:
     return (found[0], found[1], found[2]) if given["compute_uv"] else found
 
 
-TABLE = [
-    row("cholesky", "input, name=None", jnp.linalg.cholesky),
-    row("matrix_inverse", "input, -adjoint=False, name=None", lambda x, adjoint: jnp.linalg.inv(_adjoint(x, adjoint))),
-    row("matrix_determinant", "input, name=None", jnp.linalg.det),
-    row("matrix_solve", "matrix, rhs, -adjoint=False, name=None",
-        lambda a, b, adjoint: jnp.linalg.solve(_adjoint(a, adjoint), b)),
-    row("matrix_triangular_solve", "matrix, rhs, -lower=True, -adjoint=False, name=None",
-        lambda a, b, lower, adjoint: jax.scipy.linalg.solve_triangular(a, b, trans=2 if adjoint else 0, lower=lower)),
-    row("cholesky_solve", "chol, rhs, name=None",
-        lambda chol, rhs: jax.scipy.linalg.cho_solve((chol, True), rhs), "cholesky_solve"),
-    row("matrix_set_diag", "input, diagonal, name=None", _set_diagonal),
-    row("qr", "input, -full_matrices=False, name=None",
-        lambda x, full: tuple(jnp.linalg.qr(x, mode="complete" if full else "reduced")), result=_two),
-    row("self_adjoint_eig", "tensor, name=None", lambda x: tuple(jnp.linalg.eigh(x)), "SelfAdjointEigV2", result=_two),
-    row("self_adjoint_eigvals", "tensor, name=None", jnp.linalg.eigvalsh, "SelfAdjointEigV2"),
-    row("svd", "tensor, -full_matrices=False, -compute_uv=True, name=None", _singular, result=_three),
-    row("diag_part", "input, name=None", lambda x: jnp.diagonal(x)),
-    row("matrix_diag_part", "input, name=None", lambda x: jnp.diagonal(x, axis1=-2, axis2=-1)),
-]  # fmt: skip
+@computed_by(jnp.linalg.cholesky)
+def cholesky(input: Any, name: str | None = None) -> Any: ...
 
-FUNCTIONS = functions(TABLE)
-globals().update(FUNCTIONS)
-PUBLIC = [*FUNCTIONS]
 
-_SHORT = {
-    "cholesky_solve": FUNCTIONS["cholesky_solve"],
-    "cross": special.FUNCTIONS["cross"],
-    "eigh": FUNCTIONS["self_adjoint_eig"],
-    "eigvalsh": FUNCTIONS["self_adjoint_eigvals"],
-    "qr": FUNCTIONS["qr"],
-    "set_diag": FUNCTIONS["matrix_set_diag"],
-    "svd": FUNCTIONS["svd"],
-    "band_part": arrays.FUNCTIONS["matrix_band_part"],
-    "det": FUNCTIONS["matrix_determinant"],
-    "diag": arrays.FUNCTIONS["matrix_diag"],
-    "diag_part": FUNCTIONS["matrix_diag_part"],
-    "einsum": arrays.einsum,
-    "eye": arrays.FUNCTIONS["eye"],
-    "inv": FUNCTIONS["matrix_inverse"],
-    "matmul": tf_math.FUNCTIONS["matmul"],
-    "norm": arrays.FUNCTIONS["norm"],
-    "solve": FUNCTIONS["matrix_solve"],
-    "tensordot": tf_math.FUNCTIONS["tensordot"],
-    "trace": tf_math.FUNCTIONS["trace"],
-    "transpose": arrays.FUNCTIONS["matrix_transpose"],
-    "triangular_solve": FUNCTIONS["matrix_triangular_solve"],
-}
-globals().update(_SHORT)
-__getattr__, __dir__ = offered("tf.linalg", lambda: [*PUBLIC, *_SHORT])
+@computed_by(lambda x, adjoint: jnp.linalg.inv(_adjoint(x, adjoint)))
+def matrix_inverse(input: Any, adjoint: Plain = False, name: str | None = None) -> Any: ...
+
+
+@computed_by(jnp.linalg.det)
+def matrix_determinant(input: Any, name: str | None = None) -> Any: ...
+
+
+@computed_by(lambda a, b, adjoint: jnp.linalg.solve(_adjoint(a, adjoint), b))
+def matrix_solve(matrix: Any, rhs: Any, adjoint: Plain = False, name: str | None = None) -> Any: ...
+
+
+@computed_by(
+    lambda a, b, lower, adjoint: jax.scipy.linalg.solve_triangular(a, b, trans=2 if adjoint else 0, lower=lower)
+)
+def matrix_triangular_solve(
+    matrix: Any, rhs: Any, lower: Plain = True, adjoint: Plain = False, name: str | None = None
+) -> Any: ...
+
+
+@computed_by(lambda chol, rhs: jax.scipy.linalg.cho_solve((chol, True), rhs), "cholesky_solve")
+def cholesky_solve(chol: Any, rhs: Any, name: str | None = None) -> Any: ...
+
+
+@computed_by(_set_diagonal)
+def matrix_set_diag(input: Any, diagonal: Any, name: str | None = None) -> Any: ...
+
+
+@computed_by(lambda x, full: tuple(jnp.linalg.qr(x, mode="complete" if full else "reduced")), result=_two)
+def qr(input: Any, full_matrices: Plain = False, name: str | None = None) -> Any: ...
+
+
+@computed_by(lambda x: tuple(jnp.linalg.eigh(x)), "SelfAdjointEigV2", result=_two)
+def self_adjoint_eig(tensor: Any, name: str | None = None) -> Any: ...
+
+
+@computed_by(jnp.linalg.eigvalsh, "SelfAdjointEigV2")
+def self_adjoint_eigvals(tensor: Any, name: str | None = None) -> Any: ...
+
+
+@computed_by(_singular, result=_three)
+def svd(tensor: Any, full_matrices: Plain = False, compute_uv: Plain = True, name: str | None = None) -> Any: ...
+
+
+@computed_by(lambda x: jnp.diagonal(x, axis1=-2, axis2=-1))
+def matrix_diag_part(input: Any, name: str | None = None) -> Any: ...
+
+
+# Shorter names, in `tf.linalg` only.
+cross = math_ops.cross
+eigh = self_adjoint_eig
+eigvalsh = self_adjoint_eigvals
+set_diag = matrix_set_diag
+band_part = array_ops.matrix_band_part
+det = matrix_determinant
+diag = array_ops.matrix_diag
+diag_part = matrix_diag_part
+einsum = array_ops.einsum
+eye = array_ops.eye
+inv = matrix_inverse
+matmul = tf_math.matmul
+norm = array_ops.norm
+solve = matrix_solve
+tensordot = tf_math.tensordot
+trace = tf_math.trace
+transpose = array_ops.matrix_transpose
+triangular_solve = matrix_triangular_solve
+
+PUBLIC = [*ops_in(globals()), "einsum"]
+__getattr__, __dir__ = offered("tf.linalg", lambda: PUBLIC)

@@ -8,7 +8,7 @@ from collections import Counter
 from logging import DEBUG, ERROR, FATAL, INFO, WARN
 from typing import Any
 
-from hookline.compat.v1.namespace import offered
+from hookline.compat.v1._machinery.namespaces import offered
 
 __all__ = [
     "DEBUG",
@@ -117,13 +117,13 @@ def log_first_n(level: int, msg: str, n: int, *args: Any) -> None:
 
 
 def flush() -> None:
-    """Writes out what handlers still hold."""
+    """Flushes the handlers."""
     for handler in get_logger().handlers:
         handler.flush()
 
 
 def _log(level: int, msg: str, *args: Any, **kwargs: Any) -> None:
-    """Logs a message as that of whoever called the function above."""
+    """Logs a message with the place of the caller's caller."""
     get_logger().log(level, msg, *args, **{"stacklevel": 3, **kwargs})
 
 

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 from typing import IO, Any
 
-from hookline.compat.v1.namespace import made_in, offered
+from hookline.compat.v1._machinery.namespaces import made_in, offered
 from hookline.errors import DataLossError, from_os_error
 from hookline.summary.records import frame, masked_checksum
 
@@ -40,7 +40,7 @@ class TFRecordWriter:
         self._file.write(frame(record))
 
     def flush(self) -> None:
-        """Hands what was written to the operating system."""
+        """Flushes the buffer to the operating system."""
         self._file.flush()
 
     def close(self) -> None:

@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import dtypes
-from hookline.compat.v1.graphs import Graph, get_default_graph
-from hookline.compat.v1.graphs import set_random_seed as set_random_seed
-from hookline.compat.v1.namespace import offered
-from hookline.compat.v1.nodes import argument, node
+from hookline.compat.v1._machinery import dtypes
+from hookline.compat.v1._machinery.graphs import Graph, get_default_graph
+from hookline.compat.v1._machinery.graphs import set_random_seed as set_random_seed
+from hookline.compat.v1._machinery.namespaces import offered
+from hookline.compat.v1._machinery.nodes import argument, node
 from hookline.graph.nodes import SessionCall
 from hookline.graph.random import WORKER_INDEX
 
@@ -44,7 +44,7 @@ def draw(fn: Callable[..., Any], name: str, seed: Any, args: dict[str, Any], *, 
         name: Name of the operation.
         seed: Its seed; two operations of the same seed draw the same numbers.
         args: Tensors and plain values.
-        static: Those of `args` that XLA has to know.
+        static: The names in `args` that XLA has to know.
     """
     graph = get_default_graph()
     base, stream = graph.seed, graph.version if seed is None else int(seed) % 2**32

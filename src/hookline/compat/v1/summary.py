@@ -1,4 +1,4 @@
-"""`tf.summary`: summaries whose tags are those that TensorFlow gives, and writers that take what scripts hand them."""
+"""`tf.summary`: summaries with TensorFlow's tags, and writers with TensorFlow's arguments."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hookline import summary as core
-from hookline.compat.v1.ignored import ignored
-from hookline.compat.v1.namespace import offered
+from hookline.compat.v1._machinery.ignored_arguments import ignored
+from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1.python_io import tf_record_iterator
 from hookline.graph import Graph, Tensor, get_default_graph
 from hookline.summary import FileWriterCache, merge, merge_all

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1.contrib import distributions, framework, layers, losses, metrics, seq2seq, slim
-from hookline.compat.v1.namespace import offered
 
 __all__ = ["distributions", "framework", "layers", "losses", "metrics", "seq2seq", "slim"]
 

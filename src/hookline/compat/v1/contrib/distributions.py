@@ -1,13 +1,14 @@
-"""`tf.contrib.distributions`: what `tf.distributions` has, and normal vectors."""
+"""`tf.contrib.distributions`: the names of `tf.distributions`, and multivariate normal vectors."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from hookline.compat.v1 import arrays, math
+from hookline.compat.v1 import math
+from hookline.compat.v1._machinery.namespaces import offered
+from hookline.compat.v1._machinery.nodes import convert_to_tensor
+from hookline.compat.v1._tf import array_ops
 from hookline.compat.v1.distributions import Bernoulli, Categorical, Distribution, Normal, Uniform, kl_divergence
-from hookline.compat.v1.namespace import offered
-from hookline.compat.v1.nodes import convert_to_tensor
 
 __all__ = [
     "Bernoulli",
@@ -28,7 +29,7 @@ class MultivariateNormalDiag(Normal):
     Args:
         loc: The means; 0 by default.
         scale_diag: The standard deviations; 1 by default.
-        validate_args: As in `Distribution`, as what follows.
+        validate_args: As in `Distribution`, like the arguments after it.
         allow_nan_stats: As above.
         name: As above.
 
@@ -48,8 +49,8 @@ class MultivariateNormalDiag(Normal):
     ) -> None:
         if loc is None and scale_diag is None:
             raise ValueError("MultivariateNormalDiag requires loc or scale_diag, got none.")
-        loc = arrays.FUNCTIONS["zeros_like"](convert_to_tensor(scale_diag)) if loc is None else loc
-        scale = arrays.FUNCTIONS["ones_like"](convert_to_tensor(loc)) if scale_diag is None else scale_diag
+        loc = array_ops.zeros_like(convert_to_tensor(scale_diag)) if loc is None else loc
+        scale = array_ops.ones_like(convert_to_tensor(loc)) if scale_diag is None else scale_diag
         super().__init__(loc, scale, validate_args, allow_nan_stats, name)
 
     def entropy(self) -> Any:
@@ -64,4 +65,4 @@ class MultivariateNormalDiag(Normal):
 
 
 def _sum(parts: Any) -> Any:
-    return math.FUNCTIONS["reduce_sum"](parts, -1)
+    return math.reduce_sum(parts, -1)

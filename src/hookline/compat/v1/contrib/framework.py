@@ -6,7 +6,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -16,12 +16,14 @@ from hookline.checkpoint import (
     init_from_checkpoint,
     load_variable,
 )
-from hookline.compat.v1.graphs import GraphKeys, get_collection, get_default_graph
-from hookline.compat.v1.ignored import unknown
-from hookline.compat.v1.namespace import offered
-from hookline.compat.v1.savers import list_variables, load_checkpoint
-from hookline.compat.v1.variable_scopes import get_variable
+from hookline.compat.v1._machinery.graphs import GraphKeys, get_collection, get_default_graph
+from hookline.compat.v1._machinery.ignored_arguments import unknown
+from hookline.compat.v1._machinery.namespaces import offered
+from hookline.compat.v1._tf.variable_scopes import get_variable
+from hookline.compat.v1.train._saver import list_variables, load_checkpoint
 from hookline.graph import Tensor, create_global_step, get_global_step, get_or_create_global_step
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 __all__ = [
     "add_arg_scope",
@@ -54,7 +56,7 @@ _PLACING = ("caching_device", "device", "partitioner", "use_resource", "synchron
 _defaults: list[dict[str, dict[str, Any]]] = [{}]
 
 
-def add_arg_scope(fn: Callable[..., Any]) -> Callable[..., Any]:
+def add_arg_scope(fn: Function) -> Function:
     """Lets `arg_scope` set default arguments of a function."""
     key = f"{fn.__module__}.{fn.__qualname__}"
 
@@ -63,7 +65,7 @@ def add_arg_scope(fn: Callable[..., Any]) -> Callable[..., Any]:
         return fn(*args, **_defaults[-1].get(key, {}) | kwargs)
 
     call._arg_scope_key = key  # type: ignore[attr-defined]
-    return call
+    return call  # type: ignore[return-value]
 
 
 def has_arg_scope(func: Callable[..., Any]) -> bool:
@@ -76,7 +78,7 @@ def arg_scope(list_ops_or_scope: Any, **kwargs: Any) -> Iterator[dict[str, dict[
     """Sets default arguments of functions inside the block.
 
     Args:
-        list_ops_or_scope: Functions, or what an earlier `arg_scope` gave, which then holds again.
+        list_ops_or_scope: Functions, or the value of an earlier `arg_scope`, which then holds again.
         **kwargs: The arguments.
 
     Raises:
@@ -118,7 +120,7 @@ def get_model_variables(scope: Any = None, suffix: str | None = None) -> Any:
 
 
 def get_variables_to_restore(include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> Any:
-    """Returns the variables of some scopes without those of others."""
+    """Returns the variables in some scopes, without the variables in others."""
     wanted = get_variables() if include is None else [item for scope in include for item in get_variables(scope)]
     left = {variable for scope in exclude or () for variable in get_variables(scope)}
     return [variable for variable in wanted if variable not in left]
@@ -146,7 +148,7 @@ def variable(
     collections: Sequence[str] | None = None,
     **further: Any,
 ) -> Any:
-    """Returns the variable of a name, in collections: by default that of all global ones."""
+    """Returns the variable with a name, and adds it to collections: by default the global variables."""
     unknown("tf.contrib.framework.variable", further, *_PLACING)
     keys = list(dict.fromkeys(collections or [GraphKeys.GLOBAL_VARIABLES]))
     return get_variable(name, shape, dtype, initializer, regularizer, trainable, keys)
@@ -165,7 +167,7 @@ def model_variable(
 ) -> Any:
     """Returns the variable of a name, which is one of the model."""
     made = variable(
-        # By name, so that what a scope says of `variable` does not hold here.
+        # By name, so that defaults of a scope for `variable` do not hold here.
         name, shape=shape, dtype=dtype, initializer=initializer, regularizer=regularizer, trainable=trainable,
         collections=[*(collections or []), GraphKeys.GLOBAL_VARIABLES, GraphKeys.MODEL_VARIABLES], **further,
     )  # fmt: skip

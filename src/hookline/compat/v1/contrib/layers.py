@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hookline.compat.v1 import layers, nn
-from hookline.compat.v1.contrib.framework import add_arg_scope, add_model_variable
-from hookline.compat.v1.contrib.repeating import repeat, stack
-from hookline.compat.v1.contrib.scaled import bias_add, finished, instance_norm, layer_norm
-from hookline.compat.v1.contrib.separable import separable_conv2d
-from hookline.compat.v1.contrib.starts import (
+from hookline.compat.v1._machinery.graphs import GraphKeys, control_dependencies, get_default_graph
+from hookline.compat.v1._machinery.namespaces import offered
+from hookline.compat.v1._machinery.nodes import op
+from hookline.compat.v1._tf.variable_scopes import get_variable_scope, variable_scope
+from hookline.compat.v1.contrib._initializers import (
     l1_l2_regularizer,
     l1_regularizer,
     l2_regularizer,
@@ -21,7 +21,8 @@ from hookline.compat.v1.contrib.starts import (
     xavier_initializer,
     xavier_initializer_conv2d,
 )
-from hookline.compat.v1.contrib.weightless import (
+from hookline.compat.v1.contrib._normalization import bias_add, finished, instance_norm, layer_norm
+from hookline.compat.v1.contrib._parameter_free_layers import (
     avg_pool2d,
     dropout,
     flatten,
@@ -30,11 +31,10 @@ from hookline.compat.v1.contrib.weightless import (
     one_hot_encoding,
     softmax,
 )
-from hookline.compat.v1.graphs import GraphKeys, control_dependencies, get_default_graph
-from hookline.compat.v1.layers.base import ZEROS, Layer
-from hookline.compat.v1.namespace import offered
-from hookline.compat.v1.nodes import op
-from hookline.compat.v1.variable_scopes import get_variable_scope, variable_scope
+from hookline.compat.v1.contrib._repeat import repeat, stack
+from hookline.compat.v1.contrib._separable_convolution import separable_conv2d
+from hookline.compat.v1.contrib.framework import add_arg_scope, add_model_variable
+from hookline.compat.v1.layers._base import ZEROS, Layer
 
 __all__ = [
     "avg_pool2d",
@@ -90,7 +90,7 @@ def _called(
     outputs_collections: Any,
     variables_collections: Any,
 ) -> Any:
-    """Calls a layer in its scope, then what normalises it, then what activates it."""
+    """Calls a layer in its scope, then its normalizer, then its activation."""
     with variable_scope(scope, label, [inputs], reuse=reuse, custom_getter=_renamed):
         layer._scope = get_variable_scope()
         outputs = layer(inputs)
@@ -119,7 +119,7 @@ def fully_connected(
     trainable: bool = True,
     scope: Any = None,
 ) -> Any:
-    """Multiplies the last dimension by a matrix, and adds a bias unless something normalises.
+    """Adds a fully connected layer, with a bias unless it has a normalizer.
 
     References:
         `tf.contrib.layers.fully_connected`.
@@ -155,7 +155,7 @@ def conv2d(
     trainable: bool = True,
     scope: Any = None,
 ) -> Any:
-    """Convolves images.
+    """Adds a convolution of images.
 
     References:
         `tf.contrib.layers.conv2d`.
@@ -190,7 +190,7 @@ def conv2d_transpose(
     trainable: bool = True,
     scope: Any = None,
 ) -> Any:
-    """Makes images larger: the transposition of a convolution.
+    """Computes a transposed convolution of images.
 
     References:
         `tf.contrib.layers.conv2d_transpose`.
@@ -205,7 +205,7 @@ def conv2d_transpose(
 
 
 class _Normalization(layers.BatchNormalization):
-    """Batch normalisation that takes the fused kernel for vectors, too: its variance is that of a sample."""
+    """Batch normalisation with the fused kernel for vectors, too: it uses the unbiased variance."""
 
     def build(self, input_shape: Any) -> None:
         """Makes its variables."""
@@ -238,7 +238,7 @@ def batch_norm(
     renorm_clipping: Any = None,
     renorm_decay: float = 0.99,
 ) -> Any:
-    """Gives each channel mean 0 and variance 1; with `updates_collections=None` the updates run with the result.
+    """Adds batch normalisation; with `updates_collections=None` the updates of the averages run with the result.
 
     References:
         `tf.contrib.layers.batch_norm`, without `batch_weights` and `zero_debias_moving_mean`.
@@ -270,7 +270,8 @@ def batch_norm(
 
 def linear(inputs: Any, num_outputs: int, **kwargs: Any) -> Any:
     """`fully_connected` without an activation."""
-    return fully_connected(inputs, num_outputs, **{"activation_fn": None} | kwargs)
+    kwargs.setdefault("activation_fn", None)
+    return fully_connected(inputs, num_outputs, **kwargs)
 
 
 relu = fully_connected

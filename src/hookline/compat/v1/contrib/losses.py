@@ -1,4 +1,4 @@
-"""`tf.contrib.losses`, which is also `slim.losses`: what `tf.losses` has, with the predictions first."""
+"""`tf.contrib.losses`, which is also `slim.losses`: the losses of `tf.losses`, with the predictions first."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from hookline.compat.v1 import losses
-from hookline.compat.v1.namespace import offered
-from hookline.compat.v1.weighting import add_loss
+from hookline.compat.v1._machinery.namespaces import offered
+from hookline.compat.v1.losses._weighting import add_loss
 
 __all__ = [
     "absolute_difference",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1.metrics import accuracy as streaming_accuracy
 from hookline.compat.v1.metrics import auc as streaming_auc
 from hookline.compat.v1.metrics import mean as streaming_mean
-from hookline.compat.v1.namespace import offered
 
 __all__ = ["aggregate_metric_map", "aggregate_metrics", "streaming_accuracy", "streaming_auc", "streaming_mean"]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hookline.compat.v1 import arrays, math, nn
-from hookline.compat.v1.graphs import name_scope
-from hookline.compat.v1.namespace import offered
-from hookline.compat.v1.nodes import convert_to_tensor
+from hookline.compat.v1 import math, nn
+from hookline.compat.v1._machinery.graphs import name_scope
+from hookline.compat.v1._machinery.namespaces import offered
+from hookline.compat.v1._machinery.nodes import convert_to_tensor
+from hookline.compat.v1._tf import array_ops
 
 __all__ = ["sequence_loss"]
 
@@ -26,7 +27,7 @@ def sequence_loss(
     softmax_loss_function: Callable[..., Any] | None = None,
     name: str | None = None,
 ) -> Any:
-    """Returns the weighted cross entropy of sequences of classes.
+    """Computes the weighted cross entropy of sequences of classes.
 
     Args:
         logits: Of each example and step a number for each class.
@@ -49,20 +50,20 @@ def sequence_loss(
     if (average_across_timesteps and sum_over_timesteps) or (average_across_batch and sum_over_batch):
         raise ValueError("sequence_loss: either the mean or the sum over the steps, and over the batch, not both.")
     loss_of = softmax_loss_function or nn.sparse_softmax_cross_entropy_with_logits
-    reshape, add = arrays.FUNCTIONS["reshape"], math.FUNCTIONS["reduce_sum"]
+    reshape, add = array_ops.reshape, math.reduce_sum
     mean_over = [axis for axis, is_mean in enumerate((average_across_batch, average_across_timesteps)) if is_mean]
     sum_over = [axis for axis, is_sum in enumerate((sum_over_batch, sum_over_timesteps)) if is_sum]
     with name_scope(name, "sequence_loss"):
-        flat = reshape(logits, [-1, arrays.shape(logits)[2]])
+        flat = reshape(logits, [-1, array_ops.shape(logits)[2]])
         found = loss_of(labels=reshape(targets, [-1]), logits=flat) * reshape(weights, [-1])
-        found = reshape(found, arrays.shape(logits)[:2])
+        found = reshape(found, array_ops.shape(logits)[:2])
         if mean_over:
             return _ratio(add(found, mean_over), add(weights, mean_over))
         if sum_over:
-            some = math.FUNCTIONS["cast"](math.FUNCTIONS["not_equal"](weights, 0), found.dtype)
+            some = math.cast(math.not_equal(weights, 0), found.dtype)
             return _ratio(add(found, sum_over), add(some, sum_over))
         return found
 
 
 def _ratio(total: Any, count: Any) -> Any:
-    return math.FUNCTIONS["div_no_nan"](total, count)
+    return math.div_no_nan(total, count)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from hookline.compat.v1.contrib import framework, layers, learning, losses, model_analyzer
-from hookline.compat.v1.contrib import outputs as utils
-from hookline.compat.v1.namespace import offered
+from hookline.compat.v1._machinery.namespaces import offered
+from hookline.compat.v1.contrib import _layer_collections as utils
+from hookline.compat.v1.contrib import _slim_learning as learning
+from hookline.compat.v1.contrib import _slim_model_analyzer as model_analyzer
+from hookline.compat.v1.contrib import framework, layers, losses
+from hookline.compat.v1.contrib.framework import *  # noqa: F403
+from hookline.compat.v1.contrib.layers import *  # noqa: F403
 
-PUBLIC = {name: getattr(place, name) for place in (framework, layers) for name in place.__all__ if name != "losses"}
-PUBLIC |= {"learning": learning, "losses": losses, "model_analyzer": model_analyzer, "utils": utils}
-globals().update(PUBLIC)
+__all__ = ["learning", "losses", "model_analyzer", "utils"]
+__all__ += framework.__all__
+__all__ += layers.__all__
 
-__getattr__, __dir__ = offered("tf.contrib.slim", lambda: PUBLIC)
+__getattr__, __dir__ = offered("tf.contrib.slim", lambda: __all__)

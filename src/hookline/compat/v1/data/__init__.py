@@ -1,10 +1,10 @@
 """`tf.data`: datasets, and iterators over them."""
 
+from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1.data import experimental
-from hookline.compat.v1.data.dataset import Dataset
-from hookline.compat.v1.data.iterators import Iterator, make_initializable_iterator, make_one_shot_iterator
-from hookline.compat.v1.data.readers import FixedLengthRecordDataset, TextLineDataset, TFRecordDataset
-from hookline.compat.v1.namespace import offered
+from hookline.compat.v1.data._dataset import Dataset
+from hookline.compat.v1.data._iterators import Iterator, make_initializable_iterator, make_one_shot_iterator
+from hookline.compat.v1.data._readers import FixedLengthRecordDataset, TextLineDataset, TFRecordDataset
 
 __all__ = [
     "Dataset",

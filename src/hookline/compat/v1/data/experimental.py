@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hookline.compat.v1.ignored import ignored
-from hookline.compat.v1.namespace import offered
+from hookline.compat.v1._machinery.ignored_arguments import ignored
+from hookline.compat.v1._machinery.namespaces import offered
 
 AUTOTUNE = -1
 

@@ -1,11 +1,11 @@
-"""`tf.distributions`: random variables with their densities, entropies and distances."""
+"""`tf.distributions`: distributions with their densities, entropies and divergences."""
 
 from __future__ import annotations
 
-from hookline.compat.v1.distributions.base import Distribution, kl_divergence
-from hookline.compat.v1.distributions.continuous import Normal, Uniform
-from hookline.compat.v1.distributions.discrete import Bernoulli, Categorical
-from hookline.compat.v1.namespace import offered
+from hookline.compat.v1._machinery.namespaces import offered
+from hookline.compat.v1.distributions._base import Distribution, kl_divergence
+from hookline.compat.v1.distributions._continuous import Normal, Uniform
+from hookline.compat.v1.distributions._discrete import Bernoulli, Categorical
 
 __all__ = ["Bernoulli", "Categorical", "Distribution", "Normal", "Uniform", "kl_divergence"]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hookline.compat.v1.layers.base import Layer
-from hookline.compat.v1.layers.convolutional import (
+from hookline.compat.v1._machinery.namespaces import offered
+from hookline.compat.v1.layers._base import Layer
+from hookline.compat.v1.layers._convolutional import (
     Conv1D,
     Conv2D,
     Conv2DTranspose,
@@ -17,9 +18,9 @@ from hookline.compat.v1.layers.convolutional import (
     conv3d_transpose,
     separable_conv2d,
 )
-from hookline.compat.v1.layers.core import Dense, Dropout, Flatten, dense, dropout, flatten
-from hookline.compat.v1.layers.normalization import BatchNormalization, batch_normalization
-from hookline.compat.v1.layers.pooling import (
+from hookline.compat.v1.layers._core import Dense, Dropout, Flatten, dense, dropout, flatten
+from hookline.compat.v1.layers._normalization import BatchNormalization, batch_normalization
+from hookline.compat.v1.layers._pooling import (
     AveragePooling1D,
     AveragePooling2D,
     AveragePooling3D,
@@ -33,7 +34,6 @@ from hookline.compat.v1.layers.pooling import (
     max_pooling2d,
     max_pooling3d,
 )
-from hookline.compat.v1.namespace import offered
 
 __all__ = [
     "AveragePooling1D",

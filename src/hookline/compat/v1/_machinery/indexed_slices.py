@@ -1,0 +1,63 @@
+"""Gradients of embeddings: variables whose rows are looked up.
+
+TensorFlow keeps such a gradient as the rows and their numbers (`IndexedSlices`); here it is an array, zero elsewhere.
+Two things differ there, and scripts see them: most optimizers leave the other rows and their slots as they are, and a
+norm counts a row each time that it was looked up.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from hookline.graph import Tensor, gradients
+from hookline.graph.gradient import Gradient
+from hookline.graph.graph import Function
+
+_LOOKUPS = ("GatherV2", "embedding_lookup")
+_CLIPPED = ("_clipped",)
+
+
+class Lookups(NamedTuple):
+    """The lookups of a variable's rows, by which a loss depends on it.
+
+    Attributes:
+        ys: The differentiated tensors.
+        rows: The tensors of the rows that were looked up.
+    """
+
+    ys: list[Tensor]
+    rows: list[Tensor]
+
+
+def lookups(gradient: Any) -> Lookups | None:
+    """Finds the lookups that a gradient goes through; None if the variable is used in another way too."""
+    while isinstance(gradient, Tensor) and gradient.op.type in _CLIPPED:
+        gradient = gradient.op.inputs[0]
+    node = gradient.op if isinstance(gradient, Tensor) else None
+    if not isinstance(node, Gradient) or len(gradient.path) != 1:
+        return None
+    variable = node.xs[gradient.path[0][1]]
+    readers = [operation for operation in node.path if variable.key in {tensor.key for tensor in operation.inputs}]
+    if not readers or not all(_looks_up(reader, variable) for reader in readers):
+        return None
+    return Lookups(node.ys, [reader.output for reader in readers])
+
+
+def rows_looked_up(gradient: Any) -> list[Any]:
+    """Returns the gradients whose squares TensorFlow adds up for the norm of this one."""
+    found = lookups(gradient)
+    return [gradient] if found is None else [part for part in gradients(found.ys, found.rows) if part is not None]
+
+
+def where_touched(gradient: Any, new: Any, old: Any) -> Any:
+    """Returns the new rows where the gradient of a row is not zero, and the old ones elsewhere."""
+    touched = jnp.any(gradient != 0, axis=tuple(range(1, gradient.ndim)), keepdims=True)
+    return jnp.where(touched, new, old)
+
+
+def _looks_up(reader: Any, variable: Tensor) -> bool:
+    if not isinstance(reader, Function) or getattr(reader, "kind", "") not in _LOOKUPS:
+        return False
+    return [tensor.key for tensor in reader.inputs].count(variable.key) == 1 and reader.inputs[0].key == variable.key

@@ -1,0 +1,114 @@
+"""OwnCallbacks: the callbacks of TensorFlow's hooks, for built-in hooks with overridden protected methods."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, ClassVar
+
+from hookline.hooks import SecondOrStepTimer as CoreTimer
+from hookline.hooks import SessionRunHook
+from hookline.monitored.hook_list import is_claimed
+from hookline.monitored.hooked import HookedSession
+
+
+def also_called(name: str) -> Any:
+    """Returns a property that reads and sets another attribute."""
+    return property(lambda self: getattr(self, name), lambda self, value: setattr(self, name, value))
+
+
+class SecondOrStepTimer(CoreTimer):
+    """`hookline.train.SecondOrStepTimer`, with the protected name that published subclasses read.
+
+    References:
+        `tf.train.SecondOrStepTimer`.
+    """
+
+    _last_triggered_step = also_called("_fired_step")
+
+
+class OwnCallbacks(SessionRunHook):
+    """A built-in hook that asks its timer itself on every run, if code of others takes part in it.
+
+    That is so where a class of others overrides a run callback or a method in `_published`, where somebody has read or
+    set `_timer`, and where another hook or a loop of one's own forwards to it. In all other cases the session asks
+    the timer, and calls the hook when it fires.
+    """
+
+    # Further methods that TensorFlow's hook calls on the run itself.
+    _published: ClassVar[tuple[str, ...]] = ()
+    # Here they are called by TensorFlow's names.
+    _renamed = ()
+    _is_overridden: ClassVar[bool] = False
+
+    _kept: Any = None
+    _is_taken = False
+    _rides_on: Any = None  # The raw session whose schedule asks the timer, as a weak reference.
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Finds the methods that a subclass overrides."""
+        super().__init_subclass__(**kwargs)
+        others = [kind for kind in cls.__mro__ if not kind.__module__.startswith("hookline.")]
+        names = ("before_run", "after_run", *cls._published)
+        cls._is_overridden = any(name in vars(kind) for kind in others for name in names)
+
+    @property
+    def is_driven(self) -> bool:
+        """Whether it asks its timer itself."""
+        return self._is_overridden or self._is_taken
+
+    @property
+    def trigger(self) -> Any:
+        """Its timer, for the session to ask; None where it asks that itself."""
+        return None if self.is_driven else self._kept
+
+    @trigger.setter
+    def trigger(self, trigger: Any) -> None:
+        self._kept = trigger
+
+    @property
+    def _timer(self) -> Any:
+        self._take()
+        return self._kept
+
+    @_timer.setter
+    def _timer(self, timer: Any) -> None:
+        self._take()
+        self._kept = timer
+
+    def _take(self) -> Any:
+        """Notes that others decide when it fires: from the next run on the session calls it, which is returned."""
+        self._is_taken = True
+        session = None if self._rides_on is None else self._rides_on()
+        if session is not None and (hooked := session.hook_data.get(HookedSession)) is not None:
+            hooked.recall(self)
+        return session
+
+    def before_run(self, run_context: Any) -> Any:
+        """Requests the fetches of TensorFlow's hook; a hook whose timer the session asks is not called again."""
+        if self.is_driven:
+            if self._rides_on is not None:
+                self._rides_on = None
+                self._take_over(run_context)
+        elif is_claimed(self):
+            run_context.retire(self)
+            self._rides_on = weakref.ref(run_context.session)
+            return super().before_run(run_context)
+        else:
+            self._is_taken = True
+        return self._ask()
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Does the work of TensorFlow's hook after the run."""
+        if self.is_driven:
+            self._look(run_context, run_values)
+        else:
+            super().after_run(run_context, run_values)
+
+    def _take_over(self, run_context: Any) -> None:
+        """Goes on where the session, which has asked the timer so far, stands before a run."""
+
+    def _ask(self) -> Any:
+        raise NotImplementedError
+
+    def _look(self, run_context: Any, run_values: Any) -> None:
+        raise NotImplementedError

@@ -1,0 +1,115 @@
+"""Update rules of TensorFlow's optimizers.
+
+Each takes the variable, its slots, the gradient and the hyperparameters, and returns the new values of the first two.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+
+def gradient_descent(var: Any, grad: Any, learning_rate: Any) -> Any:
+    """Gradient descent."""
+    return (var - learning_rate * grad,)
+
+
+def momentum(var: Any, accum: Any, grad: Any, learning_rate: Any, momentum: Any) -> Any:
+    """SGD with momentum."""
+    accum = accum * momentum + grad
+    return var - learning_rate * accum, accum
+
+
+def nesterov(var: Any, accum: Any, grad: Any, learning_rate: Any, momentum: Any) -> Any:
+    """SGD with Nesterov momentum."""
+    accum = accum * momentum + grad
+    return var - learning_rate * grad - learning_rate * momentum * accum, accum
+
+
+def adam(
+    var: Any,
+    m: Any,
+    v: Any,
+    grad: Any,
+    learning_rate: Any,
+    beta1: Any,
+    beta2: Any,
+    epsilon: Any,
+    power1: Any,
+    power2: Any,
+) -> Any:
+    """Adam; the powers are the decays raised to the number of this step."""
+    rate = learning_rate * jnp.sqrt(1 - power2) / (1 - power1)
+    m = m + (grad - m) * (1 - beta1)
+    v = v + (grad * grad - v) * (1 - beta2)
+    return var - rate * m / (jnp.sqrt(v) + epsilon), m, v
+
+
+def adagrad(var: Any, accum: Any, grad: Any, learning_rate: Any) -> Any:
+    """Adagrad."""
+    accum = accum + grad * grad
+    return var - learning_rate * grad * lax.rsqrt(accum), accum
+
+
+def adadelta(var: Any, accum: Any, moved: Any, grad: Any, learning_rate: Any, rho: Any, epsilon: Any) -> Any:
+    """Adadelta: the ratio of the root mean squares of earlier updates and of gradients is the rate."""
+    accum = accum * rho + grad * grad * (1 - rho)
+    change = jnp.sqrt(moved + epsilon) * lax.rsqrt(accum + epsilon) * grad
+    return var - learning_rate * change, accum, moved * rho + change * change * (1 - rho)
+
+
+def rmsprop(
+    var: Any, rms: Any, mom: Any, grad: Any, learning_rate: Any, decay: Any, momentum: Any, epsilon: Any
+) -> Any:
+    """RMSProp."""
+    rms = rms + (grad * grad - rms) * (1 - decay)
+    mom = mom * momentum + learning_rate * grad * lax.rsqrt(rms + epsilon)
+    return var - mom, rms, mom
+
+
+def centered_rmsprop(
+    var: Any, rms: Any, mg: Any, mom: Any, grad: Any, learning_rate: Any, decay: Any, momentum: Any, epsilon: Any
+) -> Any:
+    """RMSProp, centered: divides by the root of an estimated variance."""
+    rms = rms + (grad * grad - rms) * (1 - decay)
+    mg = mg + (grad - mg) * (1 - decay)
+    mom = mom * momentum + learning_rate * grad * lax.rsqrt(rms - mg * mg + epsilon)
+    return var - mom, rms, mg, mom
+
+
+def ftrl(
+    var: Any,
+    accum: Any,
+    linear: Any,
+    grad: Any,
+    learning_rate: Any,
+    power: Any,
+    l1: Any,
+    l2: Any,
+    shrinkage: Any,
+    beta: Any,
+) -> Any:
+    """FTRL."""
+    new = accum + grad * grad
+    linear = linear + grad + 2 * shrinkage * var - (new**-power - accum**-power) / learning_rate * var
+    divisor = (new**-power + beta) / learning_rate + 2 * l2
+    return (jnp.clip(linear, -l1, l1) - linear) / divisor, new, linear
+
+
+def proximal(var: Any, rate: Any, l1: Any, l2: Any) -> Any:
+    """Applies the proximal operator of L1 and L2 regularization: shrinks towards zero, and not past it."""
+    return jnp.sign(var) * jnp.maximum(jnp.abs(var) - rate * l1, 0) / (1 + rate * l2)
+
+
+def proximal_gradient_descent(var: Any, grad: Any, learning_rate: Any, l1: Any, l2: Any) -> Any:
+    """Proximal gradient descent."""
+    return (proximal(var - learning_rate * grad, learning_rate, l1, l2),)
+
+
+def proximal_adagrad(var: Any, accum: Any, grad: Any, learning_rate: Any, l1: Any, l2: Any) -> Any:
+    """Proximal Adagrad."""
+    accum = accum + grad * grad
+    rate = learning_rate * lax.rsqrt(accum)
+    return proximal(var - rate * grad, rate, l1, l2), accum
