@@ -114,5 +114,8 @@ def test_a_run_with_a_report_keeps_it(tmp_path):
     assert loop.report is not None
     assert (loop.report.runs, loop.report.steps) == (12, 12)
     assert loop.report.secs["input"] > 0
+    with pytest.raises(TypeError, match="takes no argument 'cadence'"):
+        loop.run(last_step=12, progress=False, report=True, cadence=1)
+    assert loop.report is None, "of that run there is none"
     loop.run(last_step=12, progress=False)
     assert loop.report is None

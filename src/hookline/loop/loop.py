@@ -197,6 +197,7 @@ class Loop(StepGraph):
             Interrupted: Likewise, where the cell of a notebook is interrupted, with a `logdir` or without.
             NanLossDuringTrainingError: The loss is NaN.
         """
+        self.report = None
         try:
             session = self.session(logdir, last_step, **arguments)
             try:

@@ -53,3 +53,4 @@ class Memory:
             )
         session.lowlevel.load(self.values, positions=self.positions)
         session.lowlevel.restored_hook_states = dict(self.hook_states)
+        session.origin = f"restored from memory, as it was left at step {self.step}"

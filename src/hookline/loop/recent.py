@@ -27,7 +27,7 @@ class RecentMeans(SessionRunHook):
     The values lie in a ring on the device, 4 bytes for each metric and step, and each step writes its own; a mean is
     computed where somebody asks for it. As a hook it puts the ring into checkpoints, so that the means go on exactly
     after a restart or a recovery. A checkpoint without it, or with another, is no error: the means begin anew, and the
-    log says so. Runs `set_state`, `get_state` and `after_create_session`.
+    log says so. Runs `begin`, `set_state`, `get_state` and `after_create_session`.
 
     Args:
         metrics: Tensors by name. Those that are no single number are left out.
@@ -54,10 +54,14 @@ class RecentMeans(SessionRunHook):
         self._session: Session | None = None
         self._restored: Any = None
 
+    def begin(self) -> None:
+        """Forgets an earlier session."""
+        self._session = self._restored = None
+
     def get_state(self) -> dict[str, Any] | None:
-        """Returns the ring, for a checkpoint."""
+        """Returns the ring, for a checkpoint; before the session has it, what was restored."""
         if self._session is None:
-            return None
+            return self._restored
         ring = self._session.snapshot([self._ring])[self._ring.op.name]
         return {
             "names": self._names,
@@ -67,7 +71,7 @@ class RecentMeans(SessionRunHook):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Takes the ring of a checkpoint."""
-        self._restored = state
+        self._session, self._restored = None, state
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Goes on with what a checkpoint had, if that is of the same metrics and as many steps."""
