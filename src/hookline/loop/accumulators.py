@@ -61,29 +61,21 @@ def is_computed(value: Any) -> bool:
 
 
 def accumulates(value: Any) -> bool:
-    """Whether it is such a metric that takes in more, as those of NNX and `clu` do."""
-    return is_computed(value) and any(callable(getattr(type(value), name, None)) for name in ("merge", "update"))
+    """Whether it is such a metric that takes in more and can begin anew, as those of NNX and `clu` do."""
+    if is_nnx(value):
+        kinds = type(value).__mro__
+        return any(kind.__module__.startswith("flax.nnx") and kind.__name__ == "Metric" for kind in kinds)
+    has = lambda *names: any(callable(getattr(type(value), name, None)) for name in names)  # noqa: E731
+    return is_computed(value) and has("merge", "update") and has("reset", "empty")
 
 
 def found_in(state: Any) -> list[Accumulator]:
-    """Returns what accumulates in a state: of one within another the outer one.
-
-    Raises:
-        TypeError: There is one that nobody can begin anew.
-    """
-    found = list(_in_objects(state)) or [
+    """Returns what accumulates in a state: of one within another the outer one."""
+    return list(_in_objects(state)) or [
         Accumulator(_last(path), leaf)
         for path, leaf in jax.tree.leaves_with_path(state, is_leaf=accumulates)
         if accumulates(leaf)
     ]
-    for name, value in found:
-        if not any(callable(getattr(type(value), method, None)) for method in ("reset", "empty")):
-            raise TypeError(
-                f"Loop: the state holds a {type(value).__name__} at {name!r}, which accumulates over steps and has "
-                f"neither reset() nor empty(), so nobody can begin it anew. Give it one; or take it out of the state "
-                f"and return what this batch gives as metrics, `{{'loss': loss}}`."
-            )
-    return found
 
 
 def _in_objects(state: Any) -> Iterator[Accumulator]:
