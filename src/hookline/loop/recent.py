@@ -36,6 +36,7 @@ class RecentMeans(SessionRunHook):
     Attributes:
         means: The means by name, `mean/` before it; over all steps so far where these are fewer.
         moved: The update that a step makes.
+        ring: The variable.
     """
 
     def __init__(self, metrics: Mapping[str, Tensor], steps: int) -> None:
@@ -45,10 +46,10 @@ class RecentMeans(SessionRunHook):
         self._names, self._steps = list(scalars), steps
         empty = {"values": np.zeros((steps, len(scalars)), np.float32), "count": np.zeros((), np.int32)}
         local = [GraphKeys.LOCAL_VARIABLES]
-        self._ring = Variable(empty, name="recent", trainable=False, collections=local)
+        self.ring = Variable(empty, name="recent", trainable=False, collections=local)
         # From the ring as it was, and not from the update: whoever looks at a mean alone writes nothing.
-        pushed = op(_pushed, name="recent/pushed")(self._ring, list(scalars.values()))
-        self.moved: Operation = self._ring.assign(pushed).op
+        pushed = op(_pushed, name="recent/pushed")(self.ring, list(scalars.values()))
+        self.moved: Operation = self.ring.assign(pushed).op
         found = op(_means, name="recent/means")(pushed)
         self.means: dict[str, Tensor] = {f"mean/{name}": found[place] for place, name in enumerate(scalars)}
         self._session: Session | None = None
@@ -62,7 +63,7 @@ class RecentMeans(SessionRunHook):
         """Returns the ring, for a checkpoint; before the session has it, what was restored."""
         if self._session is None:
             return self._restored
-        ring = self._session.snapshot([self._ring])[self._ring.op.name]
+        ring = self._session.snapshot([self.ring])[self.ring.op.name]
         return {
             "names": self._names,
             "values": np.asarray(placement.here(ring["values"])),
@@ -87,7 +88,7 @@ class RecentMeans(SessionRunHook):
                 )
             return
         ring = {"values": jnp.asarray(state["values"]), "count": jnp.asarray(state["count"], jnp.int32)}
-        session.lowlevel.load({self._ring.op.name: ring})
+        session.lowlevel.load({self.ring.op.name: ring})
 
 
 def _pushed(ring: Any, metrics: list[Any]) -> Any:
