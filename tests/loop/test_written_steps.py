@@ -226,7 +226,7 @@ def test_a_key_that_is_optional_is_given_unless_somebody_else_has():
         def on_trigger(self, firing):
             losses.add(float(firing.values))
 
-    for function, count in ((bound, 2), (functools.partial(bound, dropout_rng=None), 1)):
+    for function, count in ((bound, 2), (jax.jit(functools.partial(bound, dropout_rng=None)), 1)):
         losses.clear()
         loop = hl.train.Loop(function, STATE, batches())
         loop.run(last_step=2, progress=False, hooks=[Look(loop)])

@@ -179,7 +179,7 @@ class Call:
 
 def _optional_key(function: Any) -> str | None:
     """Returns the last parameter that is called like a key and has None unless it is given, by nobody so far."""
-    bound = getattr(function, "keywords", {})  # of functools.partial
+    bound = getattr(inspect.unwrap(function), "keywords", {})  # of functools.partial
     found = [
         parameter.name
         for parameter in inspect.signature(function).parameters.values()

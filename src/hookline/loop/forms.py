@@ -11,7 +11,7 @@ import numpy as np
 
 from hookline.checkpoint import leaves as paths
 from hookline.graph import spec as specs
-from hookline.loop.accumulators import found_in
+from hookline.loop.accumulators import found_in, say_not_begun_anew
 from hookline.loop.call import parts_for
 from hookline.loop.kinds import Unfit, are_nnx, is_array, is_nnx, is_number, is_value
 from hookline.loop.returned import told_apart
@@ -38,6 +38,7 @@ def form_of(given: Any, names: list[str] | None) -> Tree | NnxObjects:
         )
     _refuse_references(state)
     parts, accumulates = parts_for(names, state), bool(found_in(state))
+    say_not_begun_anew(state)
     if are_nnx(state):
         return NnxObjects(state, make, parts, accumulates)
     inside = [leaf for leaf in jax.tree.leaves(state, is_leaf=is_nnx) if is_nnx(leaf)]
