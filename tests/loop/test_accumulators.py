@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -148,6 +150,68 @@ def test_an_evaluation_begins_with_empty_ones_and_takes_in_batch_after_batch(ste
     found = {name: value for name, value in evaluate.values.items() if "standard" not in name}
     assert found == pytest.approx(flat(metrics.compute()), rel=1e-5)
     assert trained != pytest.approx(found), "the training has its own"
+
+
+def test_averages_are_of_the_model_and_not_of_metrics(tmp_path):
+    loop = hl.train.Loop(train_step, objects(), batches(), ema=0.5)
+    loop.run(str(tmp_path), last_step=3, progress=False)
+    model, _, metrics = loop.averaged_result
+    assert flat(metrics.compute()) == flat(loop.result[2].compute())
+    assert not np.array_equal(model.kernel[...], loop.result[0].kernel[...])
+    loaded = hl.train.load(str(tmp_path), objects(), averaged=True)
+    assert flat(loaded[2].compute()) == flat(metrics.compute())
+    with pytest.raises(ValueError, match="ema has the part '2', and the state has no floating"):
+        hl.train.Loop(train_step, objects(), batches(), ema={"2": 0.5})
+
+
+def test_a_warm_start_takes_them_with_the_slots_alone(logs, tmp_path):
+    class Begun(hl.train.SessionRunHook):
+        def after_create_session(self, session, coord):
+            self.count = int(session.snapshot()["state"][2]["loss"]["count"])
+
+    hl.train.Loop(train_step, objects(), batches()).run(str(tmp_path), last_step=3, progress=False)
+    counts = []
+    for slots in (False, True):
+        warm, begun = hl.train.WarmStart(str(tmp_path), slots=slots), Begun()
+        with hl.train.Loop(train_step, objects(), batches()).session(warm_start=warm, hooks=[begun], progress=False):
+            counts.append(begun.count)
+    assert counts == [0, 2], "of the steps since they began anew"
+
+
+def test_what_an_object_of_ones_own_updates_and_computes_is_no_metric_unless_it_can_begin_anew():
+    class Filter(nnx.Module):
+        def __init__(self):
+            self.seen = nnx.BatchStat(jnp.zeros(()))
+
+        def update(self, x):
+            self.seen[...] += x.sum()
+
+        def compute(self):
+            return self.seen[...]
+
+        def reset(self):
+            raise AssertionError("it is a part of the model")
+
+    def step(model, batch):
+        model.update(batch)
+
+    made = Filter()
+    hl.train.Loop(step, made, hl.data.arrays(np.ones(8), 2), reset_metrics_steps=2).run(progress=False)
+    assert made.compute() == 8
+
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class Module:
+        seen: jax.Array
+
+        def update(self, x):
+            return Module(self.seen + x.sum())
+
+        def compute(self):
+            return self.seen
+
+    state = hl.train.Loop(lambda state, batch: (state.update(batch), {}), Module(jnp.zeros(())), [np.ones(2)] * 4)
+    assert state.run(progress=False).compute() == 8
 
 
 def test_a_metric_alone_is_called_as_its_parameter_and_gives_way_to_what_the_step_returns():

@@ -145,6 +145,14 @@ def test_objects_of_nnx_come_back_new(tmp_path):
     assert float(eval_step(model, X)["loss"]) == pytest.approx(evaluate.values["loss"], rel=1e-5)
 
 
+def test_the_parameters_of_a_lookahead_are_parameters():
+    begin = {"params": optax.LookaheadParams.init_synced({"w": jnp.zeros(2)})}
+    move = lambda state, batch: (jax.tree.map(lambda leaf: leaf + 1, state), {})  # noqa: E731
+    made = hl.train.Loop(move, begin, hl.data.arrays(X, 8), ema=0.5)
+    made.run(None, 1, progress=False)
+    assert float(made.averaged_result["params"].slow["w"][0]) == 0.5
+
+
 def test_after_a_warm_start_they_begin_with_what_was_taken(tmp_path):
     hl.train.Loop(step, begin(), hl.data.arrays(X, 8)).run(str(tmp_path), 4, progress=False)
     old = hl.train.load(str(tmp_path), begin())

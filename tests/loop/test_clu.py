@@ -67,6 +67,18 @@ def test_one_in_the_state_accumulates_and_begins_anew(caplog):
     assert found == pytest.approx(wanted, rel=1e-5)
 
 
+def test_an_evaluation_takes_in_nothing_of_the_training():
+    def accumulating(state, batch):
+        return {"w": state["w"] + 0.5, "metrics": state["metrics"].merge(measured(state, batch))}
+
+    loop = hl.train.Loop(accumulating, {"w": jnp.zeros(3), "metrics": Metrics.empty()}, hl.data.arrays((X, Y), 16))
+    evaluate = hl.train.Evaluate(
+        lambda state, batch: state["metrics"].merge(measured(state, batch)), hl.data.arrays((X, Y), 24), every=4
+    )
+    loop.run(hooks=[evaluate], progress=False)
+    assert evaluate.values == pytest.approx(by_hand(2.0, X, Y), rel=1e-5)
+
+
 def test_one_that_collects_values_is_left_out_with_the_reason(caplog):
     @struct.dataclass
     class Collecting(metrics.Collection):

@@ -79,11 +79,12 @@ def test_it_says_how_the_state_is_split():
     whole, rows = (jax.NamedSharding(mesh, spec) for spec in (jax.P(), jax.P("data")))
     spec = jax.eval_shape(init)["params"]
     state = types.SimpleNamespace(spec=spec, places=(whole, rows))
-    assert [(part.name, part.size_bytes, part.bytes_a_device, part.placement) for part in parts_of(state)] == [
+    assert [(part.name, part.size_bytes, part.bytes_a_device, part.placement) for part in parts_of(state, {}, {})] == [
         ("b", 8, 8, "1 whole"),
         ("w", 32, 8, "1 P('data',)"),
     ]
-    assert parts_of(types.SimpleNamespace(spec=spec["w"], places=(), op=types.SimpleNamespace(name="state")))[0] == (
+    alone = types.SimpleNamespace(spec=spec["w"], places=(), op=types.SimpleNamespace(name="state"))
+    assert parts_of(alone, {}, {})[0] == (
         "state",
         1,
         8,
@@ -91,6 +92,21 @@ def test_it_says_how_the_state_is_split():
         32,
         "",
     )
+
+
+def test_it_says_what_a_step_carries_beside_the_state_and_calls_parts_as_parameters():
+    def step(model, slots, batch):
+        after, told = train_step({"params": model, "slots": slots}, batch)
+        return after["params"], after["slots"], told
+
+    made = hl.train.Loop(step, tuple(init().values()), batches, ema=0.9, mean_over=5).describe()
+    assert [(part.name, part.parameters, part.size_bytes) for part in made.parts] == [
+        ("model", 10, 40),
+        ("slots", 21, 84),
+        ("ema", 10, 40),
+        ("mean_over", 6, 24),
+    ]
+    assert str(made).startswith("47 numbers in 11 arrays, 188 B")
 
 
 def test_it_says_what_mesh_it_lies_on():
@@ -106,6 +122,12 @@ def test_wrong_arguments_are_refused_as_by_the_session():
         loop.describe(save_checkpoint_step=3)
     with pytest.raises(ValueError, match="no metric 'accuracy'"):
         loop.describe(watch="accuracy")
+    with pytest.raises(TypeError, match="requires a bool .* as report, got 'yes'"):
+        loop.describe(report="yes")
+    with pytest.raises(TypeError, match="chief_only_hooks must be a list of hooks, got 3"):
+        loop.describe(chief_only_hooks=3)
+    with pytest.raises(hl.errors.NotFoundError, match="/nope"):
+        loop.describe(warm_start="/nope")
 
 
 def test_a_run_with_a_report_keeps_it(tmp_path):
@@ -114,5 +136,8 @@ def test_a_run_with_a_report_keeps_it(tmp_path):
     assert loop.report is not None
     assert (loop.report.runs, loop.report.steps) == (12, 12)
     assert loop.report.secs["input"] > 0
+    with pytest.raises(TypeError, match="takes no argument 'cadence'"):
+        loop.run(last_step=12, progress=False, report=True, cadence=1)
+    assert loop.report is None, "of that run there is none"
     loop.run(last_step=12, progress=False)
     assert loop.report is None

@@ -225,11 +225,22 @@ def test_wrong_arguments_are_refused(arguments, match):
         evaluating(**arguments)
 
 
-def test_what_cannot_be_kept_or_computed_is_refused():
+def test_what_cannot_be_kept_or_computed_is_refused(tmp_path):
     with pytest.raises(ValueError, match="'top/accuracy', which is no metric of 'eval'"):
         counting().run(last_step=2, hooks=[evaluating(keep_best="top/accuracy")])
     with pytest.raises(ValueError, match="where the session saves with one saver, and this one has 0"):
         counting().run(last_step=1, hooks=[evaluating(keep_best="accuracy")])
+    for is_known in (True, False):
+        hl.reset_default_graph()
+        fed = hl.placeholder("float32", [3] if is_known else None, name="fed")
+        step = hl.train.get_or_create_global_step().assign_add(1)
+        keeps = hl.train.Evaluate({"loss": fed}, [{fed: np.ones(3, "float32")}], every=1, keep_best="loss")
+        with (
+            pytest.raises(ValueError, match="cannot keep what is best by 'loss': it is an array"),
+            hl.train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), hooks=[keeps]) as session,
+        ):
+            session.run(step)
+    hl.reset_default_graph()
     reads = hl.train.Evaluate(lambda state, batch: {"loss": float(state["n"])}, [X], every=1)
     with pytest.raises(TypeError, match=r"reads a value at .*test_evaluate.py"):
         counting().run(last_step=1, hooks=[reads])

@@ -22,10 +22,14 @@ def step(state, batch):
     return state.apply_gradients(grads=slope), {"loss": loss}
 
 
+def loop_state(rate):
+    tx = optax.inject_hyperparams(optax.sgd)(learning_rate=rate, momentum=0.5)
+    return TrainState.create(apply_fn=None, params={"w": jnp.zeros(2)}, tx=tx)
+
+
 def loop(rate, make=None, **more):
     """A loop with this learning rate; `make` makes something of the function that makes its state."""
-    tx = optax.inject_hyperparams(optax.sgd)(learning_rate=rate, momentum=0.5)
-    begin = lambda: TrainState.create(apply_fn=None, params={"w": jnp.zeros(2)}, tx=tx)  # noqa: E731
+    begin = lambda: loop_state(rate)  # noqa: E731
     return hl.train.Loop(step, begin() if make is None else make(begin), hl.data.arrays(X, 2, epochs=None), **more)
 
 
@@ -57,6 +61,19 @@ def test_a_rate_that_comes_back_is_said_and_may_be_the_scripts(make, tmp_path, c
     caplog.clear()
     assert rate_of(run(0.5, 4)) == pytest.approx(0.5)
     assert told(caplog) == [], "both say the same"
+
+
+def test_in_memory_it_may_be_the_scripts_again(tmp_path, caplog):
+    loop(0.5).run(str(tmp_path), 1, progress=False)
+    made = loop(0.01)
+    made.run(str(tmp_path), 1, progress=False)
+    caplog.set_level(logging.INFO, "hookline")
+    assert rate_of(made.run(None, 2, progress=False)) == pytest.approx(0.5)
+    assert rate_of(made.run(None, 3, progress=False, hyperparams="script")) == pytest.approx(0.01)
+    assert [text.partition(") ")[2] for text in told(caplog)] == [
+        "is 0.5, as the run before says; the script says 0.01. hyperparams='script' has it go by the script.",
+        "is 0.01, as the script says; the run before says 0.5.",
+    ]
 
 
 def test_a_recovery_keeps_what_the_script_says(tmp_path, caplog):
@@ -137,6 +154,25 @@ def test_a_state_that_counts_nothing_goes_by_the_global_step(tmp_path):
         assert float(session.run([given.train_op, given.metrics["learning_rate"]])[1]) == pytest.approx(0.8)
 
 
+def test_the_counter_of_a_part_of_the_state_is_what_a_schedule_goes_by():
+    def by_hand(weights, optimizer, batch):
+        return weights, {"step": optimizer["step"] + 2}
+
+    state = {"weights": jnp.ones(()), "optimizer": {"step": jnp.zeros((), int)}}
+    schedule = optax.linear_schedule(1.0, 0.0, 10)
+    made = hl.train.Loop(by_hand, state, [np.ones(1)] * 4, learning_rate=schedule)
+    with made.session(progress=False) as session:
+        for wanted in (1.0, 0.8):
+            assert float(session.run([made.train_op, made.metrics["learning_rate"]])[1]) == pytest.approx(wanted)
+
+
+def test_a_rate_that_was_added_is_nothing_to_watch(caplog):
+    silent = hl.train.Loop(lambda s, b: (step(s, b)[0], {}), loop_state(0.1), hl.data.arrays(X, 2, epochs=None))
+    silent.run(None, 1, progress=False)
+    assert "learning_rate" in silent.metrics
+    assert "no metric is called 'loss'" not in caplog.text
+
+
 def test_where_there_are_none_the_script_cannot_set_them(caplog):
     hl.train.Loop(lambda s, b: (s, {}), jnp.ones(()), [X]).run(None, progress=False, hyperparams="script")
     assert "hyperparams='script' does nothing: the state has none of optax.inject_hyperparams" in caplog.text
@@ -149,5 +185,8 @@ def test_wrong_arguments_are_refused():
         loop(0.1, learning_rate=0.1)
     with pytest.raises(TypeError, match="makes one number of a count, and <lambda> does not"):
         loop(0.1, learning_rate=lambda count: jnp.ones(2))
+    for schedule in (lambda: 1, lambda count: "low"):
+        with pytest.raises(TypeError, match="makes one number of a count, and <lambda> does not: "):
+            loop(0.1, learning_rate=schedule)
     with pytest.raises(ValueError, match="the step returns a metric of that name already"):
         hl.train.Loop(lambda s, b: (s, {"learning_rate": s}), jnp.ones(()), [X], learning_rate=lambda count: 0.1)

@@ -95,6 +95,24 @@ def test_objects_of_nnx_go_on_with_what_the_user_has_put_into_them():
     assert model.kernel[0, 0] == 3
 
 
+def test_means_over_the_last_steps_go_on_with_it_into_one_folder_after_another(tmp_path):
+    class Look(hl.train.SessionRunHook):
+        def __init__(self, loop, step):
+            self.trigger, self.fetches = hl.train.at_steps(step), loop.means
+
+        def on_trigger(self, firing):
+            found[firing.global_step] = {name: np.asarray(value) for name, value in firing.values.items()}
+
+    found = {}
+    loop = noisy(mean_over=10)
+    loop.run(None, 12, progress=False, hooks=[Look(loop, 12)])
+    wanted, found = found, {}
+    loop = noisy(mean_over=10)
+    for last, folder in ((5, None), (7, None), (9, str(tmp_path / "a")), (12, str(tmp_path / "b"))):
+        loop.run(folder, last, progress=False, hooks=[Look(loop, 12)])
+    assert found == wanted
+
+
 def test_arrays_that_were_given_away_are_an_error_that_says_so():
     loop = noisy()
     loop.run(last_step=2, progress=False)["w"].delete()

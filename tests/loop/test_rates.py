@@ -122,13 +122,15 @@ def test_the_memory_of_the_fullest_device_is_shown(tmp_path, caplog, monkeypatch
     assert (found["device_memory/bytes_in_use"], found["device_memory/peak_bytes"]) == (12e9, 24e9)
 
 
-def test_wrong_arguments_are_refused():
+def test_wrong_arguments_are_refused(caplog):
+    caplog.set_level(logging.INFO, "hookline")
     for wrong, message in (
         ({"per_step": {"tokens": 0}}, "above 0 as per_step"),
-        ({"peak_flops": 0}, "peak_flops above 0"),
+        ({"peak_flops": -1}, "Loop requires peak_flops above 0"),
     ):
         with pytest.raises(ValueError, match=message):
             run(loop(), **wrong)
+    assert "XLA" not in caplog.text, "it is refused before anything is traced for it"
     for wrong in ({"per_step": 8}, {"per_step": {3: 8}}, {"peak_flops": "1e12"}):
         with pytest.raises(TypeError, match=next(iter(wrong))):
             run(loop(), **wrong)

@@ -131,6 +131,33 @@ def test_an_own_checkpoint_that_does_not_fit_names_each_array_and_what_to_do(old
         train(state(body=3, head=5), logdir, 4)
 
 
+def test_averages_that_a_training_begins_to_keep_need_no_new_optimizer(old, tmp_path, caplog):
+    logdir, _ = old
+    with pytest.raises(hl.errors.NotFoundError, match="missing in the checkpoint: average") as error:
+        loop(state(body=3, head=2), ema=0.5).run(logdir, 4, progress=False)
+    assert str(error.value).endswith(f"run(another, warm_start=train.WarmStart({logdir!r}, slots=True)).")
+    with pytest.raises(hl.errors.NotFoundError, match="Begin a new training with what fits"):
+        loop(state(body=3, head=2, neck=1), ema=0.5).run(logdir, 4, progress=False)
+    with pytest.raises(hl.errors.NotFoundError, match="Begin a new training with what fits"):
+        loop(state(body=3), ema=0.5).run(logdir, 4, progress=False)
+    loop(state(body=3), ema={"params": 0.5}).run(str(tmp_path), 1, progress=False)
+    caplog.set_level(logging.INFO, "hookline")
+    train(state(body=3), None, 1, warm_start=WarmStart(str(tmp_path), slots=True))
+    (told,) = log_of(caplog)
+    assert told.endswith("Left in the checkpoint: average/params/body/w.")
+
+
+def test_a_counter_in_a_part_of_the_state_begins_anew_too(tmp_path):
+    def step(weights, optimizer, batch):
+        return weights, {"step": optimizer["step"] + 1}
+
+    make = lambda: hl.train.Loop(  # noqa: E731
+        step, {"weights": jnp.ones(3), "optimizer": {"step": jnp.zeros((), int)}}, hl.data.arrays(X, 8, epochs=None)
+    )
+    make().run(str(tmp_path), 3, progress=False)
+    assert int(make().run(None, 1, progress=False, warm_start=str(tmp_path))["optimizer"]["step"]) == 1
+
+
 def test_what_is_wrong_is_said_with_the_names_of_arrays(old, tmp_path):
     logdir, _ = old
     with pytest.raises(ValueError, match=r"names has 'params/bodi', and the state has nothing .* params/body/w"):
@@ -143,7 +170,7 @@ def test_what_is_wrong_is_said_with_the_names_of_arrays(old, tmp_path):
         train(state(body=9, tail=1), None, warm_start=logdir)
     assert "params/body/w is float32[3] there and float32[9] here" in str(error.value)
     assert "params/tail/w is not there, or not among `names`" in str(error.value)
-    assert "step is of the optimizer or counts steps, and slots=True takes it" in str(error.value)
+    assert "step is of the optimizer, a metric, or counts steps, and slots=True takes it" in str(error.value)
     with pytest.raises(hl.errors.NotFoundError):
         train(state(body=3), None, warm_start=str(tmp_path / "none"))
     for arguments in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 
 import jax
@@ -112,7 +113,7 @@ def test_an_array_is_nothing_to_keep_a_best_by():
 def test_what_is_no_number_is_left_out_leaf_by_leaf_and_told_once(caplog):
     def step(state, batch):
         told = {"loss": 0.5, "note": "low", "none": None, "f": print, "z": 1j * state["n"], "key": jax.random.key(0)}
-        return state, told
+        return state, told | {"empty": jnp.zeros((0, 3))}
 
     with caplog.at_level(logging.INFO, "hookline"):
         loop = hl.train.Loop(step, STATE, batches())
@@ -123,7 +124,7 @@ def test_what_is_no_number_is_left_out_leaf_by_leaf_and_told_once(caplog):
         "Loop: step: among the metrics there are no numbers, which are left out: 'note' is 'low', which is text; give "
         "a number for it; 'none' is None; give a number for it; 'f' is of the class builtin_function_or_method; "
         "give numbers of it; 'z' is complex; take its absolute value; 'key' is of dtype key<fry>; "
-        "jax.random.key_data gives its numbers."
+        "jax.random.key_data gives its numbers; 'empty' is an array of the shape (0, 3), without elements."
     )
 
 
@@ -209,6 +210,27 @@ def test_which_parameters_get_what_of_a_batch(signature, batch, given):
     call = Call("Loop", called, ["state"])
     call.settle(batch)
     assert call([0], batch, *["key"] * (call.key is not None)) == given
+
+
+def test_a_key_that_is_optional_is_given_unless_somebody_else_has():
+    def step(state, batch, config, dropout_rng=None, *, mask=None):
+        return state, {"loss": jnp.zeros(()) if dropout_rng is None else jax.random.uniform(dropout_rng)}
+
+    bound = functools.partial(step, config=3)
+    losses = set()
+
+    class Look(hl.train.SessionRunHook):
+        def __init__(self, loop):
+            self.fetches, self.trigger = loop.metrics["loss"], hl.train.every(1)
+
+        def on_trigger(self, firing):
+            losses.add(float(firing.values))
+
+    for function, count in ((bound, 2), (jax.jit(functools.partial(bound, dropout_rng=None)), 1)):
+        losses.clear()
+        loop = hl.train.Loop(function, STATE, batches())
+        loop.run(last_step=2, progress=False, hooks=[Look(loop)])
+        assert len(losses) == count
 
 
 @pytest.mark.parametrize("batch", [(1, 2), {"x": 1, "y": 2}, 1])

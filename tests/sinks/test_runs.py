@@ -125,6 +125,15 @@ def test_without_a_directory_the_sinks_are_all_there_is(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["here.csv"]
 
 
+def test_a_hook_that_is_used_again_writes_to_no_sink_of_a_run_before():
+    noting = Noting()
+    hooks = [hl.train.StepCounterHook(every_n_steps=2), hl.train.SummarySaverHook(2, scaffold=hl.train.Scaffold())]
+    train(None, 4, [noting], hooks=hooks)
+    assert all(hook.summary_writer is not None for hook in hooks)
+    train(None, 4, [], hooks=hooks)
+    assert [hook.summary_writer for hook in hooks] == [None, None]
+
+
 def test_a_writer_of_the_users_that_hooks_share_is_followed_until_the_session_ends(tmp_path):
     hl.train.get_or_create_global_step()
     noting = Noting()

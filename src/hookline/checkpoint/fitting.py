@@ -27,6 +27,8 @@ ADVICE = (
     "Restore with the graph that saved it, or choose with Saver(var_list=...): a list of the variables to restore, or "
     "a dict from the names in the checkpoint to variables."
 )
+MISSING, SPARE = "  missing in the checkpoint: ", "  only in the checkpoint: "
+"""How the lines of the error begin that name variables and leaves."""
 _TWICE = (
     "Was the graph built twice, as by a notebook's cell that is run again, so that '{0}' is a second one? Call "
     "hookline.reset_default_graph() first, or build it in `with hookline.Graph().as_default():`."
@@ -88,8 +90,8 @@ def fit(
         return matches
     spare = sorted(set(manifest.variables) - set(wanted))
     lines = [f"Checkpoint '{path}' does not fit {what}."]
-    lines += [f"  missing in the checkpoint: {name}" for name in missing]
-    lines += [f"  only in the checkpoint: {name}" for name in unexpected + (spare if missing else [])]
+    lines += [f"{MISSING}{name}" for name in missing]
+    lines += [f"{SPARE}{name}" for name in unexpected + (spare if missing else [])]
     lines += [f"  different: {line}" for line in different]
     lines += [_TWICE.format(name) for name in missing if _is_second(name, wanted)][:1]
     lines.append(advice)

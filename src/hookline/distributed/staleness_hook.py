@@ -71,7 +71,7 @@ class StalenessHook(SessionRunHook):
         """Opens the writer."""
         self._has_step = get_global_step() is not None
         if self._given_writer is None:
-            self._writer = writer_of(self._output_dir) or self._writer
+            self._writer = writer_of(self._output_dir)
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Enables firing if the session has a staleness to measure."""

@@ -154,7 +154,7 @@ class StepCounterHook(SessionRunHook):
         """Opens the writer and names the tag."""
         self._tag = f"{require_global_step(self).op.name}/sec"
         if self._given_writer is None:
-            self._writer = writer_of(self._output_dir) or self._writer
+            self._writer = writer_of(self._output_dir)
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Has the session say when the global step does not move."""

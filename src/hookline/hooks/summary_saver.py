@@ -140,7 +140,7 @@ class SummarySaverHook(SessionRunHook):
         """Opens the writer."""
         require_global_step(self)
         if self._given_writer is None:
-            self._writer = writer_of(self._output_dir) or self._writer
+            self._writer = writer_of(self._output_dir)
         if not self._writes:
             _logger.warning("SummarySaverHook writes nothing: it was given neither output_dir nor summary_writer.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -10,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.loop.kinds import Unfit, is_nnx
+
+_logger = logging.getLogger(__name__)
 
 
 class Accumulator(NamedTuple):
@@ -61,29 +64,40 @@ def is_computed(value: Any) -> bool:
 
 
 def accumulates(value: Any) -> bool:
-    """Whether it is such a metric that takes in more, as those of NNX and `clu` do."""
-    return is_computed(value) and any(callable(getattr(type(value), name, None)) for name in ("merge", "update"))
+    """Whether it is such a metric that takes in more and can begin anew, as those of NNX and `clu` do."""
+    if is_nnx(value):
+        kinds = type(value).__mro__
+        return any(kind.__module__.startswith("flax.nnx") and kind.__name__ == "Metric" for kind in kinds)
+    return _takes_in(value) and _has(value, "reset", "empty")
+
+
+def say_not_begun_anew(state: Any) -> None:
+    """Logs objects of a pytree that look like such metrics, but cannot begin anew, so that they are none."""
+    for path, leaf in jax.tree.leaves_with_path(state, is_leaf=_takes_in):
+        if _takes_in(leaf) and not is_nnx(leaf) and not accumulates(leaf):
+            _logger.info(
+                "Loop: the %s at %r of the state is no metric, but a part of the model: it has compute(), and neither "
+                "reset() nor empty() to begin anew.",
+                type(leaf).__name__,
+                jax.tree_util.keystr(path, simple=True, separator="/"),
+            )
+
+
+def _takes_in(value: Any) -> bool:
+    return is_computed(value) and _has(value, "merge", "update")
+
+
+def _has(value: Any, *methods: str) -> bool:
+    return any(callable(getattr(type(value), name, None)) for name in methods)
 
 
 def found_in(state: Any) -> list[Accumulator]:
-    """Returns what accumulates in a state: of one within another the outer one.
-
-    Raises:
-        TypeError: There is one that nobody can begin anew.
-    """
-    found = list(_in_objects(state)) or [
+    """Returns what accumulates in a state: of one within another the outer one."""
+    return list(_in_objects(state)) or [
         Accumulator(_last(path), leaf)
         for path, leaf in jax.tree.leaves_with_path(state, is_leaf=accumulates)
         if accumulates(leaf)
     ]
-    for name, value in found:
-        if not any(callable(getattr(type(value), method, None)) for method in ("reset", "empty")):
-            raise TypeError(
-                f"Loop: the state holds a {type(value).__name__} at {name!r}, which accumulates over steps and has "
-                f"neither reset() nor empty(), so nobody can begin it anew. Give it one; or take it out of the state "
-                f"and return what this batch gives as metrics, `{{'loss': loss}}`."
-            )
-    return found
 
 
 def _in_objects(state: Any) -> Iterator[Accumulator]:

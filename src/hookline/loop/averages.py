@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from hookline import arguments
 from hookline.checkpoint import leaves as paths
 from hookline.graph import Tensor, Variable, op, update
-from hookline.loop.forms import NnxObjects, Tree
+from hookline.loop.forms import NnxObjects, Tree, accumulating
 from hookline.loop.optimizer_state import of_optimizer
 from hookline.loop.saved import AVERAGE
 from hookline.session import Session
@@ -27,6 +27,7 @@ class Averages:
         ema: As of `Loop`.
         state: The variable of the state.
         after: The state after the step.
+        form: How the state is held. What accumulates in it is not averaged.
 
     Attributes:
         variable: The averages.
@@ -37,8 +38,8 @@ class Averages:
         TypeError, ValueError: As of `Loop`.
     """
 
-    def __init__(self, ema: Any, state: Variable, after: Tensor) -> None:
-        self._decays = decays = _decays(ema, state.spec)
+    def __init__(self, ema: Any, state: Variable, after: Tensor, form: Tree | NnxObjects) -> None:
+        self._decays = decays = _decays(ema, state.spec, accumulating(form))
         places = None
         if state.places:
             kept = [place if decay is not None else None for place, decay in zip(state.places, decays, strict=True)]
@@ -72,34 +73,36 @@ class Averages:
         values = jax.tree.map(jnp.copy, self._of(session.lowlevel.handed_over(state)))
         session.lowlevel.load({self.variable.op.name: values}, owned=True)
 
-    def finished(self, session: Session, form: Tree | NnxObjects, values: Any, like: Any) -> Any:
+    def finished(self, session: Session, form: Tree | NnxObjects, values: Any) -> Any:
         """Returns the averaged state of a session that is about to be closed, in the form of the state itself."""
         return form.whole(self.put_into(values, session.lowlevel.handed_over(self.variable)))
 
 
-def _decays(ema: Any, spec: Any) -> list[float | None]:
-    """Returns for each leaf the decay of its average; None where it has none."""
+def _decays(ema: Any, spec: Any, metrics: list[bool]) -> list[float | None]:
+    """Returns for each leaf the decay of its average; None where it has none, as in `metrics`."""
     named = paths.with_paths(spec)[0]
+    can_be = {
+        path: jnp.issubdtype(leaf.dtype, jnp.inexact) and not is_metric
+        for (path, leaf), is_metric in zip(named, metrics, strict=True)
+    }
     if isinstance(ema, Mapping):
         if not ema:
             raise ValueError("Loop requires a decay for a part of the state or more as ema, got none.")
         parts = {str(part).strip("/"): _decay(decay) for part, decay in ema.items()}
         for part in parts:
-            if not any(_is_in(part, path) and _is_averaged(leaf) for path, leaf in named):
+            if not any(_is_in(part, path) for path in can_be if can_be[path]):
                 raise ValueError(
                     f"Loop: ema has the part {part!r}, and the state has no floating point arrays there. It has: "
-                    f"{', '.join(path for path, leaf in named if _is_averaged(leaf))}."
+                    f"{', '.join(path for path in can_be if can_be[path])}."
                 )
         found = []
-        for path, leaf in named:
+        for path in can_be:
             part = max((part for part in parts if _is_in(part, path)), key=len, default=None)
-            found.append(None if part is None or not _is_averaged(leaf) else parts[part])
+            found.append(None if part is None or not can_be[path] else parts[part])
         return found
     decay = _decay(ema)
     own = of_optimizer(spec)
-    found = [
-        decay if _is_averaged(leaf) and not is_slot else None for (_, leaf), is_slot in zip(named, own, strict=True)
-    ]
+    found = [decay if can_be[path] and not is_slot else None for path, is_slot in zip(can_be, own, strict=True)]
     if not any(each is not None for each in found):
         raise ValueError("Loop: ema averages floating point arrays, and the state has none outside of its optimizer.")
     return found
@@ -114,10 +117,6 @@ def _decay(given: Any) -> float:
 
 def _is_in(part: str, path: str) -> bool:
     return not part or path == part or path.startswith(f"{part}/")
-
-
-def _is_averaged(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jnp.inexact)
 
 
 def _wide(leaf: Any) -> Any:

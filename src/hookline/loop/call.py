@@ -95,7 +95,8 @@ class Call:
         who: Whose function it is, for messages.
         function: The function.
         state: The names of the parameters that get the state, or parts of it.
-        keyed: Whether one more parameter gets a random key.
+        keyed: Whether one more parameter gets a random key: one that is required; else one called `key` or `rng`, or
+            likewise, whose default is None, by name.
 
     Attributes:
         key: The name of the parameter that gets a random key; `None` for none.
@@ -108,6 +109,7 @@ class Call:
         self._state = list(state)
         self._rest = [name for name in self._names or () if name not in self._state]
         self.key: str | None = None
+        self._is_optional = False
         self._batch: list[tuple[str, Any]] = []
 
     def settle(self, batch: Any) -> None:
@@ -121,11 +123,14 @@ class Call:
         rest = self._rest
         keys = [name for name in rest if _KEY.fullmatch(name)] if self._keyed and len(rest) > 1 else []
         by_name = isinstance(batch, Mapping) and len(rest) > 1 and set(rest) <= {*batch, *keys[-1:]}
+        self._is_optional = False
         self.key = keys[-1] if keys and not (by_name and keys[-1] in batch) else None
         rest = [name for name in rest if name != self.key]
         parts = batch if type(batch) is list else list(batch) if isinstance(batch, tuple) else []
         if self._keyed and self.key is None and len(rest) == 2 != len(parts) and not by_name:
             self.key = rest.pop()  # Whatever it is called.
+        if self._keyed and self.key is None and (optional := _optional_key(self._function)):
+            self.key, self._is_optional = optional, True
         if len(rest) == 1:
             self._batch = [(rest[0], None)]
         elif by_name:
@@ -152,12 +157,13 @@ class Call:
         given |= {name: batch if part is None else batch[part] for name, part in self._batch}
         if self.key is not None:
             (given[self.key],) = key
-        return self._function(*(given[name] for name in self._names))
+        by_name = {self.key: given[self.key]} if self.key is not None and self._is_optional else {}
+        return self._function(*(given[name] for name in self._names), **by_name)
 
     @property
     def is_plain(self) -> bool:
-        """Whether one parameter gets the batch, as it is."""
-        return self._names is None or len(self._batch) == 1
+        """Whether one parameter gets the batch, as it is, and none that is optional gets a key."""
+        return self._names is None or (len(self._batch) == 1 and not self._is_optional)
 
     def __str__(self) -> str:
         parts = ", ".join(name for name, _ in self._batch)
@@ -169,6 +175,20 @@ class Call:
             else (f"the state as {', '.join(self._state)}")
         )
         return f"{self.name} is given {state}, {what} as {parts}{key}" if parts else f"{self.name} is given {state}"
+
+
+def _optional_key(function: Any) -> str | None:
+    """Returns the last parameter that is called like a key and has None unless it is given, by nobody so far."""
+    bound = getattr(inspect.unwrap(function), "keywords", {})  # of functools.partial
+    found = [
+        parameter.name
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.default is None
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and _KEY.fullmatch(parameter.name)
+        and parameter.name not in bound
+    ]
+    return found[-1] if found else None
 
 
 def _shown(batch: Any) -> str:

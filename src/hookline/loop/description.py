@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -17,10 +17,11 @@ from hookline.session import Session
 
 
 class Part(NamedTuple):
-    """A part of the state: what stands under one of its first keys.
+    """A part of what a step carries: what stands under one of the first keys of the state, or beside it.
 
     Args:
-        name: The key, field or number; "state" of one array.
+        name: The parameter of the step that gets it; else the key, field or number; "state" of one array. Beside the
+            state there are "ema", the moving averages, and "mean_over", the metrics of the last steps.
         arrays: How many arrays it has.
         parameters: How many numbers those have.
         size_bytes: Their size.
@@ -54,7 +55,7 @@ class LoopDescription(NamedTuple):
     """What `Loop.describe` returns; `str()` of it is a table.
 
     Args:
-        parts: Of the state.
+        parts: Of the state, and what a step carries beside it.
         lies_on: The devices, and the mesh if there is one.
         batch: The arrays of a batch.
         begins: Where the training would begin.
@@ -87,13 +88,21 @@ class LoopDescription(NamedTuple):
         return "\n".join(line.rstrip() for line in lines)
 
 
-def parts_of(state: Variable) -> tuple[Part, ...]:
-    """Returns the parts of a state."""
-    places = state.places or [None] * len(jax.tree.leaves(state.spec))
-    parts: dict[str, list[tuple[Any, Any]]] = {}
-    for (path, leaf), place in zip(jax.tree.leaves_with_path(state.spec), places, strict=True):
-        name = jax.tree_util.keystr(path[:1], simple=True) or state.op.name
-        parts.setdefault(name, []).append((leaf, place))
+def parts_of(state: Variable, called: Mapping[str, Any], beside: Mapping[str, Variable]) -> tuple[Part, ...]:
+    """Returns the parts of a state, and of what a step carries beside it.
+
+    Args:
+        state: The state.
+        called: By parameter of the step, the key of the part that it gets; None is the key of all of it.
+        beside: More variables, by name.
+    """
+    names = {str(key): name for name, key in called.items() if key is not None}
+    of_state: dict[str, list[tuple[Any, Any]]] = {}
+    for path, leaf, place in _placed(state):
+        key = jax.tree_util.keystr(path[:1], simple=True)
+        of_state.setdefault(names.get(key, key) or state.op.name, []).append((leaf, place))
+    parts = list(of_state.items())
+    parts += [(name, [(leaf, place) for _, leaf, place in _placed(each)]) for name, each in beside.items()]
     return tuple(
         Part(
             name,
@@ -103,8 +112,16 @@ def parts_of(state: Variable) -> tuple[Part, ...]:
             sum(_bytes(leaf, leaf.shape if place is None else place.shard_shape(leaf.shape)) for leaf, place in leaves),
             _placement([place for _, place in leaves]),
         )
-        for name, leaves in parts.items()
+        for name, leaves in parts
     )
+
+
+def _placed(variable: Variable) -> Iterator[tuple[Any, Any, Any]]:
+    """Yields the paths of its arrays, their specs, and where they are put."""
+    found = jax.tree.leaves_with_path(variable.spec)
+    places = variable.places or [None] * len(found)
+    for (path, leaf), place in zip(found, places, strict=True):
+        yield path, leaf, place
 
 
 def place_of(state: Variable, mesh: jax.sharding.Mesh | None) -> str:
@@ -141,13 +158,13 @@ def programs_of(train_op: Operation, steps_per_run: int, *, watches: bool) -> tu
     return (about, asked) if watches else (about,)
 
 
-def beginning(logdir: str | None, step_left: int | None, warm: str | None, last_step: int | None) -> str:
+def beginning(logdir: str | None, step_left: int | None, warm: Callable[[], str] | None, last_step: int | None) -> str:
     """Returns where a training would begin, and end, in words.
 
     Args:
         logdir: The directory of its checkpoints.
         step_left: The step at which the loop was left last.
-        warm: The path of its warm start.
+        warm: Returns the checkpoint of its warm start, or raises what is wrong with that.
         last_step: The step at which it would stop.
     """
     if path := latest_checkpoint(logdir) if logdir else None:
@@ -155,7 +172,7 @@ def beginning(logdir: str | None, step_left: int | None, warm: str | None, last_
     elif step_left is not None:
         begins = f"It goes on from step {step_left}, where it was left"
     elif warm is not None:
-        begins = f"It begins with what fits of '{warm}'"
+        begins = f"It begins with what fits of '{warm()}'"
     else:
         begins = "It begins with the state that was given"
     return begins + ("." if last_step is None else f", to step {last_step}.")

@@ -134,7 +134,7 @@ class Evaluate(SessionRunHook):
                 f"are: {', '.join(names) or 'none'}."
             )
         if self._keep_best is not None and self._evaluation.shapes.get(self._keep_best):
-            raise ValueError(f"Evaluate cannot keep what is best by {self._keep_best!r}: it is an array. Give a mean.")
+            raise self._is_array()
         self._writer = writer_of(self._output_dir or self._evaluation.beside(self.name), self.name)
 
     def get_state(self) -> dict[str, Any]:
@@ -185,6 +185,8 @@ class Evaluate(SessionRunHook):
     def _evaluate(self, session: Session, step: int) -> bool:
         """Evaluates; returns whether there is a checkpoint to keep."""
         self.values, self.step = self._evaluation.means(session), step
+        if isinstance(self.values.get(self._keep_best or ""), np.ndarray):
+            raise self._is_array()  # A tensor may say its shape by its value alone.
         improved = []
         for name, value in self._numbers().items():
             mode = self._mode if name == self._keep_best else known_mode(name)
@@ -194,6 +196,9 @@ class Evaluate(SessionRunHook):
                 improved.append(name)
         self._tell(step, improved)
         return self._keep_best in improved
+
+    def _is_array(self) -> ValueError:
+        return ValueError(f"Evaluate cannot keep what is best by {self._keep_best!r}: it is an array. Give a mean.")
 
     def _numbers(self) -> dict[str, float]:
         return {name: value for name, value in self.values.items() if isinstance(value, float)}

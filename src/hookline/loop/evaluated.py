@@ -21,7 +21,9 @@ class Evaluated:
     """A function of the state, or of parts of it, and of a batch.
 
     It gets the parts that its parameters name as those of the train step do; else as many as it requires, the first
-    ones. NNX metrics among them take in batch after batch: their arrays are handed on from one call to the next.
+    ones. Metrics in the state begin empty: those of NNX take in batch after batch, as their arrays are handed on from
+    one call to the next; those of a pytree begin so with each batch, for nobody knows whether what comes back is one of
+    them.
 
     Args:
         who: Whose it is, for messages.
@@ -60,6 +62,8 @@ class Evaluated:
         """Returns the metrics as `told`, and as `carried` the arrays of those in the state."""
         given = self._given(values)
         with says(self._who, self.name):
+            if isinstance(self._form, Tree) and self._form.accumulates:
+                given = accumulators.begun_anew(given, True)
             if begun:
                 is_first, *leaves = begun
                 for found in self._accumulators(given):
@@ -103,7 +107,7 @@ class Evaluated:
         return tuple(whole if key is None else whole[key] for key in self._parts.values())
 
     def _accumulators(self, given: tuple[Any, ...]) -> list[accumulators.Accumulator]:
-        """Returns what the function can change; a pytree it could only return."""
+        """Returns what the function changes; what it returns of a pytree may as well be of one batch alone."""
         named = dict(zip(self._parts, given, strict=True))
         return accumulators.found_in(named) if isinstance(self._form, NnxObjects) else []
 

@@ -104,7 +104,7 @@ class Evaluation:
         self._fed: list[Tensor] = []
         self._count: Tensor | None = None
         self._checks: list[Callable[[Any], Any]] = []
-        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.shapes: dict[str, tuple[int | None, ...]] = {}
         self._accumulated: frozenset[str] = frozenset()
         self._carried: list[Any] = []
         self._fed_carried: list[Tensor] = []
@@ -122,6 +122,8 @@ class Evaluation:
         if self._graph is graph:
             return list(self._fetches)
         self._fetches = self._made_of(loop_of(graph)) if self._tensors is None else self._tensors
+        if self._tensors is not None:
+            self.shapes = {name: specs.open_shape(tensor.spec) or () for name, tensor in self._tensors.items()}
         self._graph = graph
         return list(self._fetches)
 

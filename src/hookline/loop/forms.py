@@ -11,7 +11,7 @@ import numpy as np
 
 from hookline.checkpoint import leaves as paths
 from hookline.graph import spec as specs
-from hookline.loop.accumulators import found_in
+from hookline.loop.accumulators import found_in, say_not_begun_anew
 from hookline.loop.call import parts_for
 from hookline.loop.kinds import Unfit, are_nnx, is_array, is_nnx, is_number, is_value
 from hookline.loop.returned import told_apart
@@ -27,7 +27,7 @@ def form_of(given: Any, names: list[str] | None) -> Tree | NnxObjects:
         names: The parameters that the step requires; `None` where that is not known.
 
     Raises:
-        TypeError: An abstract state; NNX objects among other things; metrics that nobody can begin anew; no arrays.
+        TypeError: An abstract state; NNX objects among other things; no arrays.
     """
     make = given if is_function(given) else None
     state = given if make is None else _abstract(make)
@@ -38,6 +38,7 @@ def form_of(given: Any, names: list[str] | None) -> Tree | NnxObjects:
         )
     _refuse_references(state)
     parts, accumulates = parts_for(names, state), bool(found_in(state))
+    say_not_begun_anew(state)
     if are_nnx(state):
         return NnxObjects(state, make, parts, accumulates)
     inside = [leaf for leaf in jax.tree.leaves(state, is_leaf=is_nnx) if is_nnx(leaf)]
@@ -302,6 +303,17 @@ class Tree:
 
     def __repr__(self) -> str:
         return f"a {type(self._whole(self._leaves)).__name__}"
+
+
+def accumulating(form: Tree | NnxObjects) -> list[bool]:
+    """Returns for each leaf of a form's values whether a metric accumulates in it."""
+    leaves, structure = jax.tree.flatten(form.values)
+    inside = set()
+    if form.accumulates:
+        numbered = structure.unflatten([jnp.asarray(place) for place in range(len(leaves))])
+        found = [leaf for each in found_in(form.whole(numbered)) for leaf in each.leaves()]
+        inside = {int(leaf) for leaf in found if isinstance(leaf, jax.Array)}
+    return [place in inside for place in range(len(leaves))]
 
 
 def _split(parts: Mapping[str, Any], whole: Any) -> tuple[Any, ...]:

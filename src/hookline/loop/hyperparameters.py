@@ -13,6 +13,7 @@ from hookline.graph import Tensor, Variable, placement
 from hookline.hooks import SessionRunHook
 from hookline.loop.counter import leaf_of
 from hookline.loop.forms import is_function
+from hookline.loop.memory import FROM_MEMORY
 from hookline.loop.optimizer_state import hyperparameters
 from hookline.loop.warm_start import replace
 
@@ -28,8 +29,8 @@ CHECKPOINT, SCRIPT = "checkpoint", "script"
 class HyperparametersHook(SessionRunHook):
     """Says which hyperparameters of `optax.inject_hyperparams` are others in a checkpoint than in the script.
 
-    With "script" it sets them as the script does: when the training goes on in a new process, and when a recovery goes
-    back to before that. Runs `begin` and `after_create_session`.
+    With "script" it sets them as the script does: when the training goes on, in a new process or in memory, and when a
+    recovery goes back to before that. Runs `begin` and `after_create_session`.
 
     Args:
         state: The variable of the state.
@@ -55,7 +56,7 @@ class HyperparametersHook(SessionRunHook):
         self._set_at = None
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Compares, where the model came from a checkpoint."""
+        """Compares, where the model came from a checkpoint or from memory."""
         if not self._places and self.whose == SCRIPT:
             _logger.warning("Loop: hyperparams='script' does nothing: the state has none of optax.inject_hyperparams.")
         if not self._places or not session.origin.startswith(("restored", "begun with")):
@@ -71,21 +72,22 @@ class HyperparametersHook(SessionRunHook):
         different = {path: value for path, value in given.items() if _number(value) != _number(found[path])}
         if peers.speaks():
             for path in different:
-                self._say(path, _number(found[path]), _number(given[path]))
+                before = "the run before" if session.origin.startswith(FROM_MEMORY) else "the checkpoint"
+                self._say(path, before, _number(found[path]), _number(given[path]))
         if different and self.whose == SCRIPT:
             replace(session, self._state, different)
 
-    def _say(self, path: str, saved: Any, given: Any) -> None:
+    def _say(self, path: str, before: str, saved: Any, given: Any) -> None:
         name = path.rpartition("/")[2]
         if self.whose == SCRIPT:
-            _logger.info("Loop: %s (%s) is %s, as the script says; the checkpoint says %s.", name, path, given, saved)
+            _logger.info("Loop: %s (%s) is %s, as the script says; %s says %s.", name, path, given, before, saved)
         else:
             _logger.info(
-                "Loop: %s (%s) is %s, as the checkpoint says; the script says %s. hyperparams='script' has it go by "
-                "the script.",
+                "Loop: %s (%s) is %s, as %s says; the script says %s. hyperparams='script' has it go by the script.",
                 name,
                 path,
                 saved,
+                before,
                 given,
             )
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from hookline.graph import Tensor, op
-from hookline.loop.counter import counter_in, leaf_of
+from hookline.loop.counter import Counter, leaf_of
 from hookline.loop.optimizer_state import learning_rate, schedule_count
 from hookline.loop.step import called
 
 NAME = "learning_rate"
 
 
-def learning_rate_of(schedule: Any, state: Tensor, after: Tensor, global_step: Tensor) -> Tensor | None:
+def learning_rate_of(
+    schedule: Any, state: Tensor, after: Tensor, global_step: Tensor, counter: Counter | None
+) -> Tensor | None:
     """Returns the learning rate of the step, or None where nobody knows it.
 
     Args:
@@ -23,6 +26,7 @@ def learning_rate_of(schedule: Any, state: Tensor, after: Tensor, global_step: T
         state: The state before the step.
         after: The state after the step. Its optimizer holds the rate of the step.
         global_step: The global step before it, for a state that counts nothing.
+        counter: The step counter of the state, for an optimizer that counts nothing.
 
     Raises:
         TypeError: The schedule is no function, or does not make a number of a count.
@@ -35,11 +39,15 @@ def learning_rate_of(schedule: Any, state: Tensor, after: Tensor, global_step: T
             f"Loop requires a schedule as learning_rate, a function from a count of updates to a rate, got "
             f"{schedule!r}."
         )
-    place, counter = schedule_count(state.spec), counter_in(state.spec)
+    place = schedule_count(state.spec)
     if place is None and counter is not None:
         place = counter.place
     count = global_step if place is None else leaf_of(state, place)
-    found = op(lambda count: jnp.asarray(schedule(count)), name=NAME)(count)
-    if getattr(found.spec, "shape", None) != ():
-        raise TypeError(f"Loop requires a schedule that makes one number of a count, and {called(schedule)} does not.")
-    return found
+    refusal = f"Loop requires a schedule that makes one number of a count, and {called(schedule)} does not"
+    try:
+        made = jax.eval_shape(schedule, jax.ShapeDtypeStruct((), count.spec.dtype))
+    except Exception as error:
+        raise TypeError(f"{refusal}: {error}") from error
+    if getattr(made, "shape", None) != ():
+        raise TypeError(f"{refusal}.")
+    return op(lambda count: jnp.asarray(schedule(count)), name=NAME)(count)

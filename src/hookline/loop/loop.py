@@ -57,7 +57,7 @@ class Loop(StepGraph):
     `train_step(state, batch)` returns the new state and metrics. It becomes one operation of a graph, its state one
     variable called `state`, its batches an iterator; so checkpoints, resume, recovery, preemption, summaries and every
     hook work on it as on any graph. A required parameter called `key` or `rng` (or `dropout_rng`, ...), or one more
-    after the batch, gets a random key, another one in each step.
+    after the batch, gets a random key, another one in each step. So does one of such a name whose default is None.
 
     The state is any pytree: a `TrainState`, a dict, Equinox modules, the functional form of Flax NNX. Leaves that are
     no arrays stay outside of the variable. NNX objects are changed by the step, which returns its metrics alone; when a
@@ -88,9 +88,9 @@ class Loop(StepGraph):
             `(x, y), mask = batch`.
         steps_per_run: How many steps one run makes at most, as of `MonitoredTrainingSession`. For short steps: see
             docs/loop.md.
-        ema: The decay of moving averages of the state's floating point arrays, without those of its optimizer: 0.999,
-            say. Or a dict from parts of the state to decays, `{"params": 0.999}`. They begin with what the state begins
-            with, and are saved and restored with it. `Evaluate(averaged=True)` and `load(averaged=True)` use them.
+        ema: The decay of moving averages of the state's floating point arrays, without its optimizer and metrics:
+            0.999, say. Or a dict from parts of the state to decays, `{"params": 0.999}`. They begin with what the state
+            begins with, and are saved with it. `Evaluate(averaged=True)` and `load(averaged=True)` use them.
         learning_rate: The schedule that the optimizer was given, a function of a count: the rate of each step is then
             the metric `learning_rate`. That of `optax.inject_hyperparams` is one unasked.
         mean_over: Over how many steps means of the metrics are kept, on the device; None for none.
@@ -114,8 +114,8 @@ class Loop(StepGraph):
         report: Of the last `run(report=True)`, where its time went, also after an error; else `None`.
 
     Raises:
-        TypeError: The step takes or returns something else, or reads values; a metric in the state cannot be reset.
-            Or `batches` is not a source of batches, or contains text. Or `learning_rate` is no schedule.
+        TypeError: The step takes or returns something else, or reads values. Or `batches` is not a source of batches,
+            or contains text. Or `learning_rate` is no schedule.
         ValueError: It returns a state of another structure, shape or dtype; `batches` is empty, or lies on another mesh
             than the state. Or the first batch, or the last one of `hookline.data.arrays`, cannot be split. Or `ema` is
             no decay, or names what the state does not have.
@@ -197,6 +197,7 @@ class Loop(StepGraph):
             Interrupted: Likewise, where the cell of a notebook is interrupted, with a `logdir` or without.
             NanLossDuringTrainingError: The loss is NaN.
         """
+        self.report = None
         try:
             session = self.session(logdir, last_step, **arguments)
             try:
@@ -313,7 +314,7 @@ class Loop(StepGraph):
         if last_step is not None:
             own.append(StopAtStepHook(last_step=last_step))
         if watch is not None:
-            own += watching(self.metrics, watch, on_nan)
+            own += watching(self.metrics, self._returned, watch, on_nan)
         if log_steps is not None and self._short:
             own.append(MetricsLog(self._short, spaced(log_steps), in_rows=log_steps < steps_per_run))
         own += [hook for hook in (self._counter, self._recent, self._hyperparameters) if hook is not None]
@@ -368,13 +369,15 @@ class Loop(StepGraph):
         cadences = Cadences.of(**{name: value for name, value in keywords.items() if name in of_session})
         written = usual_hooks(cadences, logdir, folder, has_sinks=bool(feeds.sinks))
         warm = settings_of(given.arguments["warm_start"])
-        step_left = None if self._memory is None else self._memory.step
+        fitting = None if warm is None else lambda: warm_starts.check(warm, self.state, self._of_training)[0]
         return LoopDescription(
-            parts_of(self.state),
+            parts_of(self.state, self.form.parts, self._beside),
             place_of(self.state, self.mesh),
             form_of_batch(first_spec(self._batch)),
-            beginning(logdir, step_left, None if warm is None else warm.path, last_step),
-            written_by([feeds, *(keywords.get("chief_only_hooks") or ()), *written, *riding]),
+            beginning(logdir, self._memory and self._memory.step, fitting, last_step),
+            written_by(
+                [feeds, *checked_hooks(keywords.get("chief_only_hooks"), "chief_only_hooks"), *written, *riding]
+            ),
             programs_of(self.train_op, keywords["steps_per_run"], watches=bool(self.metrics)),
         )
 
@@ -393,7 +396,7 @@ class Loop(StepGraph):
         def init(scaffold: Scaffold, session: Session) -> None:
             if before is not None:
                 before(session)
-            warm_starts.begin(warm, session, self.state)
+            warm_starts.begin(warm, session, self.state, self._of_training)
             if self._averages is not None:
                 self._averages.begin_anew(session, self.state)
 
@@ -430,7 +433,7 @@ class Loop(StepGraph):
         values = session.lowlevel.handed_over(self.state)
         self.result = self.form.finished(values)
         if self._averages is not None:
-            self.averaged_result = self._averages.finished(session, self.form, values, self.result)
+            self.averaged_result = self._averages.finished(session, self.form, values)
         self._memory = Memory.of(session)
 
 

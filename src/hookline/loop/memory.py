@@ -11,6 +11,9 @@ import jax
 from hookline.graph import GraphKeys
 from hookline.session import Session
 
+FROM_MEMORY = "restored from memory"
+"""How the `origin` of a session begins that goes on from it."""
+
 
 @dataclasses.dataclass
 class Memory:
@@ -53,3 +56,4 @@ class Memory:
             )
         session.lowlevel.load(self.values, positions=self.positions)
         session.lowlevel.restored_hook_states = dict(self.hook_states)
+        session.origin = f"{FROM_MEMORY}, as it was left at step {self.step}"

@@ -139,6 +139,8 @@ def _reason(value: Any) -> str | None:
         return f"is {value!r}{', which is text' if value is not None else ''}; give a number for it"
     if not isinstance(value, jax.Array | np.ndarray | np.generic | bool | int | float | complex):
         return f"is of the class {type(value).__name__}; give numbers of it"
+    if 0 in [size for size in np.shape(value) if isinstance(size, int)]:
+        return f"is an array of the shape {np.shape(value)}, without elements"
     dtype = getattr(value, "dtype", None) or jnp.result_type(value)
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         return f"is of dtype {dtype}; jax.random.key_data gives its numbers"

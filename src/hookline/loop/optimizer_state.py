@@ -77,7 +77,7 @@ def schedule_count(values: Any) -> int | None:
 
 def _is_state(node: Any) -> bool:
     if type(node).__module__.partition(".")[0] == "optax":
-        return True
+        return type(node).__name__ != "LookaheadParams"  # Those are parameters, fast and slow.
     if type(node) not in (tuple, list):
         return False
     # A chain may hold states of the user's own transformations, which are named tuples as Optax's are.

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from hookline import arguments
 from hookline.graph import placement
 from hookline.graph import spec as specs
 from hookline.hooks.step_rates import FLOPS, rates_given
@@ -29,7 +30,12 @@ def rates_of(
         context: The mesh in which it is traced.
         given: As `per_step` of `Loop.session`.
         peak_flops: As of `Loop.session`.
+
+    Raises:
+        TypeError, ValueError: One of the last two is no number, or not above 0.
     """
+    if peak_flops is not None and not arguments.number("Loop", "peak_flops", peak_flops) > 0:
+        raise ValueError(f"Loop requires peak_flops above 0, got {peak_flops!r}.")
     count = examples_in(batch)
     rates = rates_given("Loop", {"examples": count} if given is None and count else given)
     if peak_flops is not None and FLOPS not in rates:

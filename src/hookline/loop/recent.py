@@ -27,7 +27,7 @@ class RecentMeans(SessionRunHook):
     The values lie in a ring on the device, 4 bytes for each metric and step, and each step writes its own; a mean is
     computed where somebody asks for it. As a hook it puts the ring into checkpoints, so that the means go on exactly
     after a restart or a recovery. A checkpoint without it, or with another, is no error: the means begin anew, and the
-    log says so. Runs `set_state`, `get_state` and `after_create_session`.
+    log says so. Runs `begin`, `set_state`, `get_state` and `after_create_session`.
 
     Args:
         metrics: Tensors by name. Those that are no single number are left out.
@@ -36,6 +36,7 @@ class RecentMeans(SessionRunHook):
     Attributes:
         means: The means by name, `mean/` before it; over all steps so far where these are fewer.
         moved: The update that a step makes.
+        ring: The variable.
     """
 
     def __init__(self, metrics: Mapping[str, Tensor], steps: int) -> None:
@@ -45,20 +46,24 @@ class RecentMeans(SessionRunHook):
         self._names, self._steps = list(scalars), steps
         empty = {"values": np.zeros((steps, len(scalars)), np.float32), "count": np.zeros((), np.int32)}
         local = [GraphKeys.LOCAL_VARIABLES]
-        self._ring = Variable(empty, name="recent", trainable=False, collections=local)
+        self.ring = Variable(empty, name="recent", trainable=False, collections=local)
         # From the ring as it was, and not from the update: whoever looks at a mean alone writes nothing.
-        pushed = op(_pushed, name="recent/pushed")(self._ring, list(scalars.values()))
-        self.moved: Operation = self._ring.assign(pushed).op
+        pushed = op(_pushed, name="recent/pushed")(self.ring, list(scalars.values()))
+        self.moved: Operation = self.ring.assign(pushed).op
         found = op(_means, name="recent/means")(pushed)
         self.means: dict[str, Tensor] = {f"mean/{name}": found[place] for place, name in enumerate(scalars)}
         self._session: Session | None = None
         self._restored: Any = None
 
+    def begin(self) -> None:
+        """Forgets an earlier session."""
+        self._session = self._restored = None
+
     def get_state(self) -> dict[str, Any] | None:
-        """Returns the ring, for a checkpoint."""
+        """Returns the ring, for a checkpoint; before the session has it, what was restored."""
         if self._session is None:
-            return None
-        ring = self._session.snapshot([self._ring])[self._ring.op.name]
+            return self._restored
+        ring = self._session.snapshot([self.ring])[self.ring.op.name]
         return {
             "names": self._names,
             "values": np.asarray(placement.here(ring["values"])),
@@ -67,7 +72,7 @@ class RecentMeans(SessionRunHook):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Takes the ring of a checkpoint."""
-        self._restored = state
+        self._session, self._restored = None, state
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Goes on with what a checkpoint had, if that is of the same metrics and as many steps."""
@@ -83,7 +88,7 @@ class RecentMeans(SessionRunHook):
                 )
             return
         ring = {"values": jnp.asarray(state["values"]), "count": jnp.asarray(state["count"], jnp.int32)}
-        session.lowlevel.load({self._ring.op.name: ring})
+        session.lowlevel.load({self.ring.op.name: ring})
 
 
 def _pushed(ring: Any, metrics: list[Any]) -> Any:

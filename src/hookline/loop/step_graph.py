@@ -10,6 +10,7 @@ import jax
 
 from hookline import arguments, summary
 from hookline import sharding as rules
+from hookline.checkpoint import leaves as paths
 from hookline.data.batches import LastBatch
 from hookline.graph import (
     Graph,
@@ -29,7 +30,7 @@ from hookline.loop.averages import Averages
 from hookline.loop.batches import batches_of, check_batches, first_spec
 from hookline.loop.call import required
 from hookline.loop.counter import CounterHook, counter_in
-from hookline.loop.forms import form_of, is_function
+from hookline.loop.forms import accumulating, form_of, is_function
 from hookline.loop.hyperparameters import HyperparametersHook
 from hookline.loop.learning_rate import NAME as RATE
 from hookline.loop.learning_rate import learning_rate_of
@@ -118,7 +119,7 @@ class StepGraph:
         said.of_numbers(self.form, self._step.name)
         said.of_devices(places)
         self.state = Variable(self.form.start, name=STATE, trainable=False, sharding=places)
-        found = counter_in(self.form.values, self.form.parts.values())
+        self._counted = found = counter_in(self.form.values, self.form.parts.values())
         step = get_global_step()
         if step is None:
             step = create_global_step()
@@ -130,6 +131,9 @@ class StepGraph:
         self.metrics: dict[str, Tensor] = {name: after[1][name] for name in metrics}
         # Of those that are arrays.
         self._sizes = {name: spec.size for name, spec in metrics.items() if spec.shape}
+        self._of_training = [] if found is None else [found.path]
+        metrics_in = zip(paths.with_paths(self.form.values)[0], accumulating(self.form), strict=True)
+        self._of_training += [path for (path, _), is_metric in metrics_in if is_metric]
         self._counter = None if found is None else CounterHook(found.of(after[0]), found.path)
 
     def _build_more(self, ema: Any, schedule: Any, mean_over: int | None) -> None:
@@ -144,18 +148,22 @@ class StepGraph:
             self.means = self._recent.means
             updates.append(self._recent.moved)
         self._hyperparameters = HyperparametersHook(self.state, self.form.start)
-        self._averages = None if ema is None else Averages(ema, self.state, self._after[0])
+        self._averages = None if ema is None else Averages(ema, self.state, self._after[0], self.form)
         if self._averages is not None:
             updates.append(self._averages.moved)
-        rate = learning_rate_of(schedule, self.state, self._after[0], step)
+        self._returned = list(self.metrics)
+        rate = learning_rate_of(schedule, self.state, self._after[0], step, self._counted)
         if rate is not None and (schedule is not None or RATE not in self.metrics):
             if RATE in self.metrics:
                 raise ValueError("Loop was given a learning_rate, and the step returns a metric of that name already.")
             self.metrics[RATE] = rate
+        # What a step carries beside the state, by the argument that asks for it.
+        found = {"ema": self._averages and self._averages.variable, "mean_over": self._recent and self._recent.ring}
+        self._beside = {name: variable for name, variable in found.items() if variable is not None}
         self.train_op = group(*updates, step.assign_add(1), name="train_op")
         self.graph.add_to_collection(GraphKeys.TRAIN_OP, self.train_op)
         shown = {**self.metrics, **self.means}
-        self._numbers = {name: metric for name, metric in shown.items() if not self._sizes.get(name)}
+        self._numbers = {name: metric for name, metric in shown.items() if name not in self._sizes}
         # A confusion matrix of four classes is read in a line; of more, in a histogram or by a hook.
         self._short = {name: metric for name, metric in shown.items() if self._sizes.get(name, 0) <= 16}
         for name, metric in shown.items():

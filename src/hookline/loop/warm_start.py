@@ -17,9 +17,8 @@ from hookline.checkpoint.manifest import Leaf, Manifest
 from hookline.coordination import peers
 from hookline.errors import InvalidArgumentError, NotFoundError
 from hookline.graph import Variable, get_global_step
-from hookline.loop.counter import counter_in
 from hookline.loop.optimizer_state import of_optimizer
-from hookline.loop.saved import below, check_step, checkpoint_of, root_of
+from hookline.loop.saved import AVERAGE, STATE, below, check_step, checkpoint_of, root_of
 from hookline.session import Session
 
 _logger = logging.getLogger(__name__)
@@ -35,17 +34,17 @@ class WarmStart:
     loop was given. The log names what is taken, what begins anew, and what is left in the checkpoint; a warning names
     what has another shape or dtype. A training that goes on from a checkpoint of its own takes nothing.
 
-    By default the optimizer begins anew, and so do the step counter of the state and the global step: `slots=True`
-    takes these too, for a model that was changed in the middle of its training. The slots of what is new are zero then
-    while Adam's count is not, so that its first steps are larger. Positions in the data and states of hooks stay where
-    they are.
+    By default the optimizer begins anew, and so do metrics that accumulate in the state, its step counter and the
+    global step: `slots=True` takes these too, for a model that was changed in the middle of its training. The slots of
+    what is new are zero then while Adam's count is not, so that its first steps are larger. Moving averages begin with
+    what the state begins with. Positions in the data and states of hooks stay where they are.
 
     Args:
         path: A checkpoint, or the directory of a training.
         names: From names in the checkpoint to names in the state: of arrays, or of parts, as `train.list_variables`
             shows them, without the `state/` in front. "/" means all. Of two that cover an array the longer one counts.
             By default all that has the same name, `{"/": "/"}`.
-        slots: Whether the slots and counts of the optimizer, and the steps, are taken as well.
+        slots: Whether the slots and counts of the optimizer, metrics that accumulate, and the steps are taken as well.
         step: Which checkpoint of a directory: "latest", "best" or a global step.
 
     Raises:
@@ -93,17 +92,25 @@ def settings_of(given: Any) -> WarmStart | None:
     return WarmStart(arguments.path("Loop", "warm_start", given))
 
 
-def begin(warm: WarmStart, session: Session, state: Variable) -> None:
-    """Has the state of a new session begin with what fits of the checkpoint; it raises what `WarmStart` says."""
-    path = checkpoint_of(_WHO, warm.path, warm.step)
-    manifest = layout.read_manifest(path)[1]
+def begin(warm: WarmStart, session: Session, state: Variable, own: Collection[str]) -> None:
+    """Has the state of a new session begin with what fits of the checkpoint.
+
+    Args:
+        warm: The settings.
+        session: The session.
+        state: The variable.
+        own: As of `check`.
+
+    Raises:
+        ValueError, NotFoundError: As of `WarmStart`.
+    """
+    path, manifest, found = check(warm, state, own)
     there = below(manifest, root_of(manifest))
-    found = _chosen(warm, path, there, state.spec)
     pairs = paths.with_paths(state.spec)[0]
     places = dict(zip((name for name, _ in pairs), state.places or [None] * len(pairs), strict=True))
 
     def choose(manifest: Manifest) -> dict[str, fitting.Match]:
-        taken = _chosen(warm, path, below(manifest, root_of(manifest)), state.spec).taken
+        taken = _chosen(warm, path, manifest, state.spec, own).taken
         return {name: fitting.Match((leaf,), jax.tree.structure(0)) for name, leaf in taken.items()}
 
     read = reading.read(
@@ -116,7 +123,25 @@ def begin(warm: WarmStart, session: Session, state: Variable) -> None:
     if warm.slots and step is not None and step.op.name in manifest.variables:
         session.load({step.op.name: load_variable(path, step.op.name)})
     session.origin = f"begun with values of {path}"
+    if AVERAGE in manifest.variables:  # They begin with what the state begins with.
+        there = {**there, **{_joined(AVERAGE, leaf.path): leaf for leaf in manifest.variables[AVERAGE].leaves}}
     _tell(path, found, there, [name for name, _ in pairs])
+
+
+def check(warm: WarmStart, state: Variable, own: Collection[str]) -> tuple[str, Manifest, _Found]:
+    """Returns the checkpoint that is meant, what it holds, and what becomes of the leaves of the state.
+
+    Args:
+        warm: The settings.
+        state: The variable.
+        own: The paths of what belongs to a training as the slots do: its step counter, metrics that accumulate.
+
+    Raises:
+        ValueError, NotFoundError: As of `WarmStart`.
+    """
+    path = checkpoint_of(_WHO, warm.path, warm.step)
+    manifest = layout.read_manifest(path)[1]
+    return path, manifest, _chosen(warm, path, manifest, state.spec, own)
 
 
 def replace(session: Session, variable: Variable, new: Mapping[str, Any]) -> None:
@@ -135,7 +160,8 @@ class _Found(NamedTuple):
     new: list[str]
 
 
-def _chosen(warm: WarmStart, path: str, there: Mapping[str, Leaf], spec: Any) -> _Found:
+def _chosen(warm: WarmStart, path: str, manifest: Manifest, spec: Any, own: Collection[str]) -> _Found:
+    there = below(manifest, root_of(manifest))
     rules = {ours.strip("/"): theirs.strip("/") for theirs, ours in warm.names.items()}
     pairs = paths.with_paths(spec)[0]
     here = [name for name, _ in pairs]
@@ -145,12 +171,11 @@ def _chosen(warm: WarmStart, path: str, there: Mapping[str, Leaf], spec: Any) ->
                 raise ValueError(
                     f"{_WHO}: names has {name!r}, and {where} has nothing of that name. It has: {_shown(known)}."
                 )
-    counter = counter_in(spec)
     found = _Found({}, {}, [], [])
     for (name, leaf), is_slot in zip(pairs, of_optimizer(spec), strict=True):
         ours = max((rule for rule in rules if _covers(rule, name)), key=len, default=None)
         saved = None if ours is None else there.get(_joined(rules[ours], name[len(ours) :].strip("/")))
-        if not warm.slots and (is_slot or (counter is not None and name == counter.path)):
+        if not warm.slots and (is_slot or name in own):
             found.slots.append(name)
         elif saved is None:
             found.new.append(name)
@@ -160,7 +185,9 @@ def _chosen(warm: WarmStart, path: str, there: Mapping[str, Leaf], spec: Any) ->
             found.taken[name] = saved
     if not found.taken:
         lines = [*found.unlike.values(), *(f"{name} is not there, or not among `names`" for name in found.new)]
-        lines += [f"{name} is of the optimizer or counts steps, and slots=True takes it" for name in found.slots]
+        lines += [
+            f"{name} is of the optimizer, a metric, or counts steps, and slots=True takes it" for name in found.slots
+        ]
         raise ValueError(
             f"{_WHO}: nothing of checkpoint '{path}' fits the state.\n  "
             + "\n  ".join(lines)
@@ -224,13 +251,19 @@ def advising(logdir: str | None) -> Iterator[None]:
     except (NotFoundError, InvalidArgumentError) as error:
         if not error.message.endswith(fitting.ADVICE):
             raise
-        raise type(error)(
-            None,
-            None,
-            error.message.removesuffix(fitting.ADVICE)
-            + f"Begin a new training with what fits, in another directory: run(another, warm_start={logdir!r}); "
-            f"train.WarmStart has more to say of it.",
-        ) from None
+        text = error.message.removesuffix(fitting.ADVICE)
+        others = [line for line in text.splitlines()[1:] if not line.startswith(f"{fitting.MISSING}{AVERAGE}")]
+        if all(line.startswith(fitting.SPARE) and not line.startswith(fitting.SPARE + STATE) for line in others):
+            advice = (
+                f"Averages of a training that has none begin in another directory, and all else goes on: "
+                f"run(another, warm_start=train.WarmStart({logdir!r}, slots=True))."
+            )
+        else:
+            advice = (
+                f"Begin a new training with what fits, in another directory: run(another, warm_start={logdir!r}); "
+                f"train.WarmStart has more to say of it."
+            )
+        raise type(error)(None, None, text + advice) from None
 
 
 def _covers(part: str, name: str) -> bool:

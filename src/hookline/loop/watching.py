@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from hookline.graph import Tensor
 from hookline.hooks import NanTensorHook
@@ -12,8 +12,14 @@ from hookline.loop.metrics import ALONE
 _logger = logging.getLogger(__name__)
 
 
-def watching(metrics: Mapping[str, Tensor], watch: str, on_nan: str) -> list[NanTensorHook]:
+def watching(metrics: Mapping[str, Tensor], returned: Collection[str], watch: str, on_nan: str) -> list[NanTensorHook]:
     """Returns the hook that watches a metric; none, with a warning, if no metric has the default name.
+
+    Args:
+        metrics: The metrics.
+        returned: The names of those that the step returns; a rate that was added is nothing to propose.
+        watch: As of `Loop.session`.
+        on_nan: Likewise.
 
     Raises:
         ValueError: There is no such metric.
@@ -24,10 +30,10 @@ def watching(metrics: Mapping[str, Tensor], watch: str, on_nan: str) -> list[Nan
         raise ValueError(
             f"Loop: there is no metric {watch!r} to watch for NaN. There are: {', '.join(metrics) or 'none'}."
         )
-    if metrics:
-        like = [name for name in metrics if name.endswith("loss")]
+    if returned:
+        like = [name for name in returned if name.endswith("loss")]
         _logger.warning(
             "Loop: no metric is called 'loss', so nothing is watched for NaN. Name one of them, watch=%r, or None.",
-            [*like, *metrics][0],
+            [*like, *returned][0],
         )
     return []
