@@ -112,6 +112,18 @@ def test_a_variable_that_is_broken_is_named_beside_those_that_are_not(own_run, c
     assert found["checkpoints"][0]["state"] == "broken"
 
 
+@pytest.mark.usefixtures("failed_reads")
+def test_no_stack_trace_is_printed_by_what_a_failed_read_leaves_behind(own_run, environment):
+    index = own_run / "model.ckpt-6" / "state" / "manifest.ocdbt"
+    data = bytearray(index.read_bytes())
+    data[30:38] = b"hookline"
+    index.write_bytes(data)
+    for words in (["inspect", own_run], ["diff", own_run, own_run]) * 2:
+        done = python.run("-m", "hookline.cli", *words, env=environment())
+        assert "CRC" in done.stdout
+        assert done.stderr == ""
+
+
 def without_data(checkpoint):
     for file in checkpoint.rglob("d/*"):
         file.unlink()
