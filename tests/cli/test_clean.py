@@ -92,10 +92,32 @@ def test_what_killed_processes_left_goes_too(own_run, capsys):
     assert (own_run / "other.ckpt-4.hookline-removed").exists()
 
 
-def test_broken_ones_neither_count_nor_go(own_run):
-    (own_run / "model.ckpt-6" / "hookline.json").unlink()
+def test_broken_ones_neither_count_nor_go(own_run, capsys):
+    (own_run / "model.ckpt-4" / "hookline.json").unlink()
     assert main(["clean", str(own_run), "--keep", "1", "--yes"]) == 0
+    assert "What stays: model.ckpt-6, model.ckpt-4 (broken).\n" in capsys.readouterr().out
     assert checkpoints(own_run) == ["model.ckpt-4", "model.ckpt-6"]
+
+
+@pytest.mark.parametrize("harm", [lambda manifest: manifest.unlink(), lambda manifest: manifest.write_text("{")])
+def test_nothing_goes_while_the_newest_has_no_description(own_run, capsys, harm):
+    harm(own_run / "model.ckpt-6" / "hookline.json")
+    assert main(["clean", str(own_run), "--keep", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "--yes would free" not in out
+    assert out.endswith("--yes is refused until you move it away.\n")
+    assert main(["clean", str(own_run), "--keep", "1", "--yes"]) == 1
+    assert "Nothing was removed, for the newest checkpoint" in capsys.readouterr().err
+    assert checkpoints(own_run) == ["model.ckpt-2", "model.ckpt-4", "model.ckpt-6"]
+
+
+def test_what_the_state_file_does_not_list_is_named(own_run, capsys):
+    state = own_run / "checkpoint"
+    state.write_text(state.read_text().replace('"model.ckpt-2"', '"model.ckpt-r"'))
+    assert main(["clean", str(own_run), "--keep", "1", "--yes"]) == 0
+    out = capsys.readouterr().out
+    assert "Note: its state file does not list model.ckpt-2, so no training removes it.\n" in out
+    assert "What stays: model.ckpt-6, model.ckpt-2.\n" in out
 
 
 @pytest.mark.usefixtures("failed_reads")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -87,10 +88,23 @@ def test_runs_of_other_shapes_are_compared(shared_run, tmp_path, capsys):
 def test_of_a_broken_one_the_rest_is_compared(own_run, shared_run, capsys):
     for file in (own_run / "model.ckpt-6").rglob("d/*"):
         file.unlink()
-    assert main(["diff", str(own_run), str(shared_run)]) == 0
+    assert main(["diff", str(own_run), str(shared_run)]) == 1
     out, err = capsys.readouterr()
-    assert "\ntable cannot be read: its file state/d/" in out
+    unread = [line for line in out.splitlines() if "could not be compared" in line]
+    assert re.fullmatch(
+        r"\d+ variables could not be compared, for A is broken: its file state/d/\w+ is missing\.", *unread
+    )
     assert err == ""
+
+
+def test_a_newer_one_that_is_broken_is_passed_over_and_named(own_run, shared_run, capsys):
+    (own_run / "model.ckpt-6" / "hookline.json").unlink()
+    assert main(["diff", str(shared_run), str(own_run)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:3] == [
+        f"B: {own_run / 'model.ckpt-4'}, step 4",
+        "B: model.ckpt-6 is passed over, for it is broken: it has no hookline.json.",
+    ]
 
 
 def test_without_a_checkpoint_it_says_so(shared_run, own_run, tmp_path, capsys):
@@ -100,7 +114,7 @@ def test_without_a_checkpoint_it_says_so(shared_run, own_run, tmp_path, capsys):
         (tmp_path / "empty", "is empty."),
         (tmp_path / "none", "does not exist."),
         (shared_run / "model.ckpt-5", "does not exist."),
-        (own_run / "model.ckpt-6", "is broken: its hookline.json is not a manifest"),
+        (own_run / "model.ckpt-6", "is broken: its hookline.json is not what was written"),
     ]:
         assert main(["diff", str(shared_run), str(path)]) == 1
         out, err = capsys.readouterr()

@@ -17,6 +17,7 @@ from tests.cli.conftest import trained_in
 
 from hookline.checkpoint import verify
 from hookline.cli import main
+from hookline.errors import DataLossError
 
 JOB = Path(__file__).with_name("job.py")
 
@@ -112,6 +113,43 @@ def test_a_variable_that_is_broken_is_named_beside_those_that_are_not(own_run, c
     assert found["checkpoints"][0]["state"] == "broken"
 
 
+@pytest.mark.usefixtures("failed_reads")
+def test_no_stack_trace_is_printed_by_what_a_failed_read_leaves_behind(own_run, environment):
+    index = own_run / "model.ckpt-6" / "state" / "manifest.ocdbt"
+    data = bytearray(index.read_bytes())
+    data[30:38] = b"hookline"
+    index.write_bytes(data)
+    for words in (["inspect", own_run], ["diff", own_run, own_run]) * 2:
+        done = python.run("-m", "hookline.cli", *words, env=environment())
+        assert "state/manifest.ocdbt is not what was written" in done.stdout
+        assert done.stderr == ""
+
+
+def test_where_a_training_stops_is_said(own_run, capsys):
+    manifest = own_run / "model.ckpt-6" / "hookline.json"
+    manifest.write_bytes(manifest.read_bytes().replace(b"step", b"st\xffp", 1))
+    with pytest.raises(DataLossError, match=r"model\.ckpt-6"):
+        trained_in(own_run, 8)
+    found = inspected(capsys, own_run)
+    assert {each["name"]: each["why"] for each in found["checkpoints"] if each["why"]} == {
+        "model.ckpt-6": "its hookline.json is not what was written: it is not a manifest"
+    }
+    assert main(["inspect", str(own_run)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "The newest, model.ckpt-6, is broken; the newest that can be read is model.ckpt-4." in lines[0]
+    assert lines[1] == 'A training stops at model.ckpt-6, unless it has restore="latest-readable".'
+    assert next(line for line in lines if line.startswith("model.ckpt-4")).endswith("newest that can be read")
+
+
+def test_names_in_the_state_file_that_are_not_there_are_noted(own_run, capsys):
+    state = own_run / "checkpoint"
+    state.write_text(state.read_text().replace('"model.ckpt-2"', '"model.ckpt-r"'))
+    assert inspected(capsys, own_run)["note"] == (
+        "its state file names model.ckpt-r, which is not there; "
+        "its state file does not list model.ckpt-2, so no training removes it"
+    )
+
+
 def without_data(checkpoint):
     for file in checkpoint.rglob("d/*"):
         file.unlink()
@@ -137,7 +175,7 @@ def of_the_future(checkpoint):
     [
         (without_data, r"its file state/d/\w+ is missing"),
         (lambda checkpoint: (checkpoint / "hookline.json").unlink(), "it has no hookline.json"),
-        (half_a_manifest, "its hookline.json is not a manifest"),
+        (half_a_manifest, "its hookline.json is not what was written"),
         (another_manifest, "its hookline.json is not what was written"),
         (of_the_future, "it has format 9"),
         (lambda checkpoint: [shutil.rmtree(checkpoint), checkpoint.mkdir()], "it is empty"),
@@ -276,7 +314,8 @@ def test_a_run_that_is_going_is_left_alone(tmp_path, capsys, environment):
             assert main(["events", str(folder)]) == 0
             assert main(["clean", str(folder), "--keep", "1"]) == 0
             out, err = capsys.readouterr()
-            assert "--yes is refused until it ends." in out
+            assert "--yes is refused until it ends; --wait SECS waits." in out
+            assert "half-written" not in out
             assert main(["clean", str(folder), "--keep", "1", "--yes"]) == 1
             out, err = capsys.readouterr()
             assert f"process {process.pid} on " in err

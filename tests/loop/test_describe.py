@@ -45,18 +45,21 @@ def test_it_says_what_the_state_is_and_what_would_be_written(tmp_path):
         (
             "CheckpointSaverHook",
             f"checkpoints '{run}/model.ckpt-<step>'",
-            "SecondOrStepTimer(every_steps=10) and at the end",
+            "each 10 steps and at the end",
         ),
         (
             "StepCounterHook",
             f"the steps per second, events in '{run}'",
-            "SecondOrStepTimer(every_steps=100) and at the end",
+            "each 100 steps and at the end",
         ),
     ]
     assert made.programs[0] == "outputs none; writes state, global_step"
     assert not run.exists(), "it writes nothing"
     loop.run(str(run), 20, progress=False)
     assert loop.describe(str(run)).begins == f"It goes on from '{run}/model.ckpt-20'."
+    left = f"No step is left: '{run}/model.ckpt-20' is at step 20, and the last is 8."
+    assert loop.describe(str(run), 8).begins == left
+    assert loop.describe(last_step=8).begins == "No step is left: it was left at step 20, and the last is 8."
 
 
 def test_without_a_folder_nothing_is_written_but_by_ones_own_hooks(tmp_path):
@@ -70,8 +73,12 @@ def test_without_a_folder_nothing_is_written_but_by_ones_own_hooks(tmp_path):
     loop = hl.train.Loop(train_step, init, batches, steps_per_run=4)
     assert "Nothing is written." in str(loop.describe())
     made = loop.describe(hooks=[Report()])
-    assert [(each.hook, each.what, each.when) for each in made.writes] == [("Report", "a report by mail", "every(5)")]
+    assert [(each.hook, each.what, each.when) for each in made.writes] == [
+        ("Report", "a report by mail", "each 5 steps")
+    ]
     assert made.programs[0].startswith("up to 4 steps; ")
+    table = str(loop.describe(sinks=[hl.sinks.JsonLines("points.jsonl")]))
+    assert "\nSinkHook writes all summaries to JsonLines.\n" in table
 
 
 def test_it_says_how_the_state_is_split():
@@ -141,3 +148,12 @@ def test_a_run_with_a_report_keeps_it(tmp_path):
     assert loop.report is None, "of that run there is none"
     loop.run(last_step=12, progress=False)
     assert loop.report is None
+
+
+def test_a_loop_has_one_open_session(tmp_path):
+    loop = hl.train.Loop(train_step, init, batches)
+    with loop.session(last_step=2, progress=False) as session:
+        with pytest.raises(RuntimeError, match=r"^This Loop has an open session: one at a time\. Close it first\.$"):
+            loop.run(last_step=2)
+        session.run(loop.train_op)
+    loop.run(last_step=2, progress=False)

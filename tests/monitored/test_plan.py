@@ -156,7 +156,7 @@ def test_what_a_plan_foretells_happens(training):
 
 
 @pytest.mark.campaign
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(training=trainings())
 def test_what_a_plan_foretells_happens_in_many_trainings(training):
     check_foretold(training)

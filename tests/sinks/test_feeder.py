@@ -91,7 +91,9 @@ def test_a_client_that_raises_costs_what_it_was_given_and_is_tried_again_later(f
         writer.sync()
         (line,) = said()
         assert line.startswith("WARNING: Noting has failed with Away: no route. The program goes on. Summaries lost")
-        assert " so far: 2," in line
+        assert line.endswith(
+            " so far: 2. What comes now waits, up to 10,000 of them. It is tried again every 10 s or so."
+        )
         put(writer, 3)
         writer.sync()
         assert sink.calls.count("write") == 1, "it is left alone for a while"
@@ -121,6 +123,20 @@ def test_a_client_that_is_away_to_the_end_is_tried_once_more_and_what_it_missed_
     assert said()[-1] == "WARNING: Noting: summaries lost in this session: 4."
 
 
+@pytest.mark.parametrize(("fails", "lost"), [("close", 0), ("write", 2)])
+def test_what_fails_at_the_end_is_not_said_to_be_tried_again(fed, said, fails, lost):
+    def trouble(what):
+        if what == fails:
+            raise Away("no route")
+
+    feeding, writer = fed(Noting(trouble))
+    put(writer, 1, 2)
+    feeding.close(failed=False)
+    first, *rest = said()
+    assert first == ("WARNING: Noting has failed with Away: no route. It is not tried again, for the session ends.")
+    assert rest == [f"WARNING: Noting: summaries lost in this session: {lost}."] * bool(lost)
+
+
 def test_the_step_does_not_wait_for_a_sink_that_hangs_nor_does_the_end_for_ever(fed, said, monkeypatch):
     goes_on = threading.Event()
     sink = Noting(lambda what: goes_on.wait(20) if what == "write" else None)
@@ -134,7 +150,7 @@ def test_the_step_does_not_wait_for_a_sink_that_hangs_nor_does_the_end_for_ever(
     assert [line[:70] for line in said()] == ["WARNING: Noting has not written in 0.05 s what came before a checkpoin"]
     feeding.close(failed=False)
     assert "Noting was not done in 0.05 s" in said()[1]
-    assert said()[1].endswith(": 2.")
+    assert said()[1].endswith(": 3."), "two wait, and one was given to it"
     goes_on.set()
 
 
@@ -189,7 +205,7 @@ def test_a_strict_session_ends_with_the_error(fed):
     ("error", "raised"),
     [
         (ValueError("no such project"), ValueError),
-        (PermissionError(13, "Permission denied"), errors.PermissionDeniedError),
+        (PermissionError(13, "Permission denied", "a/b.csv"), errors.PermissionDeniedError),
     ],
 )
 def test_a_sink_that_can_never_begin_is_an_error_at_once(error, raised):
@@ -198,7 +214,7 @@ def test_a_sink_that_can_never_begin_is_an_error_at_once(error, raised):
 
     before, sink = Noting(), Noting(trouble)
     feeding = Feeding([before, sink], None, strict=False)
-    with pytest.raises(raised):
+    with pytest.raises(raised, match="no such project|Noting cannot begin with 'a/b.csv': Permission denied"):
         feeding.begin(0, {}, is_new=True)
     feeding.close(failed=True)
     put(feeding.named(""), 1)

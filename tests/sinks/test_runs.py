@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import os
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests import python
@@ -185,7 +187,9 @@ class Config:
 
 
 def test_hyperparameters_are_flat_and_tensorboard_has_them(tmp_path):
-    config = Config(np.float32(0.5), (3, 4), {"name": "adam", "decay": None, "nesterov": True})
+    kind = enum.Enum("Kind", ["COSINE"])
+    more = {"path": Path("data/a"), "schedule": kind.COSINE, "warm_up": np.array(3), "scale": jnp.float32(2)}
+    config = Config(np.float32(0.5), (3, 4), {"name": "adam", "decay": None, "nesterov": True, **more})
     noting = Noting()
     train(tmp_path, 1, [noting], hparams=config)
     flat = {
@@ -194,6 +198,10 @@ def test_hyperparameters_are_flat_and_tensorboard_has_them(tmp_path):
         "optimizer/name": "adam",
         "optimizer/decay": None,
         "optimizer/nesterov": True,
+        "optimizer/path": "data/a",
+        "optimizer/schedule": "COSINE",
+        "optimizer/warm_up": 3,
+        "optimizer/scale": 2.0,
     }
     assert noting.starts[0].hparams == flat
     from tensorboard.plugins.hparams import metadata
@@ -213,10 +221,12 @@ def test_hyperparameters_are_flat_and_tensorboard_has_them(tmp_path):
     ("arguments", "error", "message"),
     [
         ({"sinks": [Csv]}, TypeError, r"requires objects of a subclass of Sink .* Call it: Csv\(\)\."),
-        ({"sinks": Csv("x")}, TypeError, "requires a list"),
+        ({"sinks": Csv("x")}, TypeError, r"requires a list as sinks, got one sink: sinks=\[Csv\(\.\.\.\)\]"),
         ({"sinks": ["tensorboard"]}, TypeError, "subclass of Sink"),
         ({"hparams": 0.1}, TypeError, "requires a dict or a dataclass as hparams"),
         ({"hparams": {"a": {"f": print}}}, TypeError, "got <built-in function print> as 'a/f'"),
+        ({"hparams": {"x/y": 1, "x": {"y": 2}}}, ValueError, "two hyperparameters have one name, 'x/y'"),
+        ({"hparams": {"n": 10**400}}, ValueError, "'n' is too large for a number of 64 bits"),
         ({"hparams": {"a": 1}}, ValueError, "nowhere to write hparams"),
         ({"sinks": [Csv()]}, errors.InvalidArgumentError, "Csv requires a path"),
         ({"sink": [Csv()]}, TypeError, "Did you mean sinks"),
@@ -235,6 +245,9 @@ def test_a_sink_without_write_or_with_another_kind_is_refused_at_once():
         takes = ("scalars",)
 
     with pytest.raises(ValueError, match=r"Odd\.takes has 'scalars'; there are scalar, text"):
+        train(None, 2, [Odd()])
+    Odd.takes = "scalar"
+    with pytest.raises(TypeError, match=r"Odd\.takes is a collection of kinds, got 'scalar': \('scalar',\)"):
         train(None, 2, [Odd()])
     with pytest.raises(TypeError, match=r"write\(points\), and Empty has none"):
         train(None, 2, [Empty()])

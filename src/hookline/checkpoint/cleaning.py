@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 
-from hookline.checkpoint import examine, layout, lease, reading
+from hookline.checkpoint import examine, layout, lease, reading, restart
 from hookline.checkpoint.layout import base_of
 from hookline.checkpoint.retention import Kept, Retention
 from hookline.checkpoint.state import CheckpointState, get_checkpoint_state, leaving, write_state
@@ -79,9 +79,10 @@ def clean(directory: str, keep: int | None = None, wait_secs: float = 0.0) -> Pl
         held = lease.of(directory)
         assert held is not None
         found = plan(directory, keep)
-        newest = found.state.model_checkpoint_path
         if found.going:
+            newest = restart.find(directory).candidates[0]  # It may have no description that can be read.
             try:
+                layout.require_whole(newest)
                 reading.verify(newest)
             except OpError as error:
                 why = f"the newest checkpoint, '{newest}', is broken: {examine.reason(error)}"
@@ -92,7 +93,7 @@ def clean(directory: str, keep: int | None = None, wait_secs: float = 0.0) -> Pl
                 with held.changing():
                     layout.remove(path)
         with held.changing():
-            layout.clean(os.path.abspath(newest))
+            layout.clean(os.path.abspath(found.state.model_checkpoint_path))
         return found
     finally:
         give_back()

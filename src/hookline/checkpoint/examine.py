@@ -12,8 +12,8 @@ from hookline.checkpoint import durable, layout, lease, owner, reading, restart
 from hookline.checkpoint.fitting import Match
 from hookline.checkpoint.manifest import FILE_NAME, Leaf, Manifest
 from hookline.checkpoint.owner import Owner
-from hookline.checkpoint.state import CheckpointState, get_checkpoint_state
-from hookline.errors import FailedPreconditionError, NotFoundError, OpError
+from hookline.checkpoint.state import CheckpointState, get_checkpoint_state, leaving, recorded
+from hookline.errors import FailedPreconditionError, NotFoundError, OpError, PermissionDeniedError
 
 _FILE = re.compile(r'local file "[^"]*?/(state/[^"]*|[^/"]*)"')
 _UNFINISHED = {
@@ -73,17 +73,21 @@ class Contents:
     Attributes:
         directory: Its path.
         checkpoints: All of them, newest first.
+        due: The one that a training would restore, broken or not; None if there is none.
         newest: The newest complete one; None if there is none.
         state: The complete ones, as a training would find them; None if there is none.
         surprise: What is wrong with the state file, as a clause; empty if nothing is.
+        notes: That, and how the state file differs from what is there, as clauses.
         writer: Who saves there, or was ended while it did; None if nobody does.
     """
 
     directory: str
     checkpoints: tuple[Found, ...]
+    due: Found | None
     newest: Found | None
     state: CheckpointState | None
     surprise: str
+    notes: tuple[str, ...]
     writer: Writer | None
 
 
@@ -110,9 +114,37 @@ def contents(directory: str) -> Contents:
     each = [_complete(path) for path in complete] + [_of_files(path, why, True) for path, why in unfinished.items()]
     known = [checkpoint for checkpoint in each if checkpoint is not None]
     known.sort(key=lambda found: (-1 if found.step is None else found.step, found.timestamp), reverse=True)
-    by_path = {found.path: found for found in known if found.manifest is not None}
-    newest = next((by_path[path] for path in named if path in by_path), None)
-    return Contents(directory, tuple(known), newest, state, surprise, writer)
+    by_path = {found.path: found for found in known if not found.is_unfinished}
+    to_restore = [by_path[path] for path in named if path in by_path]
+    newest = next((found for found in to_restore if found.manifest is not None), None)
+    due = next(iter(to_restore), None)
+    notes = [surprise] if surprise else []
+    if state is not None and (writer is None or writer.runs is False):  # Otherwise it is about to be written.
+        notes += _differences(directory, state, known)
+    return Contents(directory, tuple(known), due, newest, state, surprise, tuple(notes), writer)
+
+
+def _differences(directory: str, state: CheckpointState, known: Iterable[Found]) -> Iterator[str]:
+    """Yields how the state file differs from what is there, as clauses."""
+    if (written := recorded(directory)) is None:
+        return
+    there = {found.path for found in known}
+    gone = [path for path in written.all_model_checkpoint_paths if path not in there]
+    if gone := [path for path in gone if path != written.model_checkpoint_path]:  # Of that one, `Restart` says it.
+        yield f"its state file names {_named(gone)}, which {'is' if len(gone) == 1 else 'are'} not there"
+    base = layout.base_of(state.model_checkpoint_path)
+    listed = {*state.all_model_checkpoint_paths, *leaving(directory)}
+    whole = [found.path for found in known if found.manifest is not None and layout.base_of(found.path) == base]
+    if unlisted := [path for path in whole if path not in listed]:
+        yield f"its state file does not list {_named(unlisted)}, so no training removes {_them(unlisted)}"
+
+
+def _named(paths: Iterable[str]) -> str:
+    return ", ".join(map(os.path.basename, paths))
+
+
+def _them(paths: list[str]) -> str:
+    return "it" if len(paths) == 1 else "them"
 
 
 def is_one(path: str) -> bool:
@@ -190,7 +222,9 @@ def reason(error: OpError) -> str:
     *_, last = [None, *_FILE.finditer(text)]
     if last is None:
         return text
-    what = "is missing" if text.startswith("NOT_FOUND") else f"is broken{text[last.end() :]}"
+    what = "is missing" if text.startswith("NOT_FOUND") else "is not what was written"
+    if isinstance(error, PermissionDeniedError):
+        what = "cannot be read: Permission denied"
     return f"its file {last[1]} {what}"
 
 

@@ -125,6 +125,9 @@ def read_manifest(path: str) -> tuple[str, Manifest]:
             return directory, Manifest.from_json(file.read())
     except NewerFormat as error:
         raise errors.FailedPreconditionError(None, None, f"Checkpoint '{path}' cannot be read: {error}.") from error
+    except UnicodeDecodeError:
+        why = ValueError(f"its {FILE_NAME} is not what was written: it is not a manifest")
+        raise failures.not_read(why, path, previous_advice(path)) from why
     except (OSError, ValueError) as error:
         raise failures.not_read(error, path, previous_advice(path)) from error
 

@@ -123,7 +123,7 @@ class Manifest:
                 tuple(fields.get("devices", ())),
             )
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
-            raise ValueError(f"its {FILE_NAME} is not a manifest ({error!r})") from error
+            raise ValueError(f"its {FILE_NAME} is not what was written: it is not a manifest") from error
 
 
 def _leaf(fields: dict[str, Any]) -> Leaf:

@@ -33,9 +33,11 @@ _IS_TREE = {"item_handlers": {_TREE: "orbax.checkpoint.experimental.v1._src.hand
 
 # When a save fails, Orbax's threads fail one after another, even after the save was abandoned.
 logging.getLogger("absl").addFilter(lambda record: ".hookline-writing-" not in record.getMessage())
-# When a read fails, Orbax leaves the tasks of other arrays behind; asyncio logs them, with stack traces, whenever they
-# are collected.
-logging.getLogger("asyncio").addFilter(lambda record: f"{os.sep}orbax{os.sep}" not in record.getMessage())
+# When a read fails, Orbax leaves the tasks of other arrays behind, its own and TensorStore's; asyncio logs them, with
+# stack traces, whenever they are collected.
+logging.getLogger("asyncio").addFilter(
+    lambda record: not any(sign in record.getMessage() for sign in (f"{os.sep}orbax{os.sep}", "tensorstore"))
+)
 
 
 @contextmanager

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 
 from hookline.checkpoint import cleaning, examine
+from hookline.checkpoint.examine import Contents
 from hookline.cli import runs, shown
 from hookline.cli.shown import size
 from hookline.errors import NotFoundError
@@ -25,10 +25,16 @@ def run(arguments: argparse.Namespace) -> int:
             plan = cleaning.clean(directory, arguments.keep, arguments.wait)
         else:
             plan = cleaning.plan(directory, arguments.keep)
-    if contents.surprise:
-        shown.say(f"Note: {contents.surprise}, so it is not known which checkpoints were to be kept for good.\n")
+    for note in contents.notes:
+        so = ", so it is not known which checkpoints were to be kept for good" if note == contents.surprise else ""
+        shown.say(f"Note: {note}{so}.")
+    if contents.notes:
+        shown.say("")
     by_path = {found.path: found for found in contents.checkpoints}
-    going = [by_path[path] for path in (*plan.going, *plan.leftovers) if path in by_path]
+    # What is half-written while a process saves there is its save.
+    is_going_on = contents.writer is not None and contents.writer.runs is not False and not arguments.yes
+    leftovers = () if is_going_on else plan.leftovers
+    going = [by_path[path] for path in (*plan.going, *leftovers) if path in by_path]
     if not going:
         shown.say(f"Nothing is to be removed from '{directory}': the newest {plan.keep} stay, and there are no more.")
         return 0
@@ -37,11 +43,24 @@ def run(arguments: argparse.Namespace) -> int:
         for found in going
     ]
     shown.table(["removed" if arguments.yes else "would be removed", ">step", ">size", "why"], rows)
-    stays = ", ".join(os.path.basename(path) for path in reversed(plan.state.all_model_checkpoint_paths))
+    left = [found for found in contents.checkpoints if found not in going and not found.is_unfinished]
+    stays = ", ".join(f"{found.name} (broken)" if found.flaw else found.name for found in left)
     total = size(sum(found.nbytes for found in going))
     said = f"{total} are free again" if arguments.yes else f"Nothing was removed; --yes would free {total}"
+    refused = "" if arguments.yes else _refusal(contents, bool(plan.going))
+    if refused:
+        said = "Nothing was removed"
     shown.say(f"\n{said}. What stays: {stays}.")
-    if not arguments.yes and contents.writer is not None and contents.writer.runs is not False:
-        who = contents.writer.owner
-        shown.say(f"Process {who.pid} on {who.host} saves there: --yes is refused until it ends.")
+    if refused:
+        shown.say(refused)
     return 0
+
+
+def _refusal(contents: Contents, any_complete: bool) -> str:
+    """Returns why --yes would be refused now, as a sentence; empty if it would not be."""
+    if contents.writer is not None and contents.writer.runs is not False:
+        who = contents.writer.owner
+        return f"Process {who.pid} on {who.host} saves there: --yes is refused until it ends; --wait SECS waits."
+    if any_complete and contents.due is not None and contents.due.flaw:
+        return f"{contents.due.name} is broken: {contents.due.flaw}. --yes is refused until you move it away."
+    return ""

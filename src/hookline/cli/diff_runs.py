@@ -32,7 +32,7 @@ class Change:
         a: Its shape and dtype in A, in words, or its value if that is no array; empty if A lacks it.
         b: The same in B.
         by: How much arrays of one shape differ.
-        why: Why it was not read.
+        why: Why it was not read, and of which of the two.
     """
 
     name: str
@@ -48,22 +48,23 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         shown.require_rich()
     with runs.examined():
-        a, b, changes = runs.looked_again(lambda: _compared(arguments.a, arguments.b))
+        a, b, changes, notes = runs.looked_again(lambda: _compared(arguments.a, arguments.b))
     if arguments.json:
-        shown.as_json({"a": a.path, "b": b.path, "variables": list(map(_as_json, changes))})
+        shown.as_json({"a": a.path, "b": b.path, "notes": notes, "variables": list(map(_as_json, changes))})
     else:
-        _show(a, b, changes)
-    return 0
+        _show(a, b, changes, notes)
+    return int(any(change.kind == "unread" for change in changes))
 
 
-def _compared(one: str, other: str) -> tuple[Found, Found, list[Change]]:
-    a, b = _checkpoint(one), _checkpoint(other)
-    return a, b, sorted(_changes(a, b), key=lambda change: _ORDER.index(change.kind))
+def _compared(one: str, other: str) -> tuple[Found, Found, list[Change], list[str]]:
+    (a, of_a), (b, of_b) = _checkpoint(one), _checkpoint(other)
+    changes = sorted(_changes(a, b), key=lambda change: _ORDER.index(change.kind))
+    return a, b, changes, [f"{name}: {note}" for name, note in (("A", of_a), ("B", of_b)) if note]
 
 
-def _checkpoint(path: str) -> Found:
-    """Returns a checkpoint, or the newest complete one of a run."""
-    path = os.path.normpath(path)
+def _checkpoint(path: str) -> tuple[Found, str]:
+    """Returns a checkpoint, or the newest complete one of a run, and which newer one was passed over."""
+    path, note = os.path.normpath(path), ""
     if examine.is_one(path):
         found = examine.one(path)
     else:
@@ -72,9 +73,11 @@ def _checkpoint(path: str) -> Found:
             why = contents.surprise or "it has no complete checkpoint"
             raise NotFoundError(None, None, f"'{path}': {why}.") if runs.is_run(path) else runs.no_run(path, why)
         found = contents.newest
+        if contents.due is not None and contents.due is not found:
+            note = f"{contents.due.name} is passed over, for it is broken: {contents.due.flaw}."
     if found.manifest is None:
         raise NotFoundError(None, None, f"Checkpoint '{found.path}' is broken: {found.flaw}.")
-    return found
+    return found, note
 
 
 def _changes(a: Found, b: Found) -> Iterator[Change]:
@@ -94,8 +97,10 @@ def _changes(a: Found, b: Found) -> Iterator[Change]:
     of_b = examine.values(b.path, [theirs[name] for name in alike])
     for name, one, other in zip(alike, of_a, of_b, strict=True):
         form = _form(ours[name]), _form(theirs[name])
-        if broken := next((value for value in (one, other) if isinstance(value, OpError)), None):
-            yield Change(name, "unread", *form, why=examine.reason(broken))
+        unread = [(at, value) for at, value in (("A", one), ("B", other)) if isinstance(value, OpError)]
+        if unread:
+            why = ", and ".join(f"{at} is broken: {examine.reason(value)}" for at, value in unread)
+            yield Change(name, "unread", *form, why=why)
         elif _is_array(ours[name]):
             by = difference(np.asarray(one), np.asarray(other))
             same = not by.elements and ours[name].dtype == theirs[name].dtype
@@ -116,18 +121,20 @@ def _form(leaf: Leaf) -> str:
     return f"{leaf.dtype} {shown.shape(leaf.shape)}" if leaf.shape else leaf.dtype
 
 
-def _show(a: Found, b: Found, changes: list[Change]) -> None:
+def _show(a: Found, b: Found, changes: list[Change], notes: list[str]) -> None:
     same = sum(change.kind == "same" for change in changes)
     shown.say(f"A: {a.path}, step {a.step}\nB: {b.path}, step {b.step}")
+    for note in notes:
+        shown.say(note)
     told = [change for change in changes if change.kind != "same"]
     if told:
         shown.say("")
         heads = ["change", "variable", "A", "B", ">largest difference", ">relative", ">elements"]
         colours = {"added": "green", "gone": "red", "unread": "red", "reshaped": "yellow"}
         shown.table(heads, map(_cells, told), styles=[colours.get(change.kind, "") for change in told])
-        for change in told:
-            if change.why:
-                shown.say(f"{change.name} cannot be read: {change.why}.")
+        for why in dict.fromkeys(change.why for change in told if change.why):
+            unread = shown.count(sum(change.why == why for change in told), "variable")
+            shown.say(f"\n{unread} could not be compared, for {why}.")
     shown.say(f"\n{shown.count(same, 'variable')} {'is' if same == 1 else 'are'} the same in both.")
 
 

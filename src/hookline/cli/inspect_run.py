@@ -59,6 +59,7 @@ class _Report:
     def __init__(self, path: str, *, reads: bool, reads_all: bool) -> None:
         self.contents, self.all = _look(path)
         self.newest = None if self.contents is None else self.contents.newest
+        self.due = None if self.contents is None else self.contents.due
         self._read: dict[str, list[Variable]] = {}
         self._reads = reads
         for found in [each for each in self._candidates() if reads]:
@@ -113,24 +114,26 @@ class _Report:
             shown.table(heads, [_cells(variable, self._reads) for variable in variables], styles=styles)
 
     def _about(self) -> Iterator[str]:
-        contents, newest, inspected = self.contents, self.newest, self.inspected
+        contents, due, inspected = self.contents, self.due, self.inspected
         if contents is None:
             yield self.all[0].path
             return
         complete = shown.count(sum(found.manifest is not None for found in self.all), "complete checkpoint")
-        if newest is None or inspected is None:
+        if due is None:
             yield f"{contents.directory}: {complete}."
-        elif not self.flaw(newest):
-            yield f"{contents.directory}: {complete}, the newest is {newest.name}."
-        elif self.flaw(inspected):
-            yield f"{contents.directory}: {complete}, of which none can be read."
+        elif not self.flaw(due):
+            yield f"{contents.directory}: {complete}, the newest is {due.name}."
+        elif inspected is None or self.flaw(inspected):
+            yield f"{contents.directory}: {complete}{'' if inspected is None else ', of which none can be read'}."
+            yield f"A training stops at {due.name}, which is broken."
         else:
             yield (
-                f"{contents.directory}: {complete}. The newest, {newest.name}, is broken; the newest that can be read "
+                f"{contents.directory}: {complete}. The newest, {due.name}, is broken; the newest that can be read "
                 f"is {inspected.name}."
             )
-        if contents.surprise:
-            yield f"Note: {contents.surprise}."
+            yield f'A training stops at {due.name}, unless it has restore="latest-readable".'
+        for note in contents.notes:
+            yield f"Note: {note}."
         if contents.writer is not None:
             who, runs_now = contents.writer
             saves = {True: "saves there now", False: "saved there and was ended", None: "saves there, if it still runs"}
@@ -145,7 +148,11 @@ class _Report:
         if flaw := self.flaw(found):
             return flaw if found.is_unfinished else "broken"
         state = None if self.contents is None else self.contents.state
-        marks = ["newest"] if found is self.newest else ["newest that can be read"] if found is self.inspected else []
+        marks = []
+        if found is self.due:
+            marks = ["newest"]
+        elif found is self.inspected and self.contents is not None:
+            marks = ["newest that can be read"]
         if state is not None:
             marks += ["best"] * (found.path == state.best) + ["last good"] * (found.path == state.last_good)
         if found.manifest is not None and found.manifest.extra:
@@ -162,7 +169,7 @@ class _Report:
             "best": state and state.best and os.path.basename(state.best),
             "last_good": state and state.last_good and os.path.basename(state.last_good),
             "max_to_keep": state and state.max_to_keep,
-            "note": "" if contents is None else contents.surprise,
+            "note": "" if contents is None else "; ".join(contents.notes),
             "writer": writer and {"process": writer.owner.pid, "host": writer.owner.host, "runs": writer.runs},
             "checkpoints": [self._checkpoint(found) for found in self.all],
             "inspected": inspected and inspected.name,

@@ -98,9 +98,9 @@ def _add_diff(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         others differ: the largest difference of an element, the norm of the difference over the norm of A, and how many
         elements differ. A NaN equals a NaN. Two variables are in memory at a time.
 
-        A run stands for its newest complete checkpoint.
+        A run stands for its newest complete checkpoint; a line names a newer one that is broken.
 
-        {_EVERY}
+        {_EVERY} It is 1 as well if a variable of a broken checkpoint could not be compared.
         """,
         """
         hookline diff runs/a runs/b

@@ -7,7 +7,6 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import TypeVar
 
 from hookline.errors import NotFoundError
@@ -23,25 +22,31 @@ def examined() -> Iterator[None]:
     """Has JAX use the CPU alone, for a run may have the other devices, and lets the command alone say what is broken.
 
     Hookline logs it as well. TensorStore has Python print a stack trace for each read that ends after another one has
-    failed, when nobody waits for it any more.
+    failed, when nobody waits for it any more. That may be after the command, so it is left out until the process ends.
     """
     import jax
 
     jax.config.update("jax_platforms", "cpu")
     logger = logging.getLogger("hookline")
-    level, print_error = logger.level, sys.excepthook
-
-    def print_others(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if str(error) != "Event loop is closed":
-            print_error(kind, error, trace)
-
+    level = logger.level
     logger.setLevel(logging.CRITICAL)
-    sys.excepthook = print_others
+    if not isinstance(sys.unraisablehook, _OfOthers):
+        sys.unraisablehook = _OfOthers(sys.unraisablehook)
     try:
         yield
     finally:
         logger.setLevel(level)
-        sys.excepthook = print_error
+
+
+class _OfOthers:
+    """Prints what `hook` prints, but for errors of TensorStore's reads whose event loop has ended."""
+
+    def __init__(self, hook: Callable[[sys.UnraisableHookArgs], object]) -> None:
+        self._hook = hook
+
+    def __call__(self, unraisable: sys.UnraisableHookArgs, /) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            self._hook(unraisable)
 
 
 def looked_again(look: Callable[[], T]) -> T:

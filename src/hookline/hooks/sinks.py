@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import logging
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from hookline import arguments, clock
 from hookline.coordination import peers
@@ -69,6 +69,8 @@ class SinkHook(SessionRunHook):
         output_dir: str | os.PathLike[str] | None = None,
         hparams: Any = None,
     ) -> None:
+        if isinstance(sinks, Sink):
+            raise TypeError(f"SinkHook requires a list as sinks, got one sink: sinks=[{type(sinks).__name__}(...)].")
         self.sinks = arguments.several("SinkHook", "sinks", sinks, optional=True)
         for sink in self.sinks:
             _check(sink)
@@ -130,6 +132,8 @@ def _check(sink: Any) -> None:
     name = type(sink).__name__
     if type(sink).write is Sink.write:
         raise TypeError(f"SinkHook requires sinks with a method write(points), and {name} has none.")
+    if isinstance(sink.takes, str):
+        raise TypeError(f"SinkHook: {name}.takes is a collection of kinds, got {sink.takes!r}: ({sink.takes!r},).")
     for kind in sink.takes:
         if kind not in KINDS:
             raise ValueError(f"SinkHook: {name}.takes has {kind!r}; there are {', '.join(KINDS)}.")
@@ -144,7 +148,10 @@ def _flat(hparams: Any, name: str = "") -> dict[str, Any]:
     if isinstance(hparams, Mapping):
         found: dict[str, Any] = {}
         for key, part in hparams.items():
-            found |= _flat(part, f"{name}/{key}" if name else str(key))
+            new = _flat(part, f"{name}/{key}" if name else str(key))
+            if twice := found.keys() & new.keys():
+                raise ValueError(f"SinkHook: two hyperparameters have one name, {min(twice)!r}. Rename one.")
+            found |= new
         return found
     if not name:
         raise TypeError(
@@ -154,7 +161,11 @@ def _flat(hparams: Any, name: str = "") -> dict[str, Any]:
 
 
 def _plain(name: str, value: Any) -> Any:
-    if isinstance(value, np.generic):
+    if isinstance(value, enum.Enum):
+        value = value.value if isinstance(value, str) else value.name
+    elif isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    elif getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # Of NumPy, JAX, PyTorch.
         value = value.item()
     if isinstance(value, list | tuple):
         return [_plain(name, item) for item in value]
@@ -162,5 +173,9 @@ def _plain(name: str, value: Any) -> Any:
         raise TypeError(
             f"SinkHook requires numbers, flags, text, None or lists of them as hparams, got {value!r} as {name!r}. "
             f"Give a name or a number in its place, or leave it out."
+        )
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        raise ValueError(
+            f"SinkHook: the hyperparameter {name!r} is too large for a number of 64 bits. Give it as text."
         )
     return value

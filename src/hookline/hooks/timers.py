@@ -144,6 +144,9 @@ class SecondOrStepTimer(Trigger):
         every = f"every_steps={self._every_steps}" if self._every_secs is None else f"every_secs={self._every_secs:g}"
         return f"SecondOrStepTimer({every})"
 
+    def __str__(self) -> str:
+        return f"each {self._every_steps} steps" if self._every_secs is None else f"each {self._every_secs:g} seconds"
+
 
 class NeverTriggerTimer(Trigger):
     """Never fires.

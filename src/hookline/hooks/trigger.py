@@ -258,6 +258,9 @@ class _Composite(Trigger):
     def __repr__(self) -> str:
         return f"({f' {self._sign} '.join(map(repr, self.parts))})"
 
+    def __str__(self) -> str:
+        return (" or " if self._sign == "|" else " and ").join(map(str, self.parts))
+
 
 def _is_due(part: Trigger, step: int) -> bool:
     # A combined trigger asks its parts, because searching for its next step may take long.

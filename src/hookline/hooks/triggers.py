@@ -17,14 +17,17 @@ from hookline.hooks.trigger import NEVER, Trigger
 class _Steps(Trigger):
     """Fires on the steps of a set, of which `following` returns the smallest that is greater than a step."""
 
-    def __init__(self, following: Callable[[int], int], text: str) -> None:
-        self._following, self._text = following, text
+    def __init__(self, following: Callable[[int], int], text: str, words: str = "") -> None:
+        self._following, self._text, self._words = following, text, words or text
 
     def next_step(self, after: int) -> int:
         return self._following(after)
 
     def __repr__(self) -> str:
         return self._text
+
+    def __str__(self) -> str:
+        return self._words
 
 
 class _StepsWhere(Trigger):
@@ -74,6 +77,9 @@ class _Seconds(Trigger):
 
     def __repr__(self) -> str:
         return f"every(secs={self._secs:g})"
+
+    def __str__(self) -> str:
+        return f"each {self._secs:g} seconds"
 
 
 class _OffSteps(Trigger):
@@ -136,6 +142,9 @@ class Runs(_OffSteps):
 
     def __repr__(self) -> str:
         return f"every(runs={self._runs})"
+
+    def __str__(self) -> str:
+        return f"each {self._runs} runs"
 
 
 class FirstRun(_OffSteps):
@@ -241,7 +250,7 @@ def every(steps: int | None = None, *, secs: float | None = None, runs: int | No
     if runs is not None:
         return Runs(arguments.whole("every", "runs", runs, at_least=1))
     n = arguments.whole("every", "steps", steps, at_least=1)
-    return _Steps(lambda after: (max(after, 0) // n + 1) * n, f"every({n})")
+    return _Steps(lambda after: (max(after, 0) // n + 1) * n, f"every({n})", f"each {n} steps")
 
 
 def spaced(steps: int | None = None, *, secs: float | None = None) -> Trigger:

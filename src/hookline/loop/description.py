@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from hookline.checkpoint import devices, latest_checkpoint
+from hookline.checkpoint import devices, examine, latest_checkpoint
 from hookline.graph import Operation, Variable
 from hookline.hooks.when import bare
 from hookline.monitored.callbacks import override
@@ -43,7 +43,7 @@ class Written(NamedTuple):
     Args:
         hook: The name of its class.
         what: What, and where.
-        when: Its trigger, in words; and whether it is called at the end.
+        when: Its trigger, in words; and whether it is called at the end. Empty: whenever another hook has it write.
     """
 
     hook: str
@@ -74,8 +74,9 @@ class LoopDescription(NamedTuple):
         whole = sum(part.size_bytes for part in self.parts)
         held = sum(part.bytes_a_device for part in self.parts)
         lines = [
-            f"{sum(part.parameters for part in self.parts):,} numbers in {sum(part.arrays for part in self.parts)} "
-            f"arrays, {_size(whole)}, of which a device holds {_size(held)}; on {self.lies_on}."
+            f"{_count(sum(part.parameters for part in self.parts), 'number')} in "
+            f"{_count(sum(part.arrays for part in self.parts), 'array')}, {_size(whole)}, "
+            f"of which a device holds {_size(held)}; on {self.lies_on}."
         ]
         width = max(len(part.name) for part in self.parts)
         lines += [
@@ -83,7 +84,8 @@ class LoopDescription(NamedTuple):
             for part in self.parts
         ]
         lines += [f"A batch: {self.batch}.", self.begins]
-        lines += [f"{w.hook} writes {w.what}; {w.when}." for w in self.writes] or ["Nothing is written."]
+        written = [f"{w.hook} writes {'; '.join(filter(None, (w.what, w.when)))}." for w in self.writes]
+        lines += written or ["Nothing is written."]
         lines += ["Programs:", *(f"  {program}" for program in self.programs)]
         return "\n".join(line.rstrip() for line in lines)
 
@@ -138,7 +140,7 @@ def written_by(hooks: Iterable[Any]) -> tuple[Written, ...]:
     for hook in map(bare, hooks):
         if what := getattr(hook, "writes", ""):
             trigger, ends = getattr(hook, "trigger", None), override(hook, "end") is not None
-            when = [*([] if trigger is None else [repr(trigger)]), *(["at the end"] if ends else [])]
+            when = [*([] if trigger is None else [str(trigger)]), *(["at the end"] if ends else [])]
             found.append(Written(type(hook).__name__, what, " and ".join(when)))
     return tuple(found)
 
@@ -167,7 +169,12 @@ def beginning(logdir: str | None, step_left: int | None, warm: Callable[[], str]
         warm: Returns the checkpoint of its warm start, or raises what is wrong with that.
         last_step: The step at which it would stop.
     """
-    if path := latest_checkpoint(logdir) if logdir else None:
+    path = latest_checkpoint(logdir) if logdir else None
+    reached = step_left if path is None else examine.one(path).step
+    if last_step is not None and reached is not None and reached >= last_step:
+        where = "it was left" if path is None else f"'{path}' is"
+        return f"No step is left: {where} at step {reached}, and the last is {last_step}."
+    if path is not None:
         begins = f"It goes on from '{path}'"
     elif step_left is not None:
         begins = f"It goes on from step {step_left}, where it was left"
@@ -193,6 +200,10 @@ def _placement(places: list[Any]) -> str:
 
 def _bytes(leaf: Any, shape: tuple[int, ...]) -> int:
     return math.prod(shape) * leaf.dtype.itemsize
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _size(count: int) -> str:

@@ -42,6 +42,7 @@ from hookline.loop.watching import watching
 from hookline.monitored import MonitoredSession, MonitoredTrainingSession, Scaffold
 from hookline.monitored.callbacks import checked_hooks
 from hookline.monitored.cost_report import CostReport
+from hookline.monitored.hook_list import is_claimed
 from hookline.monitored.training_session import Cadences, usual_hooks
 from hookline.session import Session
 
@@ -257,6 +258,8 @@ class Loop(StepGraph):
             NotFoundError, InvalidArgumentError: The checkpoint in `logdir` does not fit; the message names each array.
             FailedPreconditionError: There is a checkpoint to go on from, and `batches` cannot be read from the start.
         """
+        if is_claimed(self._hyperparameters):
+            raise RuntimeError("This Loop has an open session: one at a time. Close it first.")
         riding = self._riding(
             logdir,
             last_step,
@@ -347,13 +350,13 @@ class Loop(StepGraph):
             >>> step = lambda state, batch: (state, {"loss": (state["w"] * batch).sum()})
             >>> loop = hl.train.Loop(step, {"w": np.ones(3, np.float32)}, lambda: iter(np.ones((9, 3), np.float32)))
             >>> print(loop.describe("/tmp/run"))
-            3 numbers in 1 arrays, 12 B, of which a device holds 12 B; on 1 device (cpu:0).
+            3 numbers in 1 array, 12 B, of which a device holds 12 B; on 1 device (cpu:0).
               w               3       12 B
             A batch: float32[3].
             It begins with the state that was given.
-            SummarySaverHook writes summaries, events in '/tmp/run'; SecondOrStepTimer(every_steps=100) and at the end.
-            CheckpointSaverHook writes checkpoints '/tmp/run/model.ckpt-<step>'; SecondOrStepTimer(every_secs=600) ...
-            StepCounterHook writes the steps per second, events in '/tmp/run'; SecondOrStepTimer(every_steps=100) and...
+            SummarySaverHook writes summaries, events in '/tmp/run'; each 100 steps and at the end.
+            CheckpointSaverHook writes checkpoints '/tmp/run/model.ckpt-<step>'; each 600 seconds and at the end.
+            StepCounterHook writes the steps per second, events in '/tmp/run'; each 100 steps and at the end.
             Programs:
               outputs none; writes state, global_step
               the same with what hooks ask for, where they fire; session.plan() counts them

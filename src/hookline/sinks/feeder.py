@@ -37,7 +37,7 @@ class Feeder:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._queue: deque[Written | Start] = deque()
-        self._bytes = self._dropped = 0
+        self._bytes = self._dropped = self._in_hand = 0  # The last: what `write` was given and has not returned from.
         self._syncing: list[threading.Event] = []
         self._synced = threading.Event()
         self._synced.set()
@@ -47,7 +47,10 @@ class Feeder:
         self._is_open = self._is_closing = self._training_failed = False
         self._left_out: set[str] = set()
         self._failure: BaseException | None = None
-        self._outage = Outage("Summaries", "it takes them again")
+        self._is_ending = False
+        self._outage = Outage(
+            "Summaries", f". What comes now waits, up to {_MOST_WAITING:,} of them. It is tried again"
+        )
 
     def begin(self, start: Start) -> None:
         """Opens the sink; after a recovery, behind what was written before it.
@@ -67,7 +70,8 @@ class Feeder:
             self._open()
         except OSError as error:
             if self._strict or not _may_pass(error):
-                raise errors.from_os_error(error, f"{self._who} cannot begin") from error
+                where = f" with '{error.filename}'" if error.filename else ""
+                raise errors.from_os_error(error, f"{self._who} cannot begin{where}") from error
             self._outage.begin(self._explained(error), lost=0)
         self._thread = threading.Thread(target=self._work, name=f"hookline-sink:{self._who}", daemon=True)
         self._thread.start()
@@ -133,10 +137,10 @@ class Feeder:
         thread.join(self._sink.close_secs)
         if thread.is_alive():
             _logger.warning(
-                "%s was not done in %g s. Summaries that still wait for it, and are lost if the process ends now: %d.",
+                "%s was not done in %g s. Summaries that it has not written, and are lost if the process ends now: %d.",
                 self._who,
                 self._sink.close_secs,
-                len(self._queue),
+                self._in_hand + len(self._queue),
             )
         if self._strict and self._failure is not None:
             raise self._explained(self._failure) from self._failure
@@ -149,6 +153,8 @@ class Feeder:
             real_time.wait(self._hurry, _GATHER_SECS)
             self._wake.clear()
             self._hurry.clear()
+            if self._is_closing:
+                break
             with self._lock:
                 syncing, self._syncing = self._syncing, []
             if not self._outage.under_way or self._outage.is_time_to_try:
@@ -157,6 +163,7 @@ class Feeder:
                     self._attempt(self._sink.flush)
             for done in syncing:
                 done.set()
+        self._is_ending = True
         self._give()
         self._end()
 
@@ -181,6 +188,7 @@ class Feeder:
             points = self._taken_apart(entries)
             if points and not self._attempt(lambda points=points: self._sink.write(points), len(entries)):
                 return
+            self._in_hand = 0
 
     def _open(self) -> None:
         assert self._start is not None, "There is something to open."
@@ -198,6 +206,7 @@ class Feeder:
                 else:
                     taken.append(entry)
                     self._bytes -= len(entry.payload)
+            self._in_hand = len(taken)
         return taken
 
     def _taken_apart(self, entries: Iterable[Written]) -> list[Point]:
@@ -215,8 +224,13 @@ class Feeder:
         try:
             call()
         except BaseException as error:
-            self._failure = error
-            self._outage.begin(self._explained(error), count)
+            self._failure, self._in_hand = error, 0
+            if self._is_ending:
+                self._dropped += count
+                if not self._outage.under_way:
+                    _logger.warning("%s It is not tried again, for the session ends.", self._explained(error))
+            else:
+                self._outage.begin(self._explained(error), count)
             _logger.debug("%s has raised this:", self._who, exc_info=error)
             return False
         if self._outage.under_way:

@@ -16,7 +16,7 @@ class Outage:
 
     Args:
         things: What is lost, for the messages.
-        until: When no more of it is lost.
+        meanwhile: What becomes of more of it, and what is tried, before "every 10 s or so".
 
     Attributes:
         under_way: Whether the last attempt has failed.
@@ -24,8 +24,10 @@ class Outage:
         total: How many those before it did.
     """
 
-    def __init__(self, things: str = "Events", until: str = "a new file can be written") -> None:
-        self._things, self._until = things, until
+    def __init__(
+        self, things: str = "Events", meanwhile: str = ", and more until a new file can be written, which is tried"
+    ) -> None:
+        self._things, self._meanwhile = things, meanwhile
         self.under_way = False
         self.lost = self.total = 0
         self._began_at = 0.0
@@ -45,11 +47,11 @@ class Outage:
         self.under_way = True
         self._began_at = self._tried_at
         _logger.warning(
-            "%s The program goes on. %s lost so far: %d, and more until %s, which is tried every %g s or so.",
+            "%s The program goes on. %s lost so far: %d%s every %g s or so.",
             failure,
             self._things,
             lost,
-            self._until,
+            self._meanwhile,
             _RETRY_SECS,
         )
 
