@@ -103,7 +103,8 @@ class _Report:
             shown.table(["checkpoint", ">step", ">age", ">size", "saved from", "state"], rows, styles=styles)
         for found in self.all:
             if (flaw := self.flaw(found)) and not found.is_unfinished:
-                shown.say(f"\n{found.name} is broken: {flaw}.")
+                is_broken = "" if examine.is_denied(flaw) else " is broken"
+                shown.say(f"\n{found.name}{is_broken}: {flaw}.")
         if self.inspected is not None:
             variables = self.variables(self.inspected)
             nbytes = sum(leaves.nbytes(variable.leaf) for variable in variables)
@@ -125,13 +126,14 @@ class _Report:
             yield f"{contents.directory}: {complete}, the newest is {due.name}."
         elif inspected is None or self.flaw(inspected):
             yield f"{contents.directory}: {complete}{'' if inspected is None else ', of which none can be read'}."
-            yield f"A training stops at {due.name}, which is broken."
+            yield f"A training stops at {due.name}, which {_is_broken(self.flaw(due))}."
         else:
             yield (
-                f"{contents.directory}: {complete}. The newest, {due.name}, is broken; the newest that can be read "
-                f"is {inspected.name}."
+                f"{contents.directory}: {complete}. The newest, {due.name}, {_is_broken(self.flaw(due))}; "
+                f"the newest that can be read is {inspected.name}."
             )
-            yield f'A training stops at {due.name}, unless it has restore="latest-readable".'
+            unless = "" if examine.is_denied(self.flaw(due)) else ', unless it has restore="latest-readable"'
+            yield f"A training stops at {due.name}{unless}."
         for note in contents.notes:
             yield f"Note: {note}."
         if contents.writer is not None:
@@ -146,7 +148,7 @@ class _Report:
 
     def _state(self, found: Found) -> str:
         if flaw := self.flaw(found):
-            return flaw if found.is_unfinished else "broken"
+            return flaw if found.is_unfinished else "cannot be read" if examine.is_denied(flaw) else "broken"
         state = None if self.contents is None else self.contents.state
         marks = []
         if found is self.due:
@@ -208,8 +210,12 @@ def read(found: Found) -> Iterator[Variable]:
             yield Variable(leaf, value=value)
 
 
+def _is_broken(flaw: str) -> str:
+    return "cannot be read" if examine.is_denied(flaw) else "is broken"
+
+
 def _look(path: str) -> tuple[Contents | None, list[Found]]:
-    path = os.path.normpath(path)
+    path = runs.normal(path)
     if examine.is_one(path):
         return None, [examine.one(path)]
     contents = examine.contents(runs.folder(path))
@@ -226,7 +232,15 @@ def _devices(found: Found) -> str:
 
 def _cells(variable: Variable, was_read: bool) -> list[str]:
     leaf = variable.leaf
-    last = f"broken: {variable.flaw}" if variable.flaw else _measured(variable) if was_read else ""
+    last = (
+        variable.flaw
+        if examine.is_denied(variable.flaw)
+        else f"broken: {variable.flaw}"
+        if variable.flaw
+        else _measured(variable)
+        if was_read
+        else ""
+    )
     return [leaf.name, shown.shape(leaf.shape), leaf.dtype, shown.size(leaves.nbytes(leaf)), _pieces(leaf), last]
 
 

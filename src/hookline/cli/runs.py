@@ -62,10 +62,19 @@ def folder(path: str) -> str:
 
     Raises:
         NotFoundError: There is none.
+        ValueError: The path is empty text.
     """
+    path = normal(path)
     if not os.path.isdir(path):
         there = "is a file, not a folder" if os.path.exists(path) else "does not exist"
         raise NotFoundError(None, None, f"'{path}' {there}.")
+    return path
+
+
+def normal(path: str) -> str:
+    """Returns a path in its normal form; raises `ValueError` for empty text, which is what an unset variable gives."""
+    if not path:
+        raise ValueError("a folder is required, got ''. The current one is '.'.")
     return os.path.normpath(path)
 
 
