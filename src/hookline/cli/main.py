@@ -33,6 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         hookline ...
     """
     command = "hookline"
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
+        print("hookline: the standard output is closed.", file=sys.stderr)
+        return FAILED
     try:
         arguments = parser().parse_args(argv)
         command = f"hookline {arguments.command}"

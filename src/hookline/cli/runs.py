@@ -67,8 +67,18 @@ def folder(path: str) -> str:
     path = normal(path)
     if not os.path.isdir(path):
         there = "is a file, not a folder" if os.path.exists(path) else "does not exist"
-        raise NotFoundError(None, None, f"'{path}' {there}.")
+        raise NotFoundError(None, None, f"'{path}' {there}.{_neighbours(path)}")
     return path
+
+
+def _neighbours(path: str) -> str:
+    """Returns a sentence with the checkpoints beside a path that is named like one; empty if there are none."""
+    from hookline.checkpoint import layout
+
+    parent, base = os.path.split(layout.base_of(path))
+    names = [name for name in layout.names(parent or os.curdir) if layout.base_of(name) == base != name]
+    names.sort(key=lambda name: int(name.rpartition("-")[2]))
+    return f" There are {', '.join(names)}." if names and base != os.path.basename(path) else ""
 
 
 def normal(path: str) -> str:
