@@ -14,6 +14,7 @@ from hookline import clock
 from hookline.checkpoint import devices, examine, leaves
 from hookline.checkpoint.examine import Contents, Found
 from hookline.checkpoint.manifest import Leaf
+from hookline.checkpoint.saver import HOOK_STATES
 from hookline.cli import runs, shown
 from hookline.cli.measure import Size, size_of
 from hookline.errors import NotFoundError, OpError
@@ -44,7 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
         shown.require_rich()
     with runs.examined():
         report = runs.looked_again(
-            lambda: _Report(arguments.run, reads=not arguments.no_values, reads_all=arguments.verify)
+            lambda: _Report(
+                arguments.run, reads=not arguments.no_values, reads_all=arguments.verify, shows_all=arguments.all
+            )
         )
         if arguments.json:
             shown.as_json(report.as_json())
@@ -56,12 +59,12 @@ def run(arguments: argparse.Namespace) -> int:
 class _Report:
     """What is said about a run, or about one checkpoint."""
 
-    def __init__(self, path: str, *, reads: bool, reads_all: bool) -> None:
+    def __init__(self, path: str, *, reads: bool, reads_all: bool, shows_all: bool) -> None:
         self.contents, self.all = _look(path)
         self.newest = None if self.contents is None else self.contents.newest
         self.due = None if self.contents is None else self.contents.due
         self._read: dict[str, list[Variable]] = {}
-        self._reads = reads
+        self._reads, self._all = reads, shows_all
         for found in [each for each in self._candidates() if reads]:
             try:
                 self._read[found.path] = list(read(found))
@@ -111,8 +114,11 @@ class _Report:
             what = shown.count(len(variables), "variable")
             shown.say(f"\n{self.inspected.name} holds {what}, {shown.size(nbytes)}:\n")
             heads = ["variable", "shape", "dtype", ">size", "pieces", "norm, or = value"]
-            styles = ["red" if variable.flaw else "" for variable in variables]
-            shown.table(heads, [_cells(variable, self._reads) for variable in variables], styles=styles)
+            told = [each for each in variables if self._all or each.flaw or not each.leaf.name.startswith(HOOK_STATES)]
+            styles = ["red" if variable.flaw else "" for variable in told]
+            shown.table(heads, [_cells(variable, self._reads) for variable in told], styles=styles)
+            if left := len(variables) - len(told):
+                shown.say(f"and {shown.count(left, 'value')} of hooks; --all shows {'it' if left == 1 else 'them'}")
 
     def _about(self) -> Iterator[str]:
         contents, due, inspected = self.contents, self.due, self.inspected
