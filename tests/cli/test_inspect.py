@@ -104,7 +104,9 @@ def test_every_checkpoint_is_read_if_asked_for(own_run, capsys):
     assert main(["inspect", str(own_run)]) == 0
     assert "broken" not in capsys.readouterr().out
     assert main(["inspect", str(own_run), "--verify"]) == 1
-    assert "\nmodel.ckpt-2 is broken: table cannot be read: " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "\nmodel.ckpt-2 is broken: table cannot be read: " in out
+    assert out.endswith("\nRead and compared: 3 checkpoints. Broken: 1.\n")
 
 
 @pytest.mark.usefixtures("failed_reads")

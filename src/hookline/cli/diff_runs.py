@@ -146,8 +146,7 @@ def _cells(change: Change) -> list[str]:
     if change.by is not None:
         found = change.by
         by = [shown.number(found.largest), shown.number(found.relative), f"{found.elements:,} of {found.total:,}"]
-    b = "the same" if change.kind == "changed" and change.a == change.b else change.b
-    return [change.kind, change.name, _short(change.a), _short(b), *by]
+    return [change.kind, change.name, _short(change.a), _short(change.b), *by]
 
 
 def _short(text: str) -> str:

@@ -64,7 +64,7 @@ class _Report:
         self.newest = None if self.contents is None else self.contents.newest
         self.due = None if self.contents is None else self.contents.due
         self._read: dict[str, list[Variable]] = {}
-        self._reads, self._all = reads, shows_all
+        self._reads, self._reads_all, self._all = reads, reads_all, shows_all
         for found in [each for each in self._candidates() if reads]:
             try:
                 self._read[found.path] = list(read(found))
@@ -119,6 +119,10 @@ class _Report:
             shown.table(heads, [_cells(variable, self._reads) for variable in told], styles=styles)
             if left := len(variables) - len(told):
                 shown.say(f"and {shown.count(left, 'value')} of hooks; --all shows {'it' if left == 1 else 'them'}")
+
+        if self._reads_all:
+            broken = sum(1 for found in self.all if not found.is_unfinished and self.flaw(found))
+            shown.say(f"\nRead and compared: {shown.count(len(self._read), 'checkpoint')}. Broken: {broken}.")
 
     def _about(self) -> Iterator[str]:
         contents, due, inspected = self.contents, self.due, self.inspected
