@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -132,8 +133,11 @@ def test_nothing_goes_while_the_newest_cannot_be_read(own_run, capsys):
 
 
 def test_without_its_state_file_a_run_is_cleaned_and_told_about(own_run, capsys):
-    (own_run / "checkpoint").write_text("{")
-    assert main(["clean", str(own_run)]) == 2
+    for break_it, why in ((Path.unlink, "it has no state file"), (Path.touch, "its state file cannot be read")):
+        break_it(own_run / "checkpoint")
+        assert main(["clean", str(own_run)]) == 1
+        said = f"hookline clean: '{own_run}': {why}, which says how many stay. Say it with --keep N.\n"
+        assert capsys.readouterr().err == said
     assert main(["clean", str(own_run), "--keep", "2", "--yes"]) == 0
     assert "it is not known which checkpoints were to be kept for good." in capsys.readouterr().out
     assert checkpoints(own_run) == ["model.ckpt-4", "model.ckpt-6"]

@@ -81,7 +81,8 @@ def test_ctrl_c_ends_it_in_silence(shared_run):
 
 
 def test_in_a_pipe_a_row_is_one_plain_line(shared_run):
-    done = python.run("-m", "hookline.cli", "inspect", shared_run, env=os.environ | {"COLUMNS": "30"}, check=True)
+    words = ["inspect", shared_run, "--all"]
+    done = python.run("-m", "hookline.cli", *words, env=os.environ | {"COLUMNS": "30"}, check=True)
     assert "\x1b" not in done.stdout
     hooks = [line for line in done.stdout.splitlines() if line.startswith("hooks/")]
     assert len(hooks) == 16
@@ -93,7 +94,7 @@ def test_on_a_terminal_nothing_is_cut(shared_run):
     terminal = Terminal(columns=60)
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | {"TERM": "xterm"}
     with python.Python(
-        "-m", "hookline.cli", "inspect", shared_run, stdout=terminal.file.fileno(), env=environment
+        "-m", "hookline.cli", "inspect", shared_run, "--all", stdout=terminal.file.fileno(), env=environment
     ) as it:
         assert it.wait(60) == 0
     assert max(map(len, terminal.screen)) <= 60

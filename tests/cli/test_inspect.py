@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -51,6 +52,9 @@ def test_it_shows_the_checkpoints_and_the_variables_of_the_newest(shared_run, ca
     assert table == ["table", "(64,", "40)", "float32", "10.2", "kB", "whole", f"{norm:.6g}"]
     assert next(line for line in lines if line.startswith("global_step")).endswith("= 6")
     assert next(line for line in lines if line.startswith("params/kernel")).split()[3] == "float16"
+    assert re.fullmatch(r"and \d+ values of hooks; --all shows them", lines[-1])
+    assert main(["inspect", str(shared_run), "--all"]) == 0
+    assert "\nhooks/hookline.hooks.checkpoint_saver.CheckpointSaverHook/0/" in capsys.readouterr().out
 
 
 def test_json_has_all_of_it(shared_run, capsys):
@@ -100,7 +104,9 @@ def test_every_checkpoint_is_read_if_asked_for(own_run, capsys):
     assert main(["inspect", str(own_run)]) == 0
     assert "broken" not in capsys.readouterr().out
     assert main(["inspect", str(own_run), "--verify"]) == 1
-    assert "\nmodel.ckpt-2 is broken: table cannot be read: " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "\nmodel.ckpt-2 is broken: table cannot be read: " in out
+    assert out.endswith("\nRead and compared: 3 checkpoints. Broken: 1.\n")
 
 
 @pytest.mark.usefixtures("failed_reads")
@@ -193,6 +199,33 @@ def test_what_is_broken_is_said_in_a_sentence(own_run, capsys, harm, why):
     assert err == ""
 
 
+@pytest.mark.usefixtures("failed_reads")
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv takes root's right to read everything")
+def test_what_may_not_be_read_is_not_called_broken_and_hides_nothing(own_run):
+    rights = "-dac_override,-dac_read_search"
+    command = ["setpriv", "--bounding-set", rights, "--inh-caps", rights, sys.executable, "-m", "hookline.cli"]
+
+    def said(locked, *words):
+        mode = locked.stat().st_mode
+        locked.chmod(0)
+        try:
+            done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
+        finally:
+            locked.chmod(mode)
+        assert "Traceback" not in done.stderr
+        assert "is broken" not in done.stdout
+        return done.stdout + done.stderr
+
+    folder = str(own_run)
+    out = said(own_run / "model.ckpt-4", "inspect", folder, "--no-values")
+    assert re.search(r"^model\.ckpt-6 .*\nmodel\.ckpt-4 .* cannot be read\nmodel\.ckpt-2 ", out, re.MULTILINE), out
+    out = said(own_run / "model.ckpt-6" / "state", "inspect", folder)
+    assert "The newest, model.ckpt-6, cannot be read; the newest that can be read is model.ckpt-4." in out
+    assert "cannot be read: its file state cannot be read: Permission denied" in out
+    out = said(own_run, "inspect", folder)
+    assert out == f"hookline inspect: '{own_run}/.hookline-owner' cannot be read: Permission denied.\n"
+
+
 def test_what_is_on_its_way_is_no_checkpoint(own_run, capsys):
     for suffix in ("writing-ab12", "writing-cd34.orbax-checkpoint-tmp", "removed", "broken"):
         (own_run / f"model.ckpt-8.hookline-{suffix}").mkdir()
@@ -240,6 +273,12 @@ def test_without_a_run_it_says_so(shared_run, tmp_path, capsys):
         assert out == ""
         assert err.startswith(f"hookline inspect: '{path}' ")
         assert err.endswith(f"{why}\n")
+
+
+@pytest.mark.parametrize("words", [["inspect", ""], ["diff", "", "."], ["events", ""], ["clean", ""]])
+def test_empty_text_is_no_folder(capsys, words):
+    assert main(words) == 2
+    assert capsys.readouterr().err == f"hookline {words[0]}: a folder is required, got ''. The current one is '.'.\n"
 
 
 def test_a_checkpoint_of_eight_devices_needs_one(tmp_path, capsys, environment):

@@ -31,3 +31,9 @@ def test_stop_needs_a_cluster_that_is_there(capsys, monkeypatch):
     monkeypatch.setattr("hookline.distributed.connection.connect", refuse)
     assert main(["stop", "--address", "127.0.0.1:1", "--job", "mine"]) == 1
     assert capsys.readouterr().err == "hookline stop: gone\n"
+
+
+def test_a_closed_output_is_said(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["inspect", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == "hookline: the standard output is closed.\n"

@@ -8,7 +8,14 @@ import os
 from hookline.checkpoint import examine, layout, lease, reading, restart
 from hookline.checkpoint.layout import base_of
 from hookline.checkpoint.retention import Kept, Retention
-from hookline.checkpoint.state import CheckpointState, get_checkpoint_state, leaving, write_state
+from hookline.checkpoint.state import (
+    STATE_FILE_NAME,
+    CheckpointState,
+    get_checkpoint_state,
+    leaving,
+    recorded,
+    write_state,
+)
 from hookline.errors import NotFoundError, OpError
 
 
@@ -33,7 +40,7 @@ def plan(directory: str, keep: int | None = None) -> Plan:
     """Returns what goes from a directory if the newest `keep` stay: by default, as many as the state file records.
 
     Raises:
-        NotFoundError: There is no complete checkpoint.
+        NotFoundError: There is no complete checkpoint, or no state file that says how many stay.
         ValueError: The state file does not record how many.
         OpError: The directory cannot be read, or belongs to another program.
     """
@@ -100,6 +107,10 @@ def clean(directory: str, keep: int | None = None, wait_secs: float = 0.0) -> Pl
 
 
 def _recorded(state: CheckpointState, directory: str) -> int:
+    if recorded(directory) is None:
+        there = os.path.exists(os.path.join(directory, STATE_FILE_NAME))
+        why = "its state file cannot be read" if there else "it has no state file"
+        raise NotFoundError(None, None, f"'{directory}': {why}, which says how many stay. Say it with --keep N.")
     found = state.max_to_keep
     if isinstance(found, int) and found > 0:
         return found

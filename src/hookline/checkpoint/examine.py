@@ -16,6 +16,7 @@ from hookline.checkpoint.state import CheckpointState, get_checkpoint_state, lea
 from hookline.errors import FailedPreconditionError, NotFoundError, OpError, PermissionDeniedError
 
 _FILE = re.compile(r'local file "[^"]*?/(state/[^"]*|[^/"]*)"')
+_DENIED = "cannot be read: Permission denied"
 _UNFINISHED = {
     "writing": "it is half-written",
     "saving": "it is half-written",
@@ -104,10 +105,12 @@ def contents(directory: str) -> Contents:
         surprise, named = found.surprise, found.candidates
     except FailedPreconditionError as error:
         surprise = str(error).removesuffix(".")
+    except PermissionDeniedError as error:  # Of one of them, perhaps: the others are shown.
+        surprise = str(error).removesuffix(".")
     unfinished = {left.path: _UNFINISHED[left.kind] for left in layout.leftovers(directory)}
     whole = [os.path.join(directory, name) for name in layout.names(directory)]
     there = [os.path.join(directory, entry) for entry in _entries(directory)]
-    flawed = [path for path in there if path not in unfinished and layout.has_the_look(path) and layout.flaw(path)]
+    flawed = [path for path in there if path not in unfinished and _has_the_look(path) and _flaw(path)]
     complete = {*whole, *named, *flawed}
     for path in whole:  # Complete, and about to get its name.
         unfinished.pop(path + layout.SAVING_SUFFIX, None)
@@ -149,6 +152,8 @@ def _them(paths: list[str]) -> str:
 
 def is_one(path: str) -> bool:
     """Returns whether there is a checkpoint at a path, or what is left of one; an empty folder may be anything."""
+    if _flaw(path) == f"it {_DENIED}":
+        return layout.base_of(path) != path
     return layout.locate(path) is not None or (layout.has_the_look(path) and bool(_entries(path)))
 
 
@@ -158,7 +163,7 @@ def one(path: str) -> Found:
     Raises:
         OpError: There is none, or hookline did not write it.
     """
-    if layout.locate(path) is None and not layout.has_the_look(path):
+    if layout.locate(path) is None and not _has_the_look(path):
         layout.read_manifest(path)  # Its error says what is there.
     if (found := _complete(path)) is None:
         raise NotFoundError(None, None, f"'{path}' was removed just now.")
@@ -218,18 +223,41 @@ def reason(error: OpError) -> str:
 
     Of TensorStore's long messages it is the file and what is wrong with it.
     """
-    text = str(error.__cause__ or error).strip().splitlines()[0].partition(" [tensorstore_spec")[0].removesuffix(".")
+    cause = error.__cause__
+    if isinstance(cause, OSError) and cause.filename:
+        what = "is missing" if isinstance(cause, FileNotFoundError) else f"cannot be read: {cause.strerror}"
+        return f"its file {os.path.basename(cause.filename)} {what}"
+    text = str(cause or error).strip().splitlines()[0].partition(" [tensorstore_spec")[0].removesuffix(".")
     *_, last = [None, *_FILE.finditer(text)]
     if last is None:
         return text
     what = "is missing" if text.startswith("NOT_FOUND") else "is not what was written"
     if isinstance(error, PermissionDeniedError):
-        what = "cannot be read: Permission denied"
+        what = _DENIED
     return f"its file {last[1]} {what}"
 
 
+def is_denied(flaw: str) -> bool:
+    """Returns whether a checkpoint is not broken, as far as that is known: this user may not read it."""
+    return flaw.endswith(_DENIED)
+
+
+def _flaw(path: str) -> str:
+    try:
+        return layout.flaw(path)
+    except PermissionDeniedError:
+        return f"it {_DENIED}"
+
+
+def _has_the_look(path: str) -> bool:
+    try:
+        return layout.has_the_look(path)
+    except PermissionDeniedError:
+        return True  # By its name.
+
+
 def _complete(path: str) -> Found | None:
-    if why := layout.flaw(path):
+    if why := _flaw(path):
         return _of_files(path, why, False)
     try:
         directory, manifest = layout.read_manifest(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from hookline.checkpoint import cleaning, examine
-from hookline.checkpoint.examine import Contents
+from hookline.checkpoint.examine import Contents, Found
 from hookline.cli import runs, shown
 from hookline.cli.shown import size
 from hookline.errors import NotFoundError
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     shown.table(["removed" if arguments.yes else "would be removed", ">step", ">size", "why"], rows)
     left = [found for found in contents.checkpoints if found not in going and not found.is_unfinished]
-    stays = ", ".join(f"{found.name} (broken)" if found.flaw else found.name for found in left)
+    stays = ", ".join(found.name + _remark(found) for found in left)
     total = size(sum(found.nbytes for found in going))
     said = f"{total} are free again" if arguments.yes else f"Nothing was removed; --yes would free {total}"
     refused = "" if arguments.yes else _refusal(contents, bool(plan.going))
@@ -56,11 +56,17 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _remark(found: Found) -> str:
+    return "" if not found.flaw else " (cannot be read)" if examine.is_denied(found.flaw) else " (broken)"
+
+
 def _refusal(contents: Contents, any_complete: bool) -> str:
     """Returns why --yes would be refused now, as a sentence; empty if it would not be."""
     if contents.writer is not None and contents.writer.runs is not False:
         who = contents.writer.owner
         return f"Process {who.pid} on {who.host} saves there: --yes is refused until it ends; --wait SECS waits."
+    if any_complete and any(examine.is_denied(found.flaw) for found in contents.checkpoints):
+        return "--yes is refused while one cannot be read."
     if any_complete and contents.due is not None and contents.due.flaw:
         return f"{contents.due.name} is broken: {contents.due.flaw}. --yes is refused until you move it away."
     return ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -64,7 +63,7 @@ def _compared(one: str, other: str) -> tuple[Found, Found, list[Change], list[st
 
 def _checkpoint(path: str) -> tuple[Found, str]:
     """Returns a checkpoint, or the newest complete one of a run, and which newer one was passed over."""
-    path, note = os.path.normpath(path), ""
+    path, note = runs.normal(path), ""
     if examine.is_one(path):
         found = examine.one(path)
     else:
@@ -99,7 +98,7 @@ def _changes(a: Found, b: Found) -> Iterator[Change]:
         form = _form(ours[name]), _form(theirs[name])
         unread = [(at, value) for at, value in (("A", one), ("B", other)) if isinstance(value, OpError)]
         if unread:
-            why = ", and ".join(f"{at} is broken: {examine.reason(value)}" for at, value in unread)
+            why = ", and ".join(_why(at, examine.reason(value)) for at, value in unread)
             yield Change(name, "unread", *form, why=why)
         elif _is_array(ours[name]):
             by = difference(np.asarray(one), np.asarray(other))
@@ -111,6 +110,10 @@ def _changes(a: Found, b: Found) -> Iterator[Change]:
         else:
             same = type(one) is type(other) and one == other
             yield Change(name, "same" if same else "changed", repr(one), repr(other))
+
+
+def _why(at: str, reason: str) -> str:
+    return f"of {at} {reason}" if examine.is_denied(reason) else f"{at} is broken: {reason}"
 
 
 def _is_array(leaf: Leaf) -> bool:
@@ -143,8 +146,7 @@ def _cells(change: Change) -> list[str]:
     if change.by is not None:
         found = change.by
         by = [shown.number(found.largest), shown.number(found.relative), f"{found.elements:,} of {found.total:,}"]
-    b = "the same" if change.kind == "changed" and change.a == change.b else change.b
-    return [change.kind, change.name, _short(change.a), _short(b), *by]
+    return [change.kind, change.name, _short(change.a), _short(change.b), *by]
 
 
 def _short(text: str) -> str:

@@ -14,6 +14,7 @@ from hookline import clock
 from hookline.checkpoint import devices, examine, leaves
 from hookline.checkpoint.examine import Contents, Found
 from hookline.checkpoint.manifest import Leaf
+from hookline.checkpoint.saver import HOOK_STATES
 from hookline.cli import runs, shown
 from hookline.cli.measure import Size, size_of
 from hookline.errors import NotFoundError, OpError
@@ -44,7 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
         shown.require_rich()
     with runs.examined():
         report = runs.looked_again(
-            lambda: _Report(arguments.run, reads=not arguments.no_values, reads_all=arguments.verify)
+            lambda: _Report(
+                arguments.run, reads=not arguments.no_values, reads_all=arguments.verify, shows_all=arguments.all
+            )
         )
         if arguments.json:
             shown.as_json(report.as_json())
@@ -56,12 +59,12 @@ def run(arguments: argparse.Namespace) -> int:
 class _Report:
     """What is said about a run, or about one checkpoint."""
 
-    def __init__(self, path: str, *, reads: bool, reads_all: bool) -> None:
+    def __init__(self, path: str, *, reads: bool, reads_all: bool, shows_all: bool) -> None:
         self.contents, self.all = _look(path)
         self.newest = None if self.contents is None else self.contents.newest
         self.due = None if self.contents is None else self.contents.due
         self._read: dict[str, list[Variable]] = {}
-        self._reads = reads
+        self._reads, self._reads_all, self._all = reads, reads_all, shows_all
         for found in [each for each in self._candidates() if reads]:
             try:
                 self._read[found.path] = list(read(found))
@@ -103,15 +106,23 @@ class _Report:
             shown.table(["checkpoint", ">step", ">age", ">size", "saved from", "state"], rows, styles=styles)
         for found in self.all:
             if (flaw := self.flaw(found)) and not found.is_unfinished:
-                shown.say(f"\n{found.name} is broken: {flaw}.")
+                is_broken = "" if examine.is_denied(flaw) else " is broken"
+                shown.say(f"\n{found.name}{is_broken}: {flaw}.")
         if self.inspected is not None:
             variables = self.variables(self.inspected)
             nbytes = sum(leaves.nbytes(variable.leaf) for variable in variables)
             what = shown.count(len(variables), "variable")
             shown.say(f"\n{self.inspected.name} holds {what}, {shown.size(nbytes)}:\n")
             heads = ["variable", "shape", "dtype", ">size", "pieces", "norm, or = value"]
-            styles = ["red" if variable.flaw else "" for variable in variables]
-            shown.table(heads, [_cells(variable, self._reads) for variable in variables], styles=styles)
+            told = [each for each in variables if self._all or each.flaw or not each.leaf.name.startswith(HOOK_STATES)]
+            styles = ["red" if variable.flaw else "" for variable in told]
+            shown.table(heads, [_cells(variable, self._reads) for variable in told], styles=styles)
+            if left := len(variables) - len(told):
+                shown.say(f"and {shown.count(left, 'value')} of hooks; --all shows {'it' if left == 1 else 'them'}")
+
+        if self._reads_all:
+            broken = sum(1 for found in self.all if not found.is_unfinished and self.flaw(found))
+            shown.say(f"\nRead and compared: {shown.count(len(self._read), 'checkpoint')}. Broken: {broken}.")
 
     def _about(self) -> Iterator[str]:
         contents, due, inspected = self.contents, self.due, self.inspected
@@ -125,13 +136,14 @@ class _Report:
             yield f"{contents.directory}: {complete}, the newest is {due.name}."
         elif inspected is None or self.flaw(inspected):
             yield f"{contents.directory}: {complete}{'' if inspected is None else ', of which none can be read'}."
-            yield f"A training stops at {due.name}, which is broken."
+            yield f"A training stops at {due.name}, which {_is_broken(self.flaw(due))}."
         else:
             yield (
-                f"{contents.directory}: {complete}. The newest, {due.name}, is broken; the newest that can be read "
-                f"is {inspected.name}."
+                f"{contents.directory}: {complete}. The newest, {due.name}, {_is_broken(self.flaw(due))}; "
+                f"the newest that can be read is {inspected.name}."
             )
-            yield f'A training stops at {due.name}, unless it has restore="latest-readable".'
+            unless = "" if examine.is_denied(self.flaw(due)) else ', unless it has restore="latest-readable"'
+            yield f"A training stops at {due.name}{unless}."
         for note in contents.notes:
             yield f"Note: {note}."
         if contents.writer is not None:
@@ -146,7 +158,7 @@ class _Report:
 
     def _state(self, found: Found) -> str:
         if flaw := self.flaw(found):
-            return flaw if found.is_unfinished else "broken"
+            return flaw if found.is_unfinished else "cannot be read" if examine.is_denied(flaw) else "broken"
         state = None if self.contents is None else self.contents.state
         marks = []
         if found is self.due:
@@ -208,8 +220,12 @@ def read(found: Found) -> Iterator[Variable]:
             yield Variable(leaf, value=value)
 
 
+def _is_broken(flaw: str) -> str:
+    return "cannot be read" if examine.is_denied(flaw) else "is broken"
+
+
 def _look(path: str) -> tuple[Contents | None, list[Found]]:
-    path = os.path.normpath(path)
+    path = runs.normal(path)
     if examine.is_one(path):
         return None, [examine.one(path)]
     contents = examine.contents(runs.folder(path))
@@ -226,7 +242,15 @@ def _devices(found: Found) -> str:
 
 def _cells(variable: Variable, was_read: bool) -> list[str]:
     leaf = variable.leaf
-    last = f"broken: {variable.flaw}" if variable.flaw else _measured(variable) if was_read else ""
+    last = (
+        variable.flaw
+        if examine.is_denied(variable.flaw)
+        else f"broken: {variable.flaw}"
+        if variable.flaw
+        else _measured(variable)
+        if was_read
+        else ""
+    )
     return [leaf.name, shown.shape(leaf.shape), leaf.dtype, shown.size(leaves.nbytes(leaf)), _pieces(leaf), last]
 
 

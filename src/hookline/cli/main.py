@@ -33,6 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         hookline ...
     """
     command = "hookline"
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
+        print("hookline: the standard output is closed.", file=sys.stderr)
+        return FAILED
     try:
         arguments = parser().parse_args(argv)
         command = f"hookline {arguments.command}"
@@ -49,5 +52,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (OpError, ModuleNotFoundError, ValueError, OSError) as error:
         if isinstance(error, ModuleNotFoundError) and error.name not in _EXTRAS:
             raise
-        print(f"{command}: {error}", file=sys.stderr)
+        print(f"{command}: {_said(error)}", file=sys.stderr)
         return MISUSED if isinstance(error, ValueError | ModuleNotFoundError) else FAILED
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        file = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
+        return f"'{file}' cannot be read: {error.strerror}." if file else f"{error.strerror}."
+    return str(error)

@@ -84,6 +84,7 @@ def _add_inspect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     values = made.add_mutually_exclusive_group()
     values.add_argument("--no-values", action="store_true", help="read no variable: show shapes and dtypes, no norms")
     values.add_argument("--verify", action="store_true", help="read all checkpoints, not only one, and compare them")
+    made.add_argument("--all", action="store_true", help="list the states of hooks too, not only how many there are")
     made.add_argument("--json", action="store_true", help="print JSON: sizes in bytes, times in seconds")
 
 

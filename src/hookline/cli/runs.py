@@ -62,10 +62,29 @@ def folder(path: str) -> str:
 
     Raises:
         NotFoundError: There is none.
+        ValueError: The path is empty text.
     """
+    path = normal(path)
     if not os.path.isdir(path):
         there = "is a file, not a folder" if os.path.exists(path) else "does not exist"
-        raise NotFoundError(None, None, f"'{path}' {there}.")
+        raise NotFoundError(None, None, f"'{path}' {there}.{_neighbours(path)}")
+    return path
+
+
+def _neighbours(path: str) -> str:
+    """Returns a sentence with the checkpoints beside a path that is named like one; empty if there are none."""
+    from hookline.checkpoint import layout
+
+    parent, base = os.path.split(layout.base_of(path))
+    names = [name for name in layout.names(parent or os.curdir) if layout.base_of(name) == base != name]
+    names.sort(key=lambda name: int(name.rpartition("-")[2]))
+    return f" There are {', '.join(names)}." if names and base != os.path.basename(path) else ""
+
+
+def normal(path: str) -> str:
+    """Returns a path in its normal form; raises `ValueError` for empty text, which is what an unset variable gives."""
+    if not path:
+        raise ValueError("a folder is required, got ''. The current one is '.'.")
     return os.path.normpath(path)
 
 
