@@ -19,18 +19,9 @@ from hookline.graph.nodes import Source
 from hookline.hooks import ProgressHook, SessionRunHook, SinkHook, StepCounterHook, StopAtStepHook, spaced
 from hookline.hooks.step_rates import FLOPS
 from hookline.hooks.when import bare
-from hookline.loop import refused
+from hookline.loop import description, refused
 from hookline.loop import warm_start as warm_starts
 from hookline.loop.batches import first_spec
-from hookline.loop.description import (
-    LoopDescription,
-    beginning,
-    form_of_batch,
-    parts_of,
-    place_of,
-    programs_of,
-    written_by,
-)
 from hookline.loop.hyperparameters import CHECKPOINT, SCRIPT
 from hookline.loop.memory import Memory
 from hookline.loop.metrics_log import MetricsLog
@@ -329,7 +320,9 @@ class Loop(StepGraph):
             own.append(StepCounterHook(every_n_steps=steps, output_dir=folder, **counting))
         return [*own, *hooks]
 
-    def describe(self, logdir: str | None = None, last_step: int | None = None, **arguments: Any) -> LoopDescription:
+    def describe(
+        self, logdir: str | None = None, last_step: int | None = None, **arguments: Any
+    ) -> description.LoopDescription:
         """Says what the loop holds, where that lies, what `run` would write, and which programs it makes.
 
         Nothing is run, made or written. What fires when, and how many programs that makes, says `plan` of the session.
@@ -373,15 +366,15 @@ class Loop(StepGraph):
         written = usual_hooks(cadences, logdir, folder, has_sinks=bool(feeds.sinks))
         warm = settings_of(given.arguments["warm_start"])
         fitting = None if warm is None else lambda: warm_starts.check(warm, self.state, self._of_training)[0]
-        return LoopDescription(
-            parts_of(self.state, self.form.parts, self._beside),
-            place_of(self.state, self.mesh),
-            form_of_batch(first_spec(self._batch)),
-            beginning(logdir, self._memory and self._memory.step, fitting, last_step),
-            written_by(
+        return description.LoopDescription(
+            description.parts_of(self.state, self.form.parts, self._beside),
+            description.place_of(self.state, self.mesh),
+            description.form_of_batch(first_spec(self._batch)),
+            description.beginning(logdir, self._memory and self._memory.step, fitting, last_step),
+            description.written_by(
                 [feeds, *checked_hooks(keywords.get("chief_only_hooks"), "chief_only_hooks"), *written, *riding]
             ),
-            programs_of(self.train_op, keywords["steps_per_run"], watches=bool(self.metrics)),
+            description.programs_of(self.train_op, keywords["steps_per_run"], watches=bool(self.metrics)),
         )
 
     def _scaffold(self, warm: WarmStart | None, given: Scaffold | None) -> Scaffold | None:
