@@ -25,19 +25,26 @@ _EVERY_STEPS = 100
 
 
 class Counter(NamedTuple):
-    """A step counter in a state: where it stands, in words, and as a number among the leaves."""
+    """A step counter in a state: where it stands, in words, and as a number among the leaves; and such a state."""
 
     path: str
     place: int
+    like: Any
 
     def of(self, state: Tensor) -> Tensor:
         """Returns the counter in a tensor of such a state."""
-        return leaf_of(state, self.place)
+        return leaf_of(state, self.place, self.like)
 
 
-def leaf_of(state: Tensor, place: int) -> Tensor:
-    """Returns a leaf of a tensor, by its number, as a part of it: nothing else is read for that."""
-    for key in jax.tree.leaves_with_path(state.spec)[place][0]:
+def leaf_of(state: Tensor, place: int, like: Any) -> Tensor:
+    """Returns a leaf of a tensor, by its number, as a part of it: nothing else is read for that.
+
+    Args:
+        state: The tensor. The structure of what a step returns may not be known.
+        place: The number.
+        like: A tree of that structure.
+    """
+    for key in jax.tree.leaves_with_path(like)[place][0]:
         if hasattr(key, "name"):
             state = getattr(state, key.name)
         else:
@@ -59,7 +66,7 @@ def counter_in(values: Any, parts: Iterable[Any] = ()) -> Counter | None:
             and np.shape(leaf) == ()
             and jnp.issubdtype(leaf.dtype, jnp.integer)
         ):
-            return Counter(path, place)
+            return Counter(path, place, values)
     return None
 
 

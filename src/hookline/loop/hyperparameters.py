@@ -45,7 +45,9 @@ class HyperparametersHook(SessionRunHook):
         self._places = hyperparameters(state.spec)
         # Those of a function are computed where they are asked for, and not the rest of what it makes.
         self._given: dict[str, Any] = {
-            path: leaf_of(state.initial_value, place) if is_function(given) else _number(jax.tree.leaves(given)[place])
+            path: leaf_of(state.initial_value, place, state.spec)
+            if is_function(given)
+            else _number(jax.tree.leaves(given)[place])
             for path, place in self._places.items()
         }
         self.whose = CHECKPOINT

@@ -33,7 +33,7 @@ def learning_rate_of(
     """
     if schedule is None:
         place = learning_rate(state.spec)
-        return None if place is None else leaf_of(after, place)
+        return None if place is None else leaf_of(after, place, state.spec)
     if not callable(schedule):
         raise TypeError(
             f"Loop requires a schedule as learning_rate, a function from a count of updates to a rate, got "
@@ -42,7 +42,7 @@ def learning_rate_of(
     place = schedule_count(state.spec)
     if place is None and counter is not None:
         place = counter.place
-    count = global_step if place is None else leaf_of(state, place)
+    count = global_step if place is None else leaf_of(state, place, state.spec)
     refusal = f"Loop requires a schedule that makes one number of a count, and {called(schedule)} does not"
     try:
         made = jax.eval_shape(schedule, jax.ShapeDtypeStruct((), count.spec.dtype))
