@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import os
 import signal
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -490,3 +491,17 @@ def test_a_hook_may_come_after_all_others():
         comes_after = hl.train.SessionRunHook
 
     assert counting().run(last_step=3, progress=False, hooks=[Last()])["n"] == 3
+
+
+def test_a_counter_is_found_in_the_result_of_a_step_whose_shapes_are_known_when_it_runs():
+    class State(NamedTuple):
+        step: Any
+        w: Any
+
+    def train_step(state, batch):
+        flat = batch.reshape(int(batch.shape[0]) * 2)  # Of a length that is open.
+        return State(state.step + 1, state.w + flat.sum()), {"loss": flat.sum()}
+
+    batches = lambda: iter([np.ones((size, 2), np.float32) for size in (4, 4, 2)])  # noqa: E731
+    loop = hl.train.Loop(train_step, State(jnp.zeros((), int), jnp.zeros(())), batches)
+    assert loop.run(progress=False) == (3, 20)
