@@ -7,8 +7,8 @@ import argparse
 from hookline.checkpoint import cleaning, examine
 from hookline.checkpoint.examine import Contents, Found
 from hookline.cli import runs, shown
-from hookline.cli.shown import size
 from hookline.errors import NotFoundError
+from hookline.units import size
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from hookline import units
 from hookline.checkpoint import examine
 from hookline.checkpoint.examine import Found
 from hookline.checkpoint.manifest import Leaf
@@ -136,9 +137,9 @@ def _show(a: Found, b: Found, changes: list[Change], notes: list[str]) -> None:
         colours = {"added": "green", "gone": "red", "unread": "red", "reshaped": "yellow"}
         shown.table(heads, map(_cells, told), styles=[colours.get(change.kind, "") for change in told])
         for why in dict.fromkeys(change.why for change in told if change.why):
-            unread = shown.count(sum(change.why == why for change in told), "variable")
+            unread = units.count(sum(change.why == why for change in told), "variable")
             shown.say(f"\n{unread} could not be compared, for {why}.")
-    shown.say(f"\n{shown.count(same, 'variable')} {'is' if same == 1 else 'are'} the same in both.")
+    shown.say(f"\n{units.count(same, 'variable')} {'is' if same == 1 else 'are'} the same in both.")
 
 
 def _cells(change: Change) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hookline import clock
+from hookline import clock, units
 from hookline.checkpoint import devices, examine, leaves
 from hookline.checkpoint.examine import Contents, Found
 from hookline.checkpoint.manifest import Leaf
@@ -88,7 +88,7 @@ class _Report:
         broken = [variable for variable in self._read.get(found.path, ()) if variable.flaw]
         if found.flaw or not broken:
             return found.flaw
-        more = f" and {shown.count(len(broken) - 1, 'other variable')}" if broken[1:] else ""
+        more = f" and {units.count(len(broken) - 1, 'other variable')}" if broken[1:] else ""
         return f"{broken[0].leaf.name}{more} cannot be read: {broken[0].flaw}"
 
     def variables(self, found: Found) -> list[Variable]:
@@ -111,25 +111,25 @@ class _Report:
         if self.inspected is not None:
             variables = self.variables(self.inspected)
             nbytes = sum(leaves.nbytes(variable.leaf) for variable in variables)
-            what = shown.count(len(variables), "variable")
-            shown.say(f"\n{self.inspected.name} holds {what}, {shown.size(nbytes)}:\n")
+            what = units.count(len(variables), "variable")
+            shown.say(f"\n{self.inspected.name} holds {what}, {units.size(nbytes)}:\n")
             heads = ["variable", "shape", "dtype", ">size", "pieces", "norm, or = value"]
             told = [each for each in variables if self._all or each.flaw or not each.leaf.name.startswith(HOOK_STATES)]
             styles = ["red" if variable.flaw else "" for variable in told]
             shown.table(heads, [_cells(variable, self._reads) for variable in told], styles=styles)
             if left := len(variables) - len(told):
-                shown.say(f"and {shown.count(left, 'value')} of hooks; --all shows {'it' if left == 1 else 'them'}")
+                shown.say(f"and {units.count(left, 'value')} of hooks; --all shows {'it' if left == 1 else 'them'}")
 
         if self._reads_all:
             broken = sum(1 for found in self.all if not found.is_unfinished and self.flaw(found))
-            shown.say(f"\nRead and compared: {shown.count(len(self._read), 'checkpoint')}. Broken: {broken}.")
+            shown.say(f"\nRead and compared: {units.count(len(self._read), 'checkpoint')}. Broken: {broken}.")
 
     def _about(self) -> Iterator[str]:
         contents, due, inspected = self.contents, self.due, self.inspected
         if contents is None:
             yield self.all[0].path
             return
-        complete = shown.count(sum(found.manifest is not None for found in self.all), "complete checkpoint")
+        complete = units.count(sum(found.manifest is not None for found in self.all), "complete checkpoint")
         if due is None:
             yield f"{contents.directory}: {complete}."
         elif not self.flaw(due):
@@ -154,7 +154,7 @@ class _Report:
     def _row(self, found: Found) -> list[str]:
         step = "" if found.step is None else str(found.step)
         age = shown.duration(clock.time() - found.timestamp)
-        return [found.name, step, age, shown.size(found.nbytes), _devices(found), self._state(found)]
+        return [found.name, step, age, units.size(found.nbytes), _devices(found), self._state(found)]
 
     def _state(self, found: Found) -> str:
         if flaw := self.flaw(found):
@@ -251,7 +251,7 @@ def _cells(variable: Variable, was_read: bool) -> list[str]:
         if was_read
         else ""
     )
-    return [leaf.name, shown.shape(leaf.shape), leaf.dtype, shown.size(leaves.nbytes(leaf)), _pieces(leaf), last]
+    return [leaf.name, shown.shape(leaf.shape), leaf.dtype, units.size(leaves.nbytes(leaf)), _pieces(leaf), last]
 
 
 def _pieces(leaf: Leaf) -> str:

@@ -69,20 +69,6 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def size(nbytes: float) -> str:
-    """Returns a size in words.
-
-    Example:
-        >>> size(999), size(12_345), size(2.5e9)
-        ('999 B', '12.3 kB', '2.5 GB')
-    """
-    units = ["B", "kB", "MB", "GB", "TB"]
-    while nbytes >= 999.95 and len(units) > 1:
-        nbytes /= 1000
-        del units[0]
-    return f"{nbytes:.4g} {units[0]}" if units[0] == "B" else f"{nbytes:.1f} {units[0]}"
-
-
 def duration(secs: float) -> str:
     """Returns a time in words.
 
@@ -94,16 +80,6 @@ def duration(secs: float) -> str:
         if secs >= length:
             return f"{secs / length:.0f} {unit}"
     return f"{max(secs, 0):.0f} s"
-
-
-def count(number: int, noun: str) -> str:
-    """Returns a number of things.
-
-    Example:
-        >>> count(1, "checkpoint"), count(2, "checkpoint")
-        ('1 checkpoint', '2 checkpoints')
-    """
-    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def number(value: float) -> str:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from hookline import units
 from hookline.checkpoint import devices, examine, latest_checkpoint
 from hookline.graph import Operation, Variable
 from hookline.hooks.when import bare
@@ -74,13 +75,13 @@ class LoopDescription(NamedTuple):
         whole = sum(part.size_bytes for part in self.parts)
         held = sum(part.bytes_a_device for part in self.parts)
         lines = [
-            f"{_count(sum(part.parameters for part in self.parts), 'number')} in "
-            f"{_count(sum(part.arrays for part in self.parts), 'array')}, {_size(whole)}, "
-            f"of which a device holds {_size(held)}; on {self.lies_on}."
+            f"{units.count(sum(part.parameters for part in self.parts), 'number')} in "
+            f"{units.count(sum(part.arrays for part in self.parts), 'array')}, {units.size(whole)}, "
+            f"of which a device holds {units.size(held)}; on {self.lies_on}."
         ]
         width = max(len(part.name) for part in self.parts)
         lines += [
-            f"  {part.name:{width}}  {part.parameters:>14,}  {_size(part.size_bytes):>9}  {part.placement}"
+            f"  {part.name:{width}}  {part.parameters:>14,}  {units.size(part.size_bytes):>9}  {part.placement}"
             for part in self.parts
         ]
         lines += [f"A batch: {self.batch}.", self.begins]
@@ -200,14 +201,3 @@ def _placement(places: list[Any]) -> str:
 
 def _bytes(leaf: Any, shape: tuple[int, ...]) -> int:
     return math.prod(shape) * leaf.dtype.itemsize
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
-def _size(count: int) -> str:
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} B"
