@@ -232,7 +232,7 @@ def interrupt_at(instruction, files, work):
 @pytest.mark.parametrize(
     "files",
     [
-        ("monitored/turn.py", "monitored/lifecycle.py"),
+        ("monitored/turn.py", "monitored/lifecycle.py", "monitored/ending.py"),
         ("session/cached_step.py", "local_store.py", "slots.py"),
     ],
 )
@@ -255,7 +255,7 @@ def test_ctrl_c_at_any_instruction_leaves_the_session_usable(training, files, ca
 @pytest.mark.parametrize("recovers", [False, True])
 def test_ctrl_c_at_any_instruction_of_a_step_function_leaves_the_session_usable(training, recovers):
     policy = RecoveryPolicy(max_attempts=1000, initial_backoff_secs=0) if recovers else None
-    files = ("monitored/turn.py", "monitored/lifecycle.py")
+    files = ("monitored/turn.py", "monitored/lifecycle.py", "monitored/ending.py")
     with MonitoredSession(recovery=policy) as session:
         session.run(training.train_op)
         for instruction in range(1, 10_000):
