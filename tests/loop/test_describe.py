@@ -157,3 +157,12 @@ def test_a_loop_has_one_open_session(tmp_path):
             loop.run(last_step=2)
         session.run(loop.train_op)
     loop.run(last_step=2, progress=False)
+
+
+def test_a_plan_does_not_doubt_that_an_evaluation_fires():
+    evaluate = hl.train.Evaluate(lambda state, batch: {"size": jnp.sum(batch)}, batches, every=5)
+    loop = hl.train.Loop(train_step, init, batches)
+    with loop.session(None, 20, hooks=[evaluate], progress=False) as session:
+        planned = next(hook for hook in session.plan().hooks if hook.name == "Evaluate")
+    assert planned.fires_at == (5, 10, 15, 20)
+    assert planned.unforeseen == ()

@@ -261,9 +261,11 @@ class _StandIn:
             "on_trigger": rider.timer and self._note,
         }
         self.each_run = tuple(name for name in ("before_run", "after_run") if found[name])
-        if self.each_run and rider.timer:
-            named = " and ".join(self.each_run)
-            self._unforeseen.append(f"whether its {named} call super(): otherwise it does not fire")
+        # Those of the library call super(), or give the firing themselves.
+        of_users = [name for name in self.each_run if not _is_of_library(override(rider.hook, name))]
+        if of_users and rider.timer:
+            call = "call" if len(of_users) > 1 else "calls"
+            self._unforeseen.append(f"whether its {' and '.join(of_users)} {call} super(): otherwise it does not fire")
         if rider.before_trigger:
             self._unforeseen.append("what its before_trigger asks for besides")
         vars(self).update({name: callback for name, callback in found.items() if callback})
@@ -363,7 +365,11 @@ class _Undecided(Trigger):
 
 def _decides_alone(trigger: Trigger) -> bool:
     """Whether the steps, the runs and the library's code decide when it is due."""
-    return all(getattr(type(trigger), name).__module__.partition(".")[0] == "hookline" for name in _DECIDES)
+    return all(_is_of_library(getattr(type(trigger), name)) for name in _DECIDES)
+
+
+def _is_of_library(function: Any) -> bool:
+    return function.__module__.partition(".")[0] == "hookline"
 
 
 def _state_of(trigger: Trigger) -> dict[str, Any]:
