@@ -6,6 +6,7 @@ import json
 import logging
 import os
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -260,8 +261,11 @@ def test_it_keeps_the_contract_of_hooks(tmp_path):
     check_hook(tensors)
 
 
-@pytest.mark.parametrize("last_batch", ["keep", "drop", "pad"])
-def test_several_batches_a_run_give_the_means_of_single_ones(last_batch):
+@pytest.mark.parametrize(("last_batch", "backend"), [("keep", "cpu"), ("drop", "cpu"), ("pad", "cpu"), ("keep", "gpu")])
+def test_several_batches_a_run_give_the_means_of_single_ones(last_batch, backend, monkeypatch):
+    """On a GPU the program of a full run is another one. It is compiled for the processor here."""
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+
     def eval_step(state, batch):
         batch, mask = batch if last_batch == "pad" else (batch, 1.0)
         return {"loss": jnp.sum(abs(batch - state["w"]) * mask) / jnp.sum(mask * jnp.ones_like(batch))}

@@ -140,6 +140,22 @@ def test_the_state_has_the_bits_of_single_steps(make, loss_fn, optimizer, many):
         assert trained(steps_per_run) == single
 
 
+def test_so_has_the_program_for_a_gpu_where_a_full_run_has_a_loop_of_its_own(monkeypatch):
+    """It is compiled for the processor here."""
+    state = {"params": mlp(jax.random.key(0)), "noise": jnp.zeros(())}
+    state |= {"slots": OPTIMIZERS["sgd"].init(state["params"]), "average": state["params"]}
+
+    def trained(steps_per_run):
+        loop = train.Loop(
+            plain_step(mlp_loss, OPTIMIZERS["sgd"]), state, batches(), seed=7, steps_per_run=steps_per_run
+        )
+        return bits(loop.run(last_step=30, progress=False))
+
+    single = trained(1)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert trained(8) == single, "three full runs, the first step and a rest"
+
+
 @pytest.mark.parametrize(
     ("kind", "many"), [(FORMS[0], [16]), *[pytest.param(kind, MANY, marks=pytest.mark.campaign) for kind in FORMS]]
 )

@@ -15,6 +15,7 @@ from hookline.loop.call import Call, called, required
 from hookline.loop.forms import NnxObjects, Tree
 from hookline.loop.kinds import Unfit, is_nnx
 from hookline.loop.step import says
+from hookline.session.repeat import counted_loop
 
 
 class Evaluated:
@@ -96,7 +97,7 @@ class Evaluated:
 
             like = jax.eval_shape(one, 0, begun[1:])["told"]
             rows = {name: jnp.zeros((most, *value.shape), value.dtype) for name, value in like.items()}
-            rows, carried = jax.lax.fori_loop(0, count, body, (rows, list(begun[1:])))
+            rows, carried = counted_loop(count, most, body, (rows, list(begun[1:])))
             return {"told": rows, "carried": carried}
 
         evaluate_rows.__name__ = self.name

@@ -59,8 +59,21 @@ def repeated(
         kept = jax.tree.map(lambda rows, row: rows.at[number].set(row), kept, outputs)
         return tuple(groups), kept, left, latched
 
-    groups, kept, left, latched = jax.lax.fori_loop(0, count, body, ((*given, alone), kept, left, latched))
+    groups, kept, left, latched = counted_loop(count, capacity, body, ((*given, alone), kept, left, latched))
     return groups, (*kept, *left), latched
+
+
+def counted_loop(count: Any, capacity: int, body: Callable[[Any, Any], Any], begin: Any) -> Any:
+    """Makes a compiled loop of `count` iterations, at most `capacity`, whose count is given at run time.
+
+    On a GPU the host decides after each iteration whether there is another one, unless the program knows the count:
+    12 µs each on an H100. So there the loop is in the program twice, and a full one has a count that the program knows.
+    """
+    if jax.default_backend() != "gpu":
+        return jax.lax.fori_loop(0, count, body, begin)
+    full = lambda carry: jax.lax.fori_loop(0, capacity, body, carry)  # noqa: E731
+    part = lambda carry: jax.lax.fori_loop(0, count, body, carry)  # noqa: E731
+    return jax.lax.cond(count == capacity, full, part, begin)
 
 
 def blank(like: Any) -> Any:
