@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections.abc import Mapping
@@ -60,8 +61,7 @@ def flops_of(step: Step, values: Any, batch: Any, context: Any) -> float | None:
     flops = 0.0
     if all(isinstance(size, int) for leaf in jax.tree.leaves(batch) for size in leaf.shape):
         with placement.inside(context):
-            found = jax.jit(step).lower(specs.of_value(values), batch, *step.more()).cost_analysis() or {}
-        flops = found.get("flops", 0.0)
+            flops = _counted(step, specs.of_value(values), batch, *step.more())
     if not flops > 0 or not math.isfinite(flops):
         _logger.warning(
             "Loop: XLA does not say how many floating point operations a step has, so no share of peak_flops is shown. "
@@ -72,3 +72,12 @@ def flops_of(step: Step, values: Any, batch: Any, context: Any) -> float | None:
         "Loop: XLA counts %.4g floating point operations a step; the body of a loop (jax.lax.scan) counts once.", flops
     )
     return flops
+
+
+def _counted(step: Step, *given: Any) -> float:
+    """Returns the operations that XLA counts; 0 if it does not say."""
+    found = jax.jit(step).lower(*given).cost_analysis()
+    if found is None:  # XLA counts for a processor, and not for a device behind a plugin, which GPUs and TPUs are.
+        with contextlib.suppress(Exception), jax.default_device(jax.local_devices(backend="cpu")[0]):
+            found = jax.jit(step).lower(*given).cost_analysis()
+    return (found or {}).get("flops", 0.0)
