@@ -26,8 +26,7 @@ from orbax.checkpoint import v1 as ocp
 
 import hookline as hl
 from hookline import checkpoint, errors
-from hookline.checkpoint import RetryPolicy, Saver, layout, orbax_io, reading
-from hookline.checkpoint import saver as saver_module
+from hookline.checkpoint import RetryPolicy, Saver, layout, manager, orbax_io, reading
 from hookline.checkpoint.fitting import Match
 from hookline.testing import FakeClock
 
@@ -742,7 +741,7 @@ def test_the_best_is_left_to_the_next_save_where_the_state_file_cannot_be_writte
         for step in (1, 2):
             saver.save(sess, path, step)
         with monkeypatch.context() as patched:
-            patched.setattr(saver_module, "write_state", broken_disk)
+            patched.setattr(manager, "write_state", broken_disk)
             saver.keep_best(1)
         assert clock.monotonic() == begun
         assert f"That '{path}-1' is the best checkpoint is left to the next save: " in caplog.text
@@ -752,7 +751,7 @@ def test_the_best_is_left_to_the_next_save_where_the_state_file_cannot_be_writte
 
 
 def test_naming_the_best_does_not_wait_for_a_save_that_waits_for_the_disk(path, logdir, monkeypatch, sess):
-    writes, writing, named = saver_module.write_state, threading.Event(), threading.Event()
+    writes, writing, named = manager.write_state, threading.Event(), threading.Event()
 
     def held_up(*given):
         writing.set()
@@ -761,7 +760,7 @@ def test_naming_the_best_does_not_wait_for_a_save_that_waits_for_the_disk(path, 
 
     saver = Saver()
     saver.save(sess, path, 1)
-    monkeypatch.setattr(saver_module, "write_state", held_up)
+    monkeypatch.setattr(manager, "write_state", held_up)
     pending = saver.save_async(sess, path, 2)
     assert writing.wait(30)
     saver.keep_best(1)
