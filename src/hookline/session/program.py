@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -25,6 +24,7 @@ from hookline.graph.tracing import TRACED
 from hookline.graph.variable import Variable, VariableRead
 from hookline.session import launches
 from hookline.session.compilation import CompilationLog, Compilations
+from hookline.session.compiler_options import compiler_options
 from hookline.session.latches import Latched, Latching, after, first_fault
 from hookline.session.plan import Key, Plan
 from hookline.session.repeat import blank, repeated
@@ -32,16 +32,6 @@ from hookline.session.sharing import Watch
 from hookline.session.slots import Flat, Leaves
 from hookline.session.store import VariableStore
 from hookline.session.trace import Trace
-
-_LARGE_BYTES = 32 * 2**20
-_DISABLED = "xla_disable_hlo_passes"
-_MEMORY_FIRST = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
-# XLA on CPU multiplies bfloat16 and float16 in float32. Merging equal expressions would make the float32 copy of each
-# weight, made for the forward pass, live until the backward pass reads it: two copies of the model.
-_HALVES_APART = {**_MEMORY_FIRST, _DISABLED: "cse"}
-# Work that is the same in each step is computed in each, as in a single one: if it were moved out of the loop, XLA
-# would fuse the rest differently, which changes the last bits of some models (of an attention over few places, say).
-_NOTHING_MOVED_OUT = "while-loop-invariant-code-motion"
 
 Traced = tuple[tuple[Flat, Flat, Flat], tuple[Any, ...], tuple[Any, ...], tuple[Latched, ...]]
 
@@ -127,9 +117,7 @@ class Program:
         watching = " and what hooks watch" if self.watched else ""
         steps = f"up to {capacity} steps; " if capacity > 1 else ""
         self.compilations = Compilations(f"{steps}outputs {names}{watching}; writes {writes}", log)
-        self._compiler_options = _compiler_options([*updates, *self._read_by_callers(reads)])
-        if capacity > 1 and jax.default_backend() == "cpu":
-            self._compiler_options = _with_nothing_moved_out(self._compiler_options or {})
+        self._compiler_options = compiler_options([*updates, *self._read_by_callers(reads)], in_loop=capacity > 1)
         # Loose: of unknown structure. JAX sees the leaves alone, so two trees with the same leaves are equal to it.
         self._is_loose = any(v.spec is specs.UNKNOWN for v in (*updates, *reads))
         # If variables have shardings, a first trace shows whether this program moves them.
@@ -459,39 +447,3 @@ def _unless(skip: Any, old: Any, new: Any) -> Any:
     """Returns the new value of a leaf, or the old one if the run is skipped."""
     new, place = jnp.asarray(new), jax.typeof(old).sharding
     return jax.lax.select(skip, old, jax.reshard(new, place) if place.mesh.explicit_axes else new)
-
-
-def _compiler_options(variables: Sequence[Variable]) -> dict[str, Any] | None:
-    """Returns XLA's compiler options for a program on large variables.
-
-    On CPU, XLA's defaults keep intermediate copies of a large model alive: four of a bfloat16 model while it is
-    initialised, two in a step. These options are no slower if every array is large. The order of the work changes no
-    bits; not merging equal expressions of half precision may change the last bits.
-    """
-    leaves = [leaf for v in variables if v.spec is not specs.UNKNOWN for leaf in jax.tree.leaves(v.spec)]
-    known = [leaf for leaf in leaves if all(isinstance(dim, int) for dim in leaf.shape)]
-    if _bytes(known) < _LARGE_BYTES or jax.default_backend() != "cpu":
-        return None
-    halves = [leaf for leaf in known if jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype.itemsize == 2]
-    options = _HALVES_APART if _bytes(halves) >= _LARGE_BYTES else _MEMORY_FIRST
-    return options if _is_accepted(tuple(options.items())) else None
-
-
-def _with_nothing_moved_out(options: dict[str, Any]) -> dict[str, Any] | None:
-    disabled = ",".join(filter(None, [options.get(_DISABLED), _NOTHING_MOVED_OUT]))
-    found = options | {_DISABLED: disabled}
-    return found if _is_accepted(tuple(found.items())) else options or None
-
-
-def _bytes(leaves: Sequence[Any]) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-
-
-@functools.cache
-def _is_accepted(options: tuple[tuple[str, Any], ...]) -> bool:
-    """Returns whether this XLA knows the options: it refuses to compile with an unknown one."""
-    try:
-        jax.jit(lambda: 0, compiler_options=dict(options)).lower().compile()
-    except jax.errors.JaxRuntimeError:
-        return False
-    return True
