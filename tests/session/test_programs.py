@@ -71,7 +71,7 @@ def test_watching_leaves_every_bit_of_the_training_as_it_is(sess):
         sess.run(init)
         for step in range(40):
             if watching and step % 3:
-                sess.lowlevel.run_watched(train, (watched, None))
+                sess.lowlevel.run_with_hook_fetches(train, (watched, None))
             else:
                 sess.run(train)
         finals.append(jax.tree.map(np.asarray, sess.run(params)))
@@ -87,7 +87,7 @@ def test_a_single_number_that_a_run_has_anyway_is_handed_out_and_more_only_where
     metadata = hl.RunMetadata()
     options = hl.RunOptions(output_partition_graphs=True)
     sess.lowlevel.expect([total, double])
-    _, (value,) = sess.lowlevel.run_watched(added.op, (total,), options=options, run_metadata=metadata)
+    _, (value,) = sess.lowlevel.run_with_hook_fetches(added.op, (total,), options=options, run_metadata=metadata)
     assert np.shape(value) == size
     # The double is not wanted here, and is never computed anyway.
     assert metadata.partition_graphs[0].count(" conditional(") == 1 + conditional
@@ -102,7 +102,7 @@ def test_watching_what_is_computed_anyway_leaves_every_bit_as_it_is_too(sess):
         sess.run(init)
         for step in range(40):
             late = step % 3 == 0 and watching
-            _, (value, _) = sess.lowlevel.run_watched(train, (loss if late else None, latch))
+            _, (value, _) = sess.lowlevel.run_with_hook_fetches(train, (loss if late else None, latch))
             losses += [float(value)] if late else []
         finals.append(jax.tree.map(np.asarray, sess.run(params)))
     assert same_bits(*finals)
@@ -118,10 +118,10 @@ def test_a_job_with_a_watcher_compiles_two_step_programs(sess, caplog):
         if step % 5:
             sess.run(train)
         else:
-            sess.lowlevel.run_watched(train, (watched,))
+            sess.lowlevel.run_with_hook_fetches(train, (watched,))
     assert compilations(caplog) == 2
     causes = [record.message for record in caplog.records if "Compiling" in record.message]
-    assert "and what hooks watch" in causes[0]
+    assert "and hook fetches" in causes[0]
     assert "no hook asks for anything" in causes[1]
 
 
@@ -133,7 +133,7 @@ def test_reading_counters_compiles_nothing_and_shares_the_step(sess, caplog):
     sess.run(train)
     caplog.clear()
     values = [sess.run(step), *sess.run([train, step]), sess.global_step]
-    values += sess.lowlevel.run_watched(train, (step, None))
+    values += sess.lowlevel.run_with_hook_fetches(train, (step, None))
     assert values == [1, None, 1, 2, None, (2, None)]
     assert isinstance(values[0], np.integer)
     assert compilations(caplog) == 0

@@ -8,7 +8,7 @@ import os
 from hookline.checkpoint import examine, layout, lease, reading, restart
 from hookline.checkpoint.layout import base_of
 from hookline.checkpoint.retention import Kept, Retention
-from hookline.checkpoint.state import (
+from hookline.checkpoint.state_file import (
     STATE_FILE_NAME,
     CheckpointState,
     get_checkpoint_state,

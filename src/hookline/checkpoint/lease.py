@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from hookline import arguments, clock, preemption
 from hookline.checkpoint import durable, failures, layout, owner, traces
 from hookline.checkpoint.owner import Owner
-from hookline.checkpoint.state import STATE_FILE_NAME
+from hookline.checkpoint.state_file import STATE_FILE_NAME
 from hookline.checkpoint.traces import Traces
 from hookline.errors import FailedPreconditionError, OpError
 

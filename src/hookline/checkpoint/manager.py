@@ -15,7 +15,7 @@ from hookline.checkpoint.layout import base_of
 from hookline.checkpoint.lease import Lease
 from hookline.checkpoint.retention import Kept, Retention
 from hookline.checkpoint.retry import RetryPolicy
-from hookline.checkpoint.state import STATE_FILE_NAME, leaving, recorded, write_state
+from hookline.checkpoint.state_file import STATE_FILE_NAME, leaving, recorded, write_state
 from hookline.errors import OpError
 from hookline.session import Session
 

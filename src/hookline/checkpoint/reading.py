@@ -17,7 +17,7 @@ from hookline.checkpoint import checksums, failures, layout, leaves, together
 from hookline.checkpoint.checksums import Shares
 from hookline.checkpoint.fitting import Match
 from hookline.checkpoint.manifest import Leaf, Manifest
-from hookline.checkpoint.state import latest_checkpoint, recorded
+from hookline.checkpoint.state_file import latest_checkpoint, recorded
 from hookline.checkpoint.together import Together
 from hookline.coordination import peers
 from hookline.errors import NotFoundError

@@ -19,7 +19,7 @@ from hookline.checkpoint.manifest import Manifest
 from hookline.checkpoint.pending import PendingSave
 from hookline.checkpoint.retention import Kept, Retention
 from hookline.checkpoint.retry import RetryPolicy
-from hookline.checkpoint.state import STATE_FILE_NAME
+from hookline.checkpoint.state_file import STATE_FILE_NAME
 from hookline.checkpoint.writing import Writing
 from hookline.errors import InvalidArgumentError, NotFoundError
 from hookline.graph import GraphKeys, Variable, get_global_step
