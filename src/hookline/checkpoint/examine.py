@@ -231,7 +231,7 @@ def reason(error: OpError) -> str:
     *_, last = [None, *_FILE.finditer(text)]
     if last is None:
         return text
-    what = "is missing" if text.startswith("NOT_FOUND") else "is not what was written"
+    what = "is missing" if text.startswith("NOT_FOUND") else "is damaged"
     if isinstance(error, PermissionDeniedError):
         what = _DENIED
     return f"its file {last[1]} {what}"

@@ -152,7 +152,7 @@ class CheckpointManager:
                 with held.changing():
                     layout.remove(old)
             except (OSError, OpError) as error:
-                _logger.warning("'%s' is to be removed, and stays until the next save: %s", old, error)
+                _logger.warning("'%s' could not be removed, and stays until the next save: %s", old, error)
                 self._leaving.append(old)
 
     # The state file ---------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class CheckpointManager:
                 self._write_state(newest, self._retention, self._state_file, held, self._leaving, _ONCE)
         except OpError as error:
             best = self._retention.best
-            _logger.warning("That '%s' is the best checkpoint is left to the next save: %s", best, error)
+            _logger.warning("'%s' is the best checkpoint; only the next save can record that: %s", best, error)
         finally:
             self._lock.release()
 

@@ -163,7 +163,7 @@ class Plan:
                 gradient.node_def,
                 gradient,
                 f"{gradient.node_def}: {variable.op.name!r} is read both before and after an update of this run, by "
-                f"{names}; of which value is the gradient wanted? Make two runs of it.",
+                f"{names}, so its gradient is not one value. Make two runs of it.",
             )
         return versions.pop()
 
@@ -183,7 +183,7 @@ class Plan:
                     raise InvalidArgumentError(
                         part.op.node_def,
                         part.op,
-                        f"{part.name!r} is fed, but this run needs {tensor.name!r}, of which it is a part: feed that.",
+                        f"{part.name!r} is fed, but this run needs the whole {tensor.name!r}: feed that.",
                     )
 
     def _check_reads(self, fetched: Iterable[Any], hook_fetches: Iterable[Any]) -> None:

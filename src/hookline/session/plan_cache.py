@@ -191,8 +191,8 @@ class PlanCache:
         self._warn_of_many(
             {
                 "fetches": elements,
-                "what hooks fetch": [*wanted, *waiting, *rows, *deferred_rows],
-                "the tensors that are fed": fed,
+                "hook fetches": [*wanted, *waiting, *rows, *deferred_rows],
+                "fed tensors": fed,
             }
         )
         return step
@@ -208,11 +208,11 @@ class PlanCache:
             changes = ((name, latest[name], now) for name, now in asked.items() if now != latest[name])
             different = [f"{name} ({_names(before)}, then {_names(now)})" for name, before, now in changes]
             logger.warning(
-                "This session was asked for %d different things, and has planned and compiled each of them. The last "
-                "two differ in %s. Make what is fetched once, before the loop. Beyond %d the ones used least lately "
-                "are forgotten (SessionConfig.max_plans).",
+                "This session has planned and compiled runs of %d different sets of fetches and feeds. The last two "
+                "differ in %s. Make the tensors to fetch once, before the loop. Of more than %d, the least recently "
+                "used are forgotten (SessionConfig.max_plans).",
                 _MANY,
-                " and ".join(different) or "the form in which they were asked for",
+                " and ".join(different) or "their structure",
                 2 * self._max_young,
             )
 
@@ -236,8 +236,8 @@ class PlanCache:
                 continue
             self._told.add(update)
             logger.warning(
-                "%s sets %s to a value computed here from its earlier value: what other workers write meanwhile is "
-                "lost. Use assign_add or hookline.update, which work on the value where it lives.",
+                "%s sets %s to a value computed here from its earlier value: other workers' writes in the meantime "
+                "are lost. Use assign_add or hookline.update, which work on the value where it lives.",
                 update.node_def,
                 ", ".join(repr(variable.op.name) for variable in update.variables),
             )
