@@ -142,7 +142,7 @@ class Engine(LowLevel):
     def _run_recorded(
         self, fetches: Any, hook_fetches: HookFetches | None, feed_dict: Any, options: RunOptions, metadata: RunMetadata
     ) -> tuple[Any, Any]:
-        """Runs with the tensors of `debug_tensor_watches` hook_fetches as well."""
+        """Runs with the tensors of `debug_tensor_watches` as further hook fetches."""
         names = options.debug_tensor_watches
         options = dataclasses.replace(options, debug_tensor_watches=())
         asked, deferred = (hook_fetches.fetches, hook_fetches.deferred) if hook_fetches else ((), frozenset())

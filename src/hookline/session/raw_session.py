@@ -161,7 +161,7 @@ class LowLevel:
         self.restored_hook_states: dict[str, Any] = {}
 
     def expect(self, hook_fetches: Iterable[Any]) -> list[int]:
-        """Declares all fetches that hooks may ask for, so that hook_fetches runs share one program from the start.
+        """Declares all fetches that hooks may ask for, so that all runs with some share one program from the start.
 
         Args:
             hook_fetches: For each hook a fetch structure.
