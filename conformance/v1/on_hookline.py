@@ -30,7 +30,9 @@ def prepare(random, limit=None):
     read = mnist_data.read_data_sets
     mnist_data.read_data_sets = lambda train_dir="", *args, **kwargs: read(os.environ["MNIST"], *args, **kwargs)
     Session.run = recorder.recording(Session.run, lambda result: result)
-    Engine.run_watched = recorder.recording(Engine.run_watched, lambda result: result[0], hooked=True)
+    Engine.run_with_hook_fetches = recorder.recording(
+        Engine.run_with_hook_fetches, lambda result: result[0], hooked=True
+    )
     recorder.note_losses(tf.train.Optimizer)
     if random:
         _replace_random()

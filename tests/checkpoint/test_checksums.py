@@ -84,13 +84,13 @@ def test_a_zeroed_block_is_refused_with_variable_file_and_remedy(saved, size):
     with pytest.raises(DataLossError) as caught:
         saver.restore(session, path)
     message = str(caught.value)
-    assert "'dense/kernel' is not what was saved" in message
+    assert "'dense/kernel' is not the saved value" in message
     assert str(file.relative_to(path)) in message
     assert f"Restore another one, such as the newest of: {older}" in message
     assert "object at" not in message
-    with pytest.raises(DataLossError, match="'dense/kernel' is not what was saved"):
+    with pytest.raises(DataLossError, match="'dense/kernel' is not the saved value"):
         train.verify(path)
-    with pytest.raises(DataLossError, match="'dense/kernel' is not what was saved"):
+    with pytest.raises(DataLossError, match="'dense/kernel' is not the saved value"):
         train.load_variable(path, "dense/kernel")
     train.verify(older)
 

@@ -100,8 +100,8 @@ def test_a_bit_that_one_process_reads_is_an_error_in_all(found):
         leaf = name.split()[0]
         for (kind, text), (kind_there, text_there) in zip(one[name], other[name], strict=True):
             assert kind == kind_there == "DataLossError"
-            assert f"'{leaf}' is not what was saved" in text
-            assert f"'{leaf}' is not what was saved" in text_there
+            assert f"'{leaf}' is not the saved value" in text
+            assert f"'{leaf}' is not the saved value" in text_there
 
 
 def test_a_full_disk_of_one_process_is_one_of_all_and_leaves_nothing(found):

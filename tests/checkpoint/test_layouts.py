@@ -51,4 +51,4 @@ def test_the_checksum_of_a_piece_is_that_of_its_bytes_in_c_order(results):
 @pytest.mark.parametrize("row", [100, 700, 1400, 2000])
 @pytest.mark.parametrize(("saved", "to"), DAMAGED)
 def test_a_flipped_bit_in_any_shard_is_found_in_any_layout(saved, to, row, results):
-    assert "'state/large' is not what was saved" in results[f"{saved} {to} {row}"]["error"]
+    assert "'state/large' is not the saved value" in results[f"{saved} {to} {row}"]["error"]

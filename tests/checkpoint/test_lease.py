@@ -364,7 +364,7 @@ CHANGED = "its contents have changed: 'model.ckpt-100' was not written by this p
 
 def taken_over(directory, who):
     return (
-        rf"^'{directory}' was taken over by {who}, for the files of this process's lease there .* were removed or "
+        rf"^'{directory}' was taken over by {who}, because the files of this process's lease there .* were removed or "
         r"replaced, or its host slept: this process saves nothing more there\.$"
     )
 
@@ -403,7 +403,7 @@ def test_what_another_has_saved_in_the_middle_of_a_change_is_not_taken_for_its_o
         assert other.save(50).startswith("saved")
         other.end()
     for step in (2, 3):
-        with pytest.raises(FailedPreconditionError, match="what was there before is not known"):
+        with pytest.raises(FailedPreconditionError, match="its earlier contents are not known"):
             saver.save(session, str(tmp_path / "model.ckpt"), step)
     assert names_in(tmp_path) == ["checkpoint", "model.ckpt-1", "model.ckpt-50"]
 

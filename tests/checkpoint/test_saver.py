@@ -26,8 +26,7 @@ from orbax.checkpoint import v1 as ocp
 
 import hookline as hl
 from hookline import checkpoint, errors
-from hookline.checkpoint import RetryPolicy, Saver, layout, orbax_io, reading
-from hookline.checkpoint import saver as saver_module
+from hookline.checkpoint import RetryPolicy, Saver, layout, manager, orbax_io, reading
 from hookline.checkpoint.fitting import Match
 from hookline.testing import FakeClock
 
@@ -384,7 +383,7 @@ def test_what_is_left_of_a_checkpoint_is_told_to_readers_and_does_not_stand_in_t
         saver = Saver()
     checkpoint.verify(saver.save(sess, path, 2))
     assert os.path.exists(f"{place}.hookline-broken")
-    assert f"What is left of checkpoint '{place}' is in the way of a new one (it " in caplog.text
+    assert f"The remains of checkpoint '{place}' are in the way of a new one (it " in caplog.text
 
 
 @pytest.mark.parametrize("damage", [left_without_manifest, left_empty, left_as_a_file])
@@ -397,7 +396,7 @@ def test_remains_in_the_place_of_a_complete_checkpoint_make_room_for_it(path, da
     damage(place)
     Saver().save(sess, path, step)
     checkpoint.verify(str(place))
-    assert f"What is left at '{place}' is in the way of the complete checkpoint, and was moved to " in caplog.text
+    assert f"The remains at '{place}' are in the way of the complete checkpoint, and were moved to " in caplog.text
     broken = pathlib.Path(f"{place}.hookline-broken")
     assert broken.exists()
     assert not (broken / "hookline.json").exists()
@@ -714,7 +713,7 @@ def test_old_checkpoints_that_cannot_be_removed_stay_until_they_can_and_make_no_
             for step in range(3):
                 saver.save(sess, path, step)
         assert clock.monotonic() == begun
-        assert f"'{path}-0' is to be removed, and stays until the next save: " in caplog.text
+        assert f"'{path}-0' could not be removed, and stays until the next save: " in caplog.text
         assert names_in(logdir) == ["checkpoint", "model.ckpt-0", "model.ckpt-1", "model.ckpt-2"]
         saver.save(sess, path, 3)
     assert names_in(logdir) == ["checkpoint", "model.ckpt-3"]
@@ -742,17 +741,17 @@ def test_the_best_is_left_to_the_next_save_where_the_state_file_cannot_be_writte
         for step in (1, 2):
             saver.save(sess, path, step)
         with monkeypatch.context() as patched:
-            patched.setattr(saver_module, "write_state", broken_disk)
+            patched.setattr(manager, "write_state", broken_disk)
             saver.keep_best(1)
         assert clock.monotonic() == begun
-        assert f"That '{path}-1' is the best checkpoint is left to the next save: " in caplog.text
+        assert f"'{path}-1' is the best checkpoint; only the next save can record that: " in caplog.text
         assert checkpoint.get_checkpoint_state(logdir).best is None
         saver.save(sess, path, 3)
     assert checkpoint.get_checkpoint_state(logdir).best == f"{path}-1"
 
 
 def test_naming_the_best_does_not_wait_for_a_save_that_waits_for_the_disk(path, logdir, monkeypatch, sess):
-    writes, writing, named = saver_module.write_state, threading.Event(), threading.Event()
+    writes, writing, named = manager.write_state, threading.Event(), threading.Event()
 
     def held_up(*given):
         writing.set()
@@ -761,7 +760,7 @@ def test_naming_the_best_does_not_wait_for_a_save_that_waits_for_the_disk(path, 
 
     saver = Saver()
     saver.save(sess, path, 1)
-    monkeypatch.setattr(saver_module, "write_state", held_up)
+    monkeypatch.setattr(manager, "write_state", held_up)
     pending = saver.save_async(sess, path, 2)
     assert writing.wait(30)
     saver.keep_best(1)

@@ -271,7 +271,7 @@ def test_a_warm_start_takes_variables_themselves(model, pretrained):
 def test_a_warm_start_says_what_it_cannot_take(model, pretrained):
     with pytest.raises(ValueError, match=r"(?s)warm_start: .*missing in the checkpoint: n/u.*missing.*: n/x"):
         train.warm_start(pretrained)
-    with pytest.raises(ValueError, match="of no variable that is chosen: zz. Chosen are: w"):
+    with pytest.raises(ValueError, match="names variables that are not chosen: zz. Chosen are: w"):
         train.warm_start(pretrained, "w", var_name_to_prev_var_name={"zz": "w"})
     with pytest.raises(ValueError, match="knows no vocabularies"):
         train.warm_start(pretrained, "w", {"w": object()})

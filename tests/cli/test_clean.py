@@ -57,7 +57,9 @@ def test_without_a_number_the_state_file_says_how_many(own_run, capsys):
     assert "the newest 2 stay, and there are no more." in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("recorded", "why"), [(0, "keeps all (max_to_keep=0)"), (None, "does not say how many stay")])
+@pytest.mark.parametrize(
+    ("recorded", "why"), [(0, "keeps all (max_to_keep=0)"), (None, "does not give the number to keep")]
+)
 def test_where_it_does_not_say_the_number_is_asked_for(own_run, capsys, recorded, why):
     state = json.loads((own_run / "checkpoint").read_text())
     (own_run / "checkpoint").write_text(json.dumps({**state, "max_to_keep": recorded}))
@@ -108,7 +110,7 @@ def test_nothing_goes_while_the_newest_has_no_description(own_run, capsys, harm)
     assert "--yes would free" not in out
     assert out.endswith("--yes is refused until you move it away.\n")
     assert main(["clean", str(own_run), "--keep", "1", "--yes"]) == 1
-    assert "Nothing was removed, for the newest checkpoint" in capsys.readouterr().err
+    assert "Nothing was removed, because the newest checkpoint" in capsys.readouterr().err
     assert checkpoints(own_run) == ["model.ckpt-2", "model.ckpt-4", "model.ckpt-6"]
 
 
@@ -127,7 +129,7 @@ def test_nothing_goes_while_the_newest_cannot_be_read(own_run, capsys):
         file.unlink()
     assert main(["clean", str(own_run), "--keep", "1", "--yes"]) == 1
     err = capsys.readouterr().err
-    assert "Nothing was removed, for the newest checkpoint" in err
+    assert "Nothing was removed, because the newest checkpoint" in err
     assert "is missing. Move it away first.\n" in err
     assert checkpoints(own_run) == ["model.ckpt-2", "model.ckpt-4", "model.ckpt-6"]
 
@@ -136,7 +138,7 @@ def test_without_its_state_file_a_run_is_cleaned_and_told_about(own_run, capsys)
     for break_it, why in ((Path.unlink, "it has no state file"), (Path.touch, "its state file cannot be read")):
         break_it(own_run / "checkpoint")
         assert main(["clean", str(own_run)]) == 1
-        said = f"hookline clean: '{own_run}': {why}, which says how many stay. Say it with --keep N.\n"
+        said = f"hookline clean: '{own_run}': {why}, so the number to keep is unknown. Give it with --keep N.\n"
         assert capsys.readouterr().err == said
     assert main(["clean", str(own_run), "--keep", "2", "--yes"]) == 0
     assert "it is not known which checkpoints were to be kept for good." in capsys.readouterr().out

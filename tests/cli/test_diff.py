@@ -114,7 +114,7 @@ def test_without_a_checkpoint_it_says_so(shared_run, own_run, tmp_path, capsys):
         (tmp_path / "empty", "is empty."),
         (tmp_path / "none", "does not exist."),
         (shared_run / "model.ckpt-5", "does not exist. There are model.ckpt-2, model.ckpt-4, model.ckpt-6.\n"),
-        (own_run / "model.ckpt-6", "is broken: its hookline.json is not what was written"),
+        (own_run / "model.ckpt-6", "is broken: its hookline.json is damaged"),
     ]:
         assert main(["diff", str(shared_run), str(path)]) == 1
         out, err = capsys.readouterr()

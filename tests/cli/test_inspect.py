@@ -127,7 +127,7 @@ def test_no_stack_trace_is_printed_by_what_a_failed_read_leaves_behind(own_run, 
     index.write_bytes(data)
     for words in (["inspect", own_run], ["diff", own_run, own_run]) * 2:
         done = python.run("-m", "hookline.cli", *words, env=environment())
-        assert "state/manifest.ocdbt is not what was written" in done.stdout
+        assert "state/manifest.ocdbt is damaged" in done.stdout
         assert done.stderr == ""
 
 
@@ -138,7 +138,7 @@ def test_where_a_training_stops_is_said(own_run, capsys):
         trained_in(own_run, 8)
     found = inspected(capsys, own_run)
     assert {each["name"]: each["why"] for each in found["checkpoints"] if each["why"]} == {
-        "model.ckpt-6": "its hookline.json is not what was written: it is not a manifest"
+        "model.ckpt-6": "its hookline.json is damaged: it is not a manifest"
     }
     assert main(["inspect", str(own_run)]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -181,8 +181,8 @@ def of_the_future(checkpoint):
     [
         (without_data, r"its file state/d/\w+ is missing"),
         (lambda checkpoint: (checkpoint / "hookline.json").unlink(), "it has no hookline.json"),
-        (half_a_manifest, "its hookline.json is not what was written"),
-        (another_manifest, "its hookline.json is not what was written"),
+        (half_a_manifest, "its hookline.json is damaged"),
+        (another_manifest, "its hookline.json is damaged"),
         (of_the_future, "it has format 9"),
         (lambda checkpoint: [shutil.rmtree(checkpoint), checkpoint.mkdir()], "it is empty"),
         (lambda checkpoint: [shutil.rmtree(checkpoint), checkpoint.write_text("")], "it is a file"),

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hookline import clock
+from hookline.distributed.remote_store import RemoteStore
 from hookline.distributed.staleness_hook import StalenessHook
-from hookline.distributed.store import RemoteStore
 from hookline.distributed.transport import Transport
 from hookline.graph import Graph
 

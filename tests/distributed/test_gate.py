@@ -14,7 +14,7 @@ from hookline import errors
 from hookline.distributed.gate import LEASE_SECS, Gate
 from hookline.distributed.protocol import Epoch
 from hookline.distributed.server import ParameterServer
-from hookline.distributed.state import Apply, Put
+from hookline.distributed.server_state import Apply, Put
 from hookline.distributed.updates import portable
 from hookline.distributed.wire import flatten
 from hookline.testing import FakeClock

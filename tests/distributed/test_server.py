@@ -18,7 +18,7 @@ from hookline.distributed.ballots import LATE_SECS, UNDECIDED_SECS
 from hookline.distributed.owner import ASK_SECS, CUT_SECS, LONGEST_SECS, STAGED_SECS
 from hookline.distributed.protocol import METHODS, Epoch
 from hookline.distributed.server import ParameterServer
-from hookline.distributed.state import Apply, Put
+from hookline.distributed.server_state import Apply, Put
 from hookline.distributed.transport import DirectTransport
 from hookline.distributed.updates import portable
 from hookline.distributed.wire import SMALL_BYTES, flatten, pack_all, unpack_all

@@ -16,7 +16,7 @@ from hookline import train
 from hookline.errors import AbortedError
 from hookline.monitored.hook_list import HookList
 from hookline.monitored.hooked import HookedSession
-from hookline.session import LateResults
+from hookline.session import DeferredResults
 from hookline.testing import ScriptedSession
 
 
@@ -27,12 +27,12 @@ class SlowSession(ScriptedSession):
         super().__init__(**arguments)
         self.arrived, self.lost = 0, False
 
-    def run_watched(self, fetches, watched, feed_dict=None, options=None, run_metadata=None):
-        result, values = super().run_watched(fetches, watched, feed_dict, options, run_metadata)
-        return result, tuple(_At(self, self.global_step) if isinstance(v, LateResults) else v for v in values)
+    def run_with_hook_fetches(self, fetches, watched, feed_dict=None, options=None, run_metadata=None):
+        result, values = super().run_with_hook_fetches(fetches, watched, feed_dict, options, run_metadata)
+        return result, tuple(_At(self, self.global_step) if isinstance(v, DeferredResults) else v for v in values)
 
 
-class _At(LateResults):
+class _At(DeferredResults):
     def __init__(self, session, step):
         super().__init__(self._read, [])
         self._session, self._step = session, step

@@ -187,7 +187,7 @@ def test_a_plan_of_a_thousand_steps_is_a_short_table(session):
         "                  not foreseen: the time of every(secs=60)",
         "Programs:",
         "  990 runs from step 1, to be compiled: outputs none; writes weights, global_step",
-        "  10 runs from step 100, to be compiled: outputs loss:0 and what hooks watch; writes weights, global_step",
+        "  10 runs from step 100, to be compiled: outputs loss:0 and hook fetches; writes weights, global_step",
     ]
 
 

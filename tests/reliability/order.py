@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hookline.checkpoint import layout, lease, manifest
-from hookline.checkpoint.state import STATE_FILE_NAME
+from hookline.checkpoint.state_file import STATE_FILE_NAME
 
 from .file_calls import FileCall, watched
 

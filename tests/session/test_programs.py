@@ -12,7 +12,7 @@ import optax
 import pytest
 
 import hookline as hl
-from hookline.session import program
+from hookline.session import compiler_options, program
 
 
 def compilations(caplog) -> int:
@@ -71,7 +71,7 @@ def test_watching_leaves_every_bit_of_the_training_as_it_is(sess):
         sess.run(init)
         for step in range(40):
             if watching and step % 3:
-                sess.lowlevel.run_watched(train, (watched, None))
+                sess.lowlevel.run_with_hook_fetches(train, (watched, None))
             else:
                 sess.run(train)
         finals.append(jax.tree.map(np.asarray, sess.run(params)))
@@ -87,7 +87,7 @@ def test_a_single_number_that_a_run_has_anyway_is_handed_out_and_more_only_where
     metadata = hl.RunMetadata()
     options = hl.RunOptions(output_partition_graphs=True)
     sess.lowlevel.expect([total, double])
-    _, (value,) = sess.lowlevel.run_watched(added.op, (total,), options=options, run_metadata=metadata)
+    _, (value,) = sess.lowlevel.run_with_hook_fetches(added.op, (total,), options=options, run_metadata=metadata)
     assert np.shape(value) == size
     # The double is not wanted here, and is never computed anyway.
     assert metadata.partition_graphs[0].count(" conditional(") == 1 + conditional
@@ -102,7 +102,7 @@ def test_watching_what_is_computed_anyway_leaves_every_bit_as_it_is_too(sess):
         sess.run(init)
         for step in range(40):
             late = step % 3 == 0 and watching
-            _, (value, _) = sess.lowlevel.run_watched(train, (loss if late else None, latch))
+            _, (value, _) = sess.lowlevel.run_with_hook_fetches(train, (loss if late else None, latch))
             losses += [float(value)] if late else []
         finals.append(jax.tree.map(np.asarray, sess.run(params)))
     assert same_bits(*finals)
@@ -118,10 +118,10 @@ def test_a_job_with_a_watcher_compiles_two_step_programs(sess, caplog):
         if step % 5:
             sess.run(train)
         else:
-            sess.lowlevel.run_watched(train, (watched,))
+            sess.lowlevel.run_with_hook_fetches(train, (watched,))
     assert compilations(caplog) == 2
     causes = [record.message for record in caplog.records if "Compiling" in record.message]
-    assert "and what hooks watch" in causes[0]
+    assert "and hook fetches" in causes[0]
     assert "no hook asks for anything" in causes[1]
 
 
@@ -133,7 +133,7 @@ def test_reading_counters_compiles_nothing_and_shares_the_step(sess, caplog):
     sess.run(train)
     caplog.clear()
     values = [sess.run(step), *sess.run([train, step]), sess.global_step]
-    values += sess.lowlevel.run_watched(train, (step, None))
+    values += sess.lowlevel.run_with_hook_fetches(train, (step, None))
     assert values == [1, None, 1, 2, None, (2, None)]
     assert isinstance(values[0], np.integer)
     assert compilations(caplog) == 0
@@ -358,18 +358,18 @@ def test_only_programs_on_large_variables_are_compiled_to_save_memory(monkeypatc
     halves = [hl.Variable(lambda: jnp.zeros((1024, 8192), jnp.bfloat16), name="half") for _ in range(2)]
     unknown = hl.Variable(hl.host_op(lambda: np.ones(2)).node(), name="unknown")
 
-    assert program._compiler_options([small, large[0], unknown]) is None
-    assert program._compiler_options([*large, halves[0], unknown]) == program._MEMORY_FIRST
-    assert program._compiler_options([*large, *halves]) == program._HALVES_APART
+    assert compiler_options.compiler_options([small, large[0], unknown]) is None
+    assert compiler_options.compiler_options([*large, halves[0], unknown]) == compiler_options._MEMORY_FIRST
+    assert compiler_options.compiler_options([*large, *halves]) == compiler_options._HALVES_APART
 
-    monkeypatch.setattr(program, "_MEMORY_FIRST", {"xla_cpu_that_is_gone": "X"})
-    assert program._compiler_options(large) is None, "another version of XLA compiles without it"
+    monkeypatch.setattr(compiler_options, "_MEMORY_FIRST", {"xla_cpu_that_is_gone": "X"})
+    assert compiler_options.compiler_options(large) is None, "another version of XLA compiles without it"
 
 
 def test_saving_memory_changes_no_bits(monkeypatch):
     results = []
-    for limit in (0, program._LARGE_BYTES):
-        monkeypatch.setattr(program, "_LARGE_BYTES", limit)
+    for limit in (0, compiler_options._LARGE_BYTES):
+        monkeypatch.setattr(compiler_options, "_LARGE_BYTES", limit)
         with hl.Graph().as_default(), hl.Session() as sess:
             params, _, train, _ = mlp()
             sess.run(hl.global_variables_initializer())

@@ -512,7 +512,9 @@ def test_watches_go_with_hooks_that_ask_for_nothing(sess):
     a = hl.constant(1.0, name="a") * 1.0
     metadata = hl.RunMetadata()
     options = hl.RunOptions(debug_tensor_watches=("a:0",))
-    result, watched = sess.lowlevel.run_watched(a, (None, {"a": a}, None), options=options, run_metadata=metadata)
+    result, watched = sess.lowlevel.run_with_hook_fetches(
+        a, (None, {"a": a}, None), options=options, run_metadata=metadata
+    )
     assert (result, watched) == (1.0, (None, {"a": 1.0}, None))
     assert metadata.watched == {"a:0": 1.0}
 

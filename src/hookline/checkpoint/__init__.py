@@ -7,7 +7,7 @@ from hookline.checkpoint.pending import PendingSave
 from hookline.checkpoint.reading import list_variables, load_variable, verify
 from hookline.checkpoint.retry import RetryPolicy
 from hookline.checkpoint.saver import Saver
-from hookline.checkpoint.state import CheckpointState, checkpoint_exists, get_checkpoint_state, latest_checkpoint
+from hookline.checkpoint.state_file import CheckpointState, checkpoint_exists, get_checkpoint_state, latest_checkpoint
 from hookline.checkpoint.waiting import checkpoints_iterator, wait_for_new_checkpoint
 from hookline.checkpoint.warm_start import (
     assign_from_checkpoint,

@@ -56,7 +56,7 @@ def by_pattern(
     earlier = {name.removesuffix(":0"): before.removesuffix(":0") for name, before in earlier_names.items()}
     if unused := sorted(earlier.keys() - names):
         raise ValueError(
-            f"{who}: var_name_to_prev_var_name has names of no variable that is chosen: {', '.join(unused)}. Chosen "
+            f"{who}: var_name_to_prev_var_name names variables that are not chosen: {', '.join(unused)}. Chosen "
             f"are: {', '.join(sorted(names)) or 'none'}."
         )
     return {variable: earlier.get(variable.op.name, variable.op.name) for variable in found}

@@ -8,7 +8,7 @@ import os
 from hookline.checkpoint import examine, layout, lease, reading, restart
 from hookline.checkpoint.layout import base_of
 from hookline.checkpoint.retention import Kept, Retention
-from hookline.checkpoint.state import (
+from hookline.checkpoint.state_file import (
     STATE_FILE_NAME,
     CheckpointState,
     get_checkpoint_state,
@@ -40,7 +40,7 @@ def plan(directory: str, keep: int | None = None) -> Plan:
     """Returns what goes from a directory if the newest `keep` stay: by default, as many as the state file records.
 
     Raises:
-        NotFoundError: There is no complete checkpoint, or no state file that says how many stay.
+        NotFoundError: There is no complete checkpoint, or no state file that gives the number to keep.
         ValueError: The state file does not record how many.
         OpError: The directory cannot be read, or belongs to another program.
     """
@@ -93,7 +93,7 @@ def clean(directory: str, keep: int | None = None, wait_secs: float = 0.0) -> Pl
                 reading.verify(newest)
             except OpError as error:
                 why = f"the newest checkpoint, '{newest}', is broken: {examine.reason(error)}"
-                raise type(error)(None, None, f"Nothing was removed, for {why}. Move it away first.") from error
+                raise type(error)(None, None, f"Nothing was removed, because {why}. Move it away first.") from error
             with held.changing():
                 write_state(directory, found.state, leaving=found.going)
             for path in found.going:
@@ -110,12 +110,14 @@ def _recorded(state: CheckpointState, directory: str) -> int:
     if recorded(directory) is None:
         there = os.path.exists(os.path.join(directory, STATE_FILE_NAME))
         why = "its state file cannot be read" if there else "it has no state file"
-        raise NotFoundError(None, None, f"'{directory}': {why}, which says how many stay. Say it with --keep N.")
+        raise NotFoundError(
+            None, None, f"'{directory}': {why}, so the number to keep is unknown. Give it with --keep N."
+        )
     found = state.max_to_keep
     if isinstance(found, int) and found > 0:
         return found
-    why = "its training keeps all (max_to_keep=0)" if found == 0 else "its state file does not say how many stay"
-    raise ValueError(f"'{directory}': {why}. Say it with --keep N.")
+    why = "its training keeps all (max_to_keep=0)" if found == 0 else "its state file does not give the number to keep"
+    raise ValueError(f"'{directory}': {why}. Give it with --keep N.")
 
 
 def _kept(path: str) -> Kept | None:

@@ -48,8 +48,8 @@ def warn_of_fewer(path: str, manifest: Manifest, values: Any, *, is_placed: bool
     is_split = any(len(leaf.pieces) > 1 for leaf in manifest.leaves.values())
     if peers.speaks() and (is_placed or is_split or jax.device_count() < len(manifest.devices)):
         _logger.warning(
-            "Checkpoint '%s' was saved from %s and is restored onto %s, where the values lie that the graph was built "
-            "with. To train on as many as before, build it with values that lie there: "
+            "Checkpoint '%s' was saved from %s and is restored onto %s, the devices of the values that the graph was "
+            "built with. To train on as many as before, build it with values on those: "
             "jax.device_put(state, sharding), or sharding= of the loop or the variable.",
             path,
             shown(manifest.devices),

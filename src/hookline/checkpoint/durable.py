@@ -33,7 +33,7 @@ def sync_directory(directory: str) -> None:
         if directory not in _told:
             _told.add(directory)
             _logger.warning(
-                "The file system of '%s' cannot sync directories (%s): a power cut may lose what was saved last.",
+                "The file system of '%s' cannot sync directories (%s): a power cut may lose the last save.",
                 directory,
                 error,
             )

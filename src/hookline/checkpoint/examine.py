@@ -12,7 +12,7 @@ from hookline.checkpoint import durable, layout, lease, owner, reading, restart
 from hookline.checkpoint.fitting import Match
 from hookline.checkpoint.manifest import FILE_NAME, Leaf, Manifest
 from hookline.checkpoint.owner import Owner
-from hookline.checkpoint.state import CheckpointState, get_checkpoint_state, leaving, recorded
+from hookline.checkpoint.state_file import CheckpointState, get_checkpoint_state, leaving, recorded
 from hookline.errors import FailedPreconditionError, NotFoundError, OpError, PermissionDeniedError
 
 _FILE = re.compile(r'local file "[^"]*?/(state/[^"]*|[^/"]*)"')
@@ -231,7 +231,7 @@ def reason(error: OpError) -> str:
     *_, last = [None, *_FILE.finditer(text)]
     if last is None:
         return text
-    what = "is missing" if text.startswith("NOT_FOUND") else "is not what was written"
+    what = "is missing" if text.startswith("NOT_FOUND") else "is damaged"
     if isinstance(error, PermissionDeniedError):
         what = _DENIED
     return f"its file {last[1]} {what}"

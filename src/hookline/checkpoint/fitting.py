@@ -68,7 +68,7 @@ def fit(
             matches[name] = Match(entry.leaves, leaves.structure_of(entry))
             if matches[name].structure is None:
                 different.append(
-                    f"{name} is built of the user's own containers, and the graph does not know yet of which: run its "
+                    f"{name} is built of the user's own containers, which the graph does not know yet: run its "
                     f"initializer before restoring"
                 )
         else:

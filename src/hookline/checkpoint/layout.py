@@ -126,7 +126,7 @@ def read_manifest(path: str) -> tuple[str, Manifest]:
     except NewerFormat as error:
         raise errors.FailedPreconditionError(None, None, f"Checkpoint '{path}' cannot be read: {error}.") from error
     except UnicodeDecodeError:
-        why = ValueError(f"its {FILE_NAME} is not what was written: it is not a manifest")
+        why = ValueError(f"its {FILE_NAME} is damaged: it is not a manifest")
         raise failures.not_read(why, path, previous_advice(path)) from why
     except (OSError, ValueError) as error:
         raise failures.not_read(error, path, previous_advice(path)) from error
@@ -197,7 +197,7 @@ def prepare(path: str, was_saved: Callable[[], bool] = lambda: False) -> str:
                 f"Saver will not overwrite '{path}', which is no checkpoint of hookline: move it away or save "
                 "elsewhere.",
             )
-        text = "What is left of checkpoint '%s' is in the way of a new one (%s), and was moved to '%s'."
+        text = "The remains of checkpoint '%s' are in the way of a new one (%s), and were moved to '%s'."
         _logger.warning(text, path, flaw(path), move_aside(path))
     for left in [left for left in _left if os.path.dirname(left) == os.path.dirname(path)]:
         _discard_if_possible(left)
@@ -294,7 +294,7 @@ def _finish_or_discard(path: str) -> None:
         _discard(saving)
         return
     if _is_there(path):
-        text = "What is left at '%s' is in the way of the complete checkpoint, and was moved to '%s'."
+        text = "The remains at '%s' are in the way of the complete checkpoint, and were moved to '%s'."
         _logger.warning(text, path, _rename_aside(path, path))
     durable.rename(saving, path)
 
@@ -326,7 +326,7 @@ def _discard_if_possible(path: str) -> None:
         _discard(path)
         _left.discard(path)
     except (OSError, errors.OpError) as error:
-        _logger.warning("'%s' is to be removed, and stays until the next save: %s", path, error)
+        _logger.warning("'%s' could not be removed, and stays until the next save: %s", path, error)
 
 
 def _entries(directory: str) -> list[str]:

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from hookline import arguments, clock, preemption
 from hookline.checkpoint import durable, failures, layout, owner, traces
 from hookline.checkpoint.owner import Owner
-from hookline.checkpoint.state import STATE_FILE_NAME
+from hookline.checkpoint.state_file import STATE_FILE_NAME
 from hookline.checkpoint.traces import Traces
 from hookline.errors import FailedPreconditionError, OpError
 
@@ -178,7 +178,7 @@ class Lease:
         """Leaves the lease to the process that this one was forked from."""
         self._acquiring, self._changing = threading.RLock(), threading.RLock()
         self._close()
-        self._loss = f"'{self._directory}' is saved to by the process that this one came from."
+        self._loss = f"The parent of this process saves its checkpoints in '{self._directory}'."
 
     def _check_loss(self) -> None:
         if self._loss is not None:
@@ -241,7 +241,7 @@ class Lease:
         if not layout.names(self._directory):  # The earlier checkpoints were removed.
             return ""
         if self._traces is None:
-            return _Change("what was there before is not known")
+            return _Change("its earlier contents are not known")
         changed = traces.change(self._traces, self._directory)
         return _Change(f"its contents have changed: {changed}") if changed else ""
 
@@ -256,9 +256,8 @@ class Lease:
                 "Another process has saved there, or somebody has restored a copy"
             ) + (f"; {silent}.{advice}" if is_silent else ".")
         why = silent if is_silent else f"the files of this process's lease there {files}, or its host slept"
-        return (f"'{self._directory}' was taken over by {whose}, for {why}: this process saves nothing more there.") + (
-            advice if is_silent else ""
-        )
+        text = f"'{self._directory}' was taken over by {whose}, because {why}: this process saves nothing more there."
+        return text + (advice if is_silent else "")
 
     def _renew(self) -> bool:
         """Returns whether this process has the lease; writes the owner file again if only that is missing."""

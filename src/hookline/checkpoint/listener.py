@@ -1,8 +1,14 @@
-"""The listener that is told about every checkpoint: before it is written, and when it is complete."""
+"""The listeners of checkpoints: called before each one is written, and when it is complete."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
+
+from hookline import arguments
+from hookline.checkpoint import together
+
+_CALLBACKS = ("begin", "before_save", "after_save", "end")
 
 
 class CheckpointSaverListener:
@@ -51,3 +57,49 @@ class CheckpointSaverListener:
             session: The session, still open.
             global_step_value: The number of completed steps.
         """
+
+
+class Listeners:
+    """The listeners of one hook. Like hooks, they need not inherit or have every callback.
+
+    Args:
+        who: The hook, for messages.
+        listeners: The listeners, in the order of their calls.
+
+    Attributes:
+        all: The listeners, in order.
+        await_commit: Whether one of them defines `after_save`, for which the checkpoint must be complete.
+
+    Raises:
+        TypeError: A listener has none of the callbacks.
+    """
+
+    def __init__(self, who: str, listeners: Iterable[Any] | None) -> None:
+        self.all: tuple[Any, ...] = tuple(arguments.several(who, "listeners", listeners, optional=True))
+        for position, listener in enumerate(self.all):
+            if isinstance(listener, type) or not any(callable(getattr(listener, name, None)) for name in _CALLBACKS):
+                raise TypeError(
+                    f"listeners[{position}] must be an object with a callback of a CheckpointSaverListener "
+                    f"({', '.join(_CALLBACKS)}), got {listener!r}."
+                )
+        self.await_commit = any(map(_defines_after_save, self.all))
+
+    def call(self, callback: str, *given: Any) -> bool:
+        """Calls all that have this callback, and returns whether any of them returned True.
+
+        In step they are the chief's, but for `begin`, which may add to the graph.
+        """
+        found = [getattr(listener, callback, None) for listener in self.all]
+        callbacks = [function for function in found if function is not None]
+
+        def call() -> bool:
+            return any([function(*given) is True for function in callbacks])
+
+        if callback == "begin" or not callbacks:
+            return call()
+        return together.current().chief(call)
+
+
+def _defines_after_save(listener: Any) -> bool:
+    after_save = getattr(listener, "after_save", None)
+    return after_save is not None and getattr(after_save, "__func__", None) is not CheckpointSaverListener.after_save

@@ -109,7 +109,7 @@ class Manifest:
                 )
             checksum = google_crc32c.value(text.rpartition(_CHECKSUM)[0].encode())
             if (fields["format"] > 1 or "crc32c" in fields) and checksum != fields["crc32c"]:
-                raise ValueError(f"its {FILE_NAME} is not what was written: it does not have its checksum")
+                raise ValueError(f"its {FILE_NAME} is damaged: it does not have its checksum")
             variables = {
                 name: Entry(tuple(map(_leaf, entry["leaves"])), entry["structure"])
                 for name, entry in fields["variables"].items()
@@ -123,7 +123,7 @@ class Manifest:
                 tuple(fields.get("devices", ())),
             )
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
-            raise ValueError(f"its {FILE_NAME} is not what was written: it is not a manifest") from error
+            raise ValueError(f"its {FILE_NAME} is damaged: it is not a manifest") from error
 
 
 def _leaf(fields: dict[str, Any]) -> Leaf:

@@ -17,7 +17,7 @@ from hookline.checkpoint import checksums, failures, layout, leaves, together
 from hookline.checkpoint.checksums import Shares
 from hookline.checkpoint.fitting import Match
 from hookline.checkpoint.manifest import Leaf, Manifest
-from hookline.checkpoint.state import latest_checkpoint, recorded
+from hookline.checkpoint.state_file import latest_checkpoint, recorded
 from hookline.checkpoint.together import Together
 from hookline.coordination import peers
 from hookline.errors import NotFoundError
@@ -69,8 +69,8 @@ def read(
                 raise failure
             if verify and manifest.format < 2 and peers.speaks():
                 _logger.warning(
-                    "Checkpoint '%s' has no checksums, for an older version of hookline wrote it: what was read is not "
-                    "verified.",
+                    "Checkpoint '%s' has no checksums, because an older version of hookline wrote it: the values are "
+                    "not verified.",
                     path,
                 )
             return values
@@ -179,7 +179,7 @@ def _read(
 
 def _not_what_was_saved(leaf: Leaf, directory: str) -> ValueError:
     return ValueError(
-        f"{leaf.name!r} is not what was saved, for it does not have its checksum. Its data are in "
+        f"{leaf.name!r} is not the saved value: its checksum differs. Its data are in "
         f"{', '.join(_data_files(directory))}."
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from hookline.checkpoint import layout
 from hookline.checkpoint.layout import base_of
-from hookline.checkpoint.state import STATE_FILE_NAME, CheckpointState, get_checkpoint_state, recorded
+from hookline.checkpoint.state_file import STATE_FILE_NAME, CheckpointState, get_checkpoint_state, recorded
 from hookline.errors import DataLossError, NotFoundError
 
 _logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hookline import arguments
-from hookline.checkpoint.state import CheckpointState
+from hookline.checkpoint.state_file import CheckpointState
 
 _SECS_PER_HOUR = 3600.0
 

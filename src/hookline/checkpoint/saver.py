@@ -3,49 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import itertools
 import logging
 import os
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
 from hookline import arguments, clock
-from hookline.checkpoint import checksums, devices, failures, fitting, host, layout, lease, leaves, reading, together
-from hookline.checkpoint.host import HostCopy
-from hookline.checkpoint.layout import base_of
+from hookline.checkpoint import checksums, contents, failures, together
 from hookline.checkpoint.lease import DEFAULT_WAIT_SECS, Lease
+from hookline.checkpoint.manager import CheckpointManager
 from hookline.checkpoint.manifest import Manifest
 from hookline.checkpoint.pending import PendingSave
 from hookline.checkpoint.retention import Kept, Retention
 from hookline.checkpoint.retry import RetryPolicy
-from hookline.checkpoint.state import STATE_FILE_NAME, leaving, recorded, write_state
+from hookline.checkpoint.state_file import STATE_FILE_NAME
 from hookline.checkpoint.writing import Writing
-from hookline.coordination import peers
-from hookline.errors import InvalidArgumentError, NotFoundError, OpError
-from hookline.graph import GraphKeys, Tensor, Variable, get_global_step
+from hookline.errors import InvalidArgumentError, NotFoundError
+from hookline.graph import GraphKeys, Variable, get_global_step
 from hookline.graph.guard import counts_runs
-from hookline.graph.spec import UNKNOWN
 from hookline.session import Session, launches
-from hookline.session.sources import Position
 
 _logger = logging.getLogger(__name__)
 
-_ONCE = RetryPolicy(max_attempts=1)
 _numbers = itertools.count()
-HOOK_STATES = "hooks/"
-"""The prefix of hooks' states in a checkpoint."""
-
-
-class _Copied(NamedTuple):
-    """The data of a save: the manifest without its pieces, the copies by leaf name, the positions of iterators."""
-
-    manifest: Manifest
-    stored: dict[str, HostCopy]
-    positions: Mapping[str, Position]
 
 
 class HasRawSession(Protocol):
@@ -129,27 +112,18 @@ class Saver:
         arguments.instance("Saver", "retry", retry, RetryPolicy)
         self._retry = retry or RetryPolicy()
         self._before_commit: list[Callable[[], None]] = []
-        self._lease_wait_secs = arguments.number("Saver", "lease_wait_secs", lease_wait_secs, at_least=0)
-        self._holds: dict[str, weakref.WeakSet[Session]] = {}
+        wait_secs = arguments.number("Saver", "lease_wait_secs", lease_wait_secs, at_least=0)
         self._variables = None if var_list is None else _by_name(var_list, allow_empty)
-        self._retention = Retention(max_to_keep, keep_checkpoint_every_n_hours)
-        self._proven_step: int | None = None
-        self._best_step: int | None = None
-        self._state_lock = threading.Lock()
-        self._state_file = STATE_FILE_NAME
+        retention = Retention(max_to_keep, keep_checkpoint_every_n_hours)
+        self._manager = CheckpointManager(self.name, retention, wait_secs)
         self.rollbacks = 0
         self._number = next(_numbers)
         self._pending: PendingSave | None = None
-        self._cleaned: set[str] = set()
-        # Checkpoints that a killed process still had to remove; they are removed once there is a newer checkpoint.
-        self._leaving: list[str] = []
-        # Recorded checkpoints that were broken when this saver began to save in their directory.
-        self._broken: set[str] = set()
 
     @property
     def last_checkpoints(self) -> list[str]:
         """The checkpoints that this saver wrote or recovered and may still remove, oldest first."""
-        return self._retention.paths
+        return self._manager.paths
 
     def call_before_commit(self, function: Callable[[], None]) -> None:
         """Registers a function to call, in the background, before each checkpoint becomes visible.
@@ -178,20 +152,10 @@ class Saver:
             best: The best of them.
         """
         self.wait()
-        found = []
         who = "Saver.recover_last_checkpoints"
         given = arguments.several(who, "checkpoint_paths", checkpoint_paths)
         paths = [arguments.path(who, "checkpoint_paths", path) for path in given]
-        for path in filter(layout.locate, paths):
-            try:
-                manifest = layout.read_manifest(path)[1]
-                found.append(Kept(path, manifest.timestamp, manifest.extra, manifest.step))
-            except OpError as error:
-                _logger.warning("%s leaves it alone and goes on: %s", self.name, error)
-        self._proven_step = self._best_step = None
-        there = [kept.path for kept in found]
-        good, best = (path if path in there else None for path in (last_good, best))
-        self._retention.recover(found, good, last_preserved_timestamp, best)
+        self._manager.recover(paths, last_good, last_preserved_timestamp, best)
 
     def save(
         self,
@@ -266,12 +230,13 @@ class Saver:
         retry = retry or self._retry
         others, state_file = together.current(), latest_filename or STATE_FILE_NAME
         digits = 8 if self._pad_step_number else 1
-        copied: list[_Copied] = []
+        copied: list[contents.Copied] = []
         path = save_path
 
         def copy_own() -> tuple[bool, str, int]:
             nonlocal path
-            copied.append(self._copied(sess, global_step, others.is_chief))
+            sess.settle()
+            copied.append(contents.copied(sess, self._of(sess), global_step, others.is_chief))
             step = copied[0].manifest.step
             path = save_path if step is None else f"{save_path}-{step:0{digits}d}"
             if os.path.basename(path) == state_file:
@@ -298,13 +263,13 @@ class Saver:
         check = None if launched is None else launched.check(f"programs up to save {number}")
         # The session may be closed, or forgotten, before the checkpoint is complete.
         session = weakref.ref(sess)
-        until_saved, held = contextlib.ExitStack(), None
+        until_saved, held, manager = contextlib.ExitStack(), None, self._manager
 
         def take() -> Lease:
             nonlocal held
             if held is None:
-                held = self._hold(session(), path, state_file, until_saved)
-            self._clean(path, state_file, held)
+                held = manager.hold(session(), path, state_file, until_saved)
+            manager.clean(path, state_file, held)
             return held
 
         def seal() -> dict[str, Any]:
@@ -322,7 +287,7 @@ class Saver:
                     writing.require(check)
                 timestamp = writing.complete(seal, sealed)
                 new = Kept(path, timestamp, extra, manifest.step)
-                saving.for_chief(lambda: self._committed(new, state_file, held, retry))
+                saving.for_chief(lambda: manager.commit(new, state_file, held, retry))
             finally:
                 until_saved.close()
                 stored.clear()  # An error's traceback would keep it.
@@ -331,7 +296,7 @@ class Saver:
 
         try:
             saving = others.apart(f"save {number}")
-            writing = Writing(path, stored, retry, take, lambda: self._was_saved(path, state_file), saving, parts)
+            writing = Writing(path, stored, retry, take, lambda: manager.knows(path, state_file), saving, parts)
             try:
                 self._pending = PendingSave(path, finish)
             except BaseException:
@@ -342,29 +307,6 @@ class Saver:
             raise
         return self._pending
 
-    def _copied(self, sess: Session, global_step: Any, is_chief: bool) -> _Copied:
-        """Copies everything that this process must write to the host."""
-        sess.settle()
-        variables = self._of(sess)
-        whole = _is_whole(sess, variables)
-        iterators = [name for name in sess.lowlevel.iterators() if whole and name not in variables]
-        states = sess.lowlevel.hook_states() if whole else {}
-        is_saved = isinstance(global_step, Variable) and global_step in variables.values()
-        if not is_saved and isinstance(global_step, Tensor | Variable | str):
-            global_step = sess.run(global_step)
-        with sess.lowlevel.lock:  # The next run may donate the values.
-            values, positions = sess.lowlevel.values_with_positions(list(variables.values()), iterators)
-            contents = {name: values[variable.op.name] for name, variable in variables.items()}
-            contents |= {name: position.value for name, position in positions.items()}
-            contents |= {f"{HOOK_STATES}{name}": state for name, state in states.items()}
-            entries, stored = leaves.pack(contents)
-            if is_saved:
-                global_step = values[global_step.op.name]  # The checkpoint's own; the session may advance.
-            if global_step is not None:
-                global_step = arguments.whole("Saver.save", "global_step", global_step, at_least=0)
-            manifest = Manifest(entries, global_step, devices=devices.several(stored.values()))
-            return _Copied(manifest, host.copies(stored, is_chief), positions)
-
     def wait(self) -> None:
         """Blocks until the save under way, if any, is complete.
 
@@ -373,79 +315,6 @@ class Saver:
         """
         if self._pending is not None:
             self._pending.wait_unless_told()
-
-    def _hold(self, sess: Session | None, path: str, state_file: str, until: contextlib.ExitStack) -> Lease:
-        """Takes the lease of the directory, at least until both the session and the stack are closed."""
-        directory = os.path.dirname(os.path.abspath(path))
-        if directory not in self._holds:
-            recorded(os.path.dirname(path) or ".", state_file)  # Refuses a directory of another program.
-        held = _share(directory, self._lease_wait_secs, until, path)
-        sessions = self._holds.setdefault(directory, weakref.WeakSet())
-        if sess is not None and sess not in sessions and not sess.closed:
-            sessions.add(sess)
-            sess.lowlevel.when_closed(held.share())
-        return held
-
-    def _clean(self, path: str, state_file: str, lease: Lease) -> None:
-        """Removes, once, the leftovers of killed processes in a directory."""
-        base = base_of(os.path.abspath(path))
-        if base in self._cleaned:
-            return
-        directory = os.path.dirname(path) or "."
-        with lease.changing():
-            layout.clean(base)
-        self._broken |= {place for place in _recorded_paths(directory, state_file) if layout.flaw(place)}
-        self._leaving += leaving(directory, state_file)
-        self._cleaned.add(base)
-
-    def _was_saved(self, path: str, state_file: str) -> bool:
-        """Returns whether this saver or the state file knows a checkpoint at this path."""
-        known = _recorded_paths(os.path.dirname(path) or ".", state_file)
-        return os.path.abspath(path) in known | self._broken | set(map(os.path.abspath, self._retention.paths))
-
-    def _committed(self, new: Kept, state_file: str, lease: Lease | None, retry: RetryPolicy) -> None:
-        """Writes the state file and removes replaced checkpoints, if this process has the lease."""
-        with self._state_lock:
-            retention = copy.deepcopy(self._retention)
-            self._take_proof(retention)
-            removed = retention.add(*new)
-            self._take_proof(retention)
-            retention.prefer(self._best_step)
-            removed += [old for old in self._leaving if old not in (*removed, *retention.paths)]
-            if lease is not None:
-                self._write_state(new.path, retention, state_file, lease, removed, retry)
-            self._retention, self._leaving = retention, []
-            for old in removed if lease is not None else ():
-                self._remove(old)
-        self._write_best()  # It may have been named in the meantime.
-
-    def _remove(self, old: str) -> None:
-        directory = os.path.dirname(os.path.abspath(old))
-        with contextlib.ExitStack() as until_removed:
-            try:
-                held = _share(directory, 0, until_removed)
-            except OpError as error:
-                _logger.warning("%s leaves '%s' where it is: %s", self.name, old, error)
-                return
-            try:  # Once: the next save tries again, and must not be slower for each checkpoint that stays.
-                with held.changing():
-                    layout.remove(old)
-            except (OSError, OpError) as error:
-                _logger.warning("'%s' is to be removed, and stays until the next save: %s", old, error)
-                self._leaving.append(old)
-
-    def _write_state(
-        self, newest: str, retention: Retention, state_file: str, lease: Lease, leaving: list[str], retry: RetryPolicy
-    ) -> None:
-        directory, self._state_file = os.path.dirname(newest) or ".", state_file
-        state = retention.state(newest)
-
-        def write() -> None:
-            lease.state_files.add(state_file)
-            with lease.changing():
-                write_state(directory, state, state_file, leaving)
-
-        retry.attempt(write, os.path.join(directory, state_file))
 
     def restore(self, sess: Session | HasRawSession, save_path: str) -> None:
         """Sets a session's variables to the values in a checkpoint. They need not have been initialised.
@@ -461,15 +330,14 @@ class Saver:
         """
         self.wait()
         sess, path = _raw(sess, "Saver.restore"), arguments.path("Saver.restore", "save_path", save_path)
-        variables = self._of(sess)
-        self._load(sess, path, variables, whole=_is_whole(sess, variables))
+        contents.load(sess, path, self._of(sess), reshapes=self._reshape, verifies=self._verify)
 
     def prove(self, step: int) -> None:
         """Records that a value computed from the weights of this global step was good.
 
         So the newest checkpoint up to that step is good. It is kept beyond `max_to_keep` until a newer one proves good.
         """
-        self._proven_step = step  # The only field that another thread may read in the meantime.
+        self._manager.prove(step)
 
     def keep_best(self, step: int) -> None:
         """Keeps the checkpoint of this global step beyond `max_to_keep`, until another step is named.
@@ -477,26 +345,7 @@ class Saver:
         The checkpoint may still be under way, or be the next one. `CheckpointState.best` names it, and
         `train.load(..., step="best")` reads it.
         """
-        self._best_step = step
-        self._write_best()
-
-    def _write_best(self) -> None:
-        """Writes the best checkpoint into the state file, if it has changed; tries once, because a training waits."""
-        if not self._state_lock.acquire(blocking=False):
-            return  # A save that is being completed checks this afterwards.
-        try:
-            before = self._retention.best
-            if not self._retention.prefer(self._best_step) or self._retention.best == before:
-                return
-            newest = self._retention.paths[-1]
-            held = lease.of(os.path.dirname(os.path.abspath(newest)))
-            if held is not None:  # Else this process no longer saves there.
-                self._write_state(newest, self._retention, self._state_file, held, self._leaving, _ONCE)
-        except OpError as error:
-            best = self._retention.best
-            _logger.warning("That '%s' is the best checkpoint is left to the next save: %s", best, error)
-        finally:
-            self._state_lock.release()
+        self._manager.keep_best(step)
 
     @property
     def last_good(self) -> str | None:
@@ -505,8 +354,8 @@ class Saver:
         In step, all processes read it together.
         """
         self.wait()
-        self._take_proof(self._retention)
-        return together.current().chief(lambda: self._retention.good)
+        good = self._manager.last_good
+        return together.current().chief(lambda: good)
 
     def roll_back(self, sess: Session | HasRawSession) -> str:
         """Sets variables to their values in the last good checkpoint, or in the newest if none has proved good.
@@ -521,66 +370,25 @@ class Saver:
         Raises:
             NotFoundError: There is no checkpoint; this and other errors also as in `restore`.
         """
-        path = self.last_good or together.current().chief(lambda: next(reversed(self._retention.paths), None))
+        path = self.last_good or together.current().chief(lambda: next(reversed(self._manager.paths), None))
         if path is None:
             raise NotFoundError(None, None, f"{self.name} cannot roll back: it has saved no checkpoint yet.")
         sess = _raw(sess)
         variables = {name: v for name, v in self._of(sess).items() if not counts_runs(v)}
         sess.settle()
         with sess.lowlevel.replacing(variables.values()) as forget:
-            self._load(sess, path, variables, whole=False, before_reading=forget)
-        self._proven_step = None
-        self._retention.doubt(path, None if get_global_step(sess.graph) is None else sess.global_step)
+            contents.load(
+                sess,
+                path,
+                variables,
+                reshapes=self._reshape,
+                verifies=self._verify,
+                only_variables=True,
+                before_reading=forget,
+            )
+        self._manager.doubt(path, None if get_global_step(sess.graph) is None else sess.global_step)
         self.rollbacks += 1
         return path
-
-    def _take_proof(self, retention: Retention) -> None:
-        if self._proven_step is not None:
-            retention.prove(self._proven_step)
-
-    def _load(
-        self,
-        sess: Session,
-        path: str,
-        variables: Mapping[str, Variable],
-        *,
-        whole: bool,
-        before_reading: Callable[[], None] = lambda: None,
-    ) -> None:
-        specs = {name: variable.spec for name, variable in variables.items()}
-        iterators = [name for name in sess.lowlevel.iterators() if whole and name not in variables]
-        was_read: list[Manifest] = []
-
-        def choose(manifest: Manifest) -> dict[str, fitting.Match]:
-            was_read[:] = [manifest]
-            held = {name: UNKNOWN for name in iterators if name in manifest.variables}
-            if whole:
-                held |= {name: UNKNOWN for name in manifest.variables if name.startswith(HOOK_STATES)}
-            fits = fitting.fit(path, manifest, specs | held, reshape=self._reshape)
-            before_reading()
-            return fits
-
-        read = reading.read(path, choose, self._verify, devices.shardings_of(variables), together.current())
-        is_placed = any(variable.shardings for variable in variables.values())
-        restored = [read[name] for name in variables]
-        devices.warn_of_fewer(path, was_read[0], restored, is_placed=is_placed)
-        values = {variable.op.name: read[name] for name, variable in variables.items()}
-        if self._reshape:
-            values = {v.op.name: fitting.shaped_as(v.spec, values[v.op.name]) for v in variables.values()}
-        for name in iterators:
-            if name not in read and peers.speaks():
-                _logger.warning(
-                    "Checkpoint '%s' holds no position of the iterator %r, which stays where it is: in a new session "
-                    "at the beginning of its data.",
-                    path,
-                    name,
-                )
-        # Nothing else refers to these arrays, so they need not be copied: a large model may not fit twice.
-        sess.lowlevel.load(values, owned=True, positions={name: read[name] for name in iterators if name in read})
-        if whole:
-            sess.lowlevel.restored_hook_states = {
-                name.removeprefix(HOOK_STATES): state for name, state in read.items() if name.startswith(HOOK_STATES)
-            }
 
     def _of(self, sess: Session) -> dict[str, Variable]:
         if self._variables is not None:
@@ -589,26 +397,6 @@ class Saver:
         if not variables and not self._allow_empty:
             raise ValueError(f"{self.name} has nothing to save or restore: the graph has no global variables.")
         return _by_name(variables, self._allow_empty)
-
-
-def _share(directory: str, wait_secs: float, until: contextlib.ExitStack, path: str = "") -> Lease:
-    """Takes a share in the lease of a directory, until the stack is closed; the arguments are those of `lease.hold`."""
-    until.callback(lease.hold(directory, wait_secs, path))
-    held = lease.of(directory)
-    assert held is not None
-    return held
-
-
-def _recorded_paths(directory: str, state_file: str) -> set[str]:
-    state = recorded(directory, state_file)
-    named = () if state is None else (state.model_checkpoint_path, *state.all_model_checkpoint_paths)
-    return set(map(os.path.abspath, named))
-
-
-def _is_whole(sess: Session, variables: Mapping[str, Variable]) -> bool:
-    """Returns whether these are all variables of the model; positions of iterators and states of hooks go with them."""
-    model = sess.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
-    return all(variables.get(variable.op.name) is variable for variable in model)
 
 
 def _raw(sess: Session | HasRawSession, who: str = "Saver") -> Session:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from hookline import arguments, clock, preemption
 from hookline.checkpoint import layout
-from hookline.checkpoint.state import latest_checkpoint
+from hookline.checkpoint.state_file import latest_checkpoint
 from hookline.errors import NotFoundError
 
 T = TypeVar("T")

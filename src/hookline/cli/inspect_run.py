@@ -12,9 +12,9 @@ import numpy as np
 
 from hookline import clock, units
 from hookline.checkpoint import devices, examine, leaves
+from hookline.checkpoint.contents import HOOK_STATES
 from hookline.checkpoint.examine import Contents, Found
 from hookline.checkpoint.manifest import Leaf
-from hookline.checkpoint.saver import HOOK_STATES
 from hookline.cli import runs, shown
 from hookline.cli.measure import Size, size_of
 from hookline.errors import NotFoundError, OpError

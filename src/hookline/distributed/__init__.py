@@ -3,9 +3,9 @@
 from hookline.distributed.cluster import Cluster, ClusterOptions
 from hookline.distributed.in_step import initialize
 from hookline.distributed.ray_cluster import PrivateRayCluster
+from hookline.distributed.remote_store import RemoteStore
 from hookline.distributed.server import ParameterServer
 from hookline.distributed.staleness_hook import StalenessHook
-from hookline.distributed.store import RemoteStore
 
 __all__ = [
     "Cluster",

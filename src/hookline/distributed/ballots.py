@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hookline import clock, errors
 from hookline.distributed.owner import STAGED_SECS
 from hookline.distributed.protocol import Committed, Transaction
-from hookline.distributed.state import Entry
+from hookline.distributed.server_state import Entry
 
 UNDECIDED_SECS = 10 * STAGED_SECS
 """The time that the step server waits for parts about which no owner has sent anything."""

@@ -17,7 +17,7 @@ from hookline.distributed.ray_actors import RayTransport
 from hookline.session.store import TARGETS
 
 if TYPE_CHECKING:
-    from hookline.distributed.store import RemoteStore
+    from hookline.distributed.remote_store import RemoteStore
     from hookline.graph import Graph
 
 SCHEME = "hookline-ray"
@@ -205,7 +205,7 @@ class Cluster:
             InternalError: The Ray head is gone.
             UnauthenticatedError, FailedPreconditionError: Ray does not admit this process.
         """
-        from hookline.distributed.store import RemoteStore
+        from hookline.distributed.remote_store import RemoteStore
 
         options = self.options
         head = connection.connect(self.address, self.job, options.token_path, options.connect_secs)

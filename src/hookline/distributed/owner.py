@@ -13,7 +13,7 @@ from typing import Any
 
 from hookline import clock, errors
 from hookline.distributed.protocol import Epoch, Peers, Pulled, Ticket, Transaction
-from hookline.distributed.state import Entry, ServerState
+from hookline.distributed.server_state import Entry, ServerState
 from hookline.distributed.wire import Leaves, Structure
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ import numpy as np
 
 from hookline import errors
 from hookline.distributed.protocol import Committed, Pulled
-from hookline.distributed.state import Apply, Put
+from hookline.distributed.server_state import Apply, Put
 from hookline.distributed.wire import NotPlainError, Packed, Structure, plain_dtype
 
 _RECORDS = {record.__name__: record for record in (Apply, Committed, Packed, Pulled, Put)}

@@ -12,7 +12,7 @@ from hookline.distributed.ballots import UNDECIDED_SECS, Ballots, Request, Sende
 from hookline.distributed.gate import Gate
 from hookline.distributed.owner import Owner
 from hookline.distributed.protocol import METHODS, WAITING, Committed, Epoch, Peers, Status, Ticket, Transaction
-from hookline.distributed.state import Entry
+from hookline.distributed.server_state import Entry
 from hookline.distributed.updates import PortableUpdate
 from hookline.distributed.wire import Leaves
 

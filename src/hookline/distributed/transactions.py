@@ -14,7 +14,7 @@ from hookline.distributed.membership import Membership
 from hookline.distributed.plain import NotPlainError
 from hookline.distributed.protocol import Committed, Ticket, Transaction
 from hookline.distributed.pulls import Pulls
-from hookline.distributed.state import Entry
+from hookline.distributed.server_state import Entry
 from hookline.distributed.transport import Reply, Transport
 from hookline.session.retry import RETRY, Sent
 

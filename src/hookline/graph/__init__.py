@@ -1,6 +1,12 @@
 """The computation: graphs, operations, tensors, variables and their updates."""
 
-from hookline.graph.default import add_to_collection, control_dependencies, get_collection, name_scope
+from hookline.graph.default import (
+    add_to_collection,
+    control_dependencies,
+    default_graph_of,
+    get_collection,
+    name_scope,
+)
 from hookline.graph.dialect import Dialect
 from hookline.graph.eval_step import get_or_create_eval_step
 from hookline.graph.global_step import (
@@ -15,7 +21,6 @@ from hookline.graph.graph import (
     Graph,
     Operation,
     Tensor,
-    default_graph_of,
     get_default_graph,
     reset_default_graph,
 )

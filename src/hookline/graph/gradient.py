@@ -167,8 +167,8 @@ def _warn_of_updates(read: Iterable[Operation], xs: Sequence[Tensor]) -> None:
     for operation in read:
         if isinstance(operation, Update) and operation not in ends and not ends.isdisjoint(ancestors(operation.inputs)):
             logger.warning(
-                "gradients: a way leads through %s, which is not differentiated: its result counts as a constant. To "
-                "differentiate what it writes, use the value that is given to it instead of its result.",
+                "gradients: a path leads through %s, which is not differentiated: its result counts as a constant. To "
+                "differentiate the value that it writes, use that value instead of its result.",
                 operation.node_def,
             )
 
@@ -179,7 +179,7 @@ def _check_whole_reads(behind: Iterable[Operation], x: Tensor) -> None:
         for tensor in operation.inputs:
             if tensor.op is x.op and len(tensor.path) < len(x.path) and x.path[: len(tensor.path)] == tensor.path:
                 raise ValueError(
-                    f"gradients: {operation.name!r} reads {tensor.name!r} as a whole, of which {x.name!r} is a part. "
+                    f"gradients: {operation.name!r} reads {tensor.name!r} as a whole, and {x.name!r} is a part of it. "
                     f"Differentiate with respect to {tensor.name!r} and take that part of its gradient."
                 )
 
@@ -189,7 +189,7 @@ def _check_floating(tensor: Tensor) -> None:
         return
     for path, leaf in jax.tree.leaves_with_path(tensor.spec):
         if not jnp.issubdtype(leaf.dtype, jnp.inexact):
-            advice = " Make a variable of its own of what is not trained, with trainable=False."
+            advice = " Put the values that are not trained into a variable of their own, with trainable=False."
             raise TypeError(
                 f"gradients: {tensor.name}{jax.tree_util.keystr(path)} has dtype {leaf.dtype}; only floating point "
                 f"values have gradients.{advice if isinstance(tensor, Variable) else ''}"

@@ -1,13 +1,12 @@
 """The graph and its contents: operations, in creation order, and the tensors that are their values.
 
 Graph, operation and tensor refer to one another, and a tensor's operators make functions of it, so they share a file.
-Names, views and operators have their own files.
+Names, placement, views and operators have their own files.
 """
 
 from __future__ import annotations
 
 import difflib
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,21 +15,21 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
-from hookline import arguments, notebooks
+from hookline import arguments
 from hookline.graph import placement
 from hookline.graph import spec as specs
 from hookline.graph.dialect import Dialect, InDialect
 from hookline.graph.fault import Fault
-from hookline.graph.operators import NoValue, Operators
+from hookline.graph.location import user_location
 from hookline.graph.registry import Registry, check_name
-from hookline.graph.views import NotHashable, Path, Step, freeze, parsed, step_text, take
+from hookline.graph.views import Path, Step, Views, parsed, step_text
 
 
 class InsideTraceError(TypeError):
     """A tensor was used inside a function that JAX is tracing, where its value is not available."""
 
 
-class Graph(Registry):
+class Graph(Registry, placement.Placed):
     """The description of a computation: operations in the order in which they were made.
 
     Operations are added to the default graph of the calling thread, which `as_default` sets. A finalized graph can be
@@ -64,12 +63,9 @@ class Graph(Registry):
     dialect = Dialect()
 
     def __init__(self, seed: int = 0) -> None:
-        super().__init__()
+        Registry.__init__(self)
+        placement.Placed.__init__(self)
         self.seed = seed
-        self.home: jax.sharding.Sharding | None = None
-        self.context: jax.sharding.Sharding | None = None
-        self.moves = 0
-        self._is_everywhere = False  # No sharding was given; in step the home is then all devices of all processes.
         self._operations: dict[str, Operation] = {}
         self._blocks = threading.local()
 
@@ -91,24 +87,6 @@ class Graph(Registry):
             self.check_open(f"{operation.type} {operation.name!r}")
             self._operations[operation.name] = operation
             return len(self._operations) - 1
-
-    def settle(self, who: str, shardings: Iterable[Any]) -> None:
-        """Takes note of the shardings of arrays in its sessions, so that all other arrays go to the same devices.
-
-        Raises:
-            ValueError: JAX does not compute with these shardings and the earlier ones together. The error begins with
-                `who`.
-        """
-        known = None if self._is_everywhere else self.home
-        home = placement.home_of([known, *shardings], f"{who}: the graph it belongs to")
-        if home is None and placement.is_in_step():
-            home, self._is_everywhere = jax.NamedSharding(placement.everywhere(), jax.P()), True
-        elif home is not None:
-            self._is_everywhere = False
-            placement.check_in_step(who, home)
-        self.home = home or self.home
-        needed = self.home if placement.has_explicit_axes(self.home) else None
-        self.context = self.context or placement.current() or needed
 
     # Scopes -----------------------------------------------------------------------------------------------------
 
@@ -249,7 +227,7 @@ class Operation(InDialect):
         for leaf in self._leaves:
             self._check_argument(name, leaf)
         self.control_inputs = self.graph.current_control_inputs
-        self.location = _user_location()
+        self.location = user_location()
         self.graph.check_open(f"{self.type} {self.graph.current_scope + name!r}")
         self.name = self.graph.unique_name(name)
         self.output = self._make_output(spec)
@@ -347,7 +325,7 @@ class Function(Operation):
             raise
 
 
-class Tensor(InDialect, Operators["Tensor"], NoValue):
+class Tensor(InDialect, Views["Tensor"]):
     """The value of an operation, or a part of it: any pytree, known only when a session runs it.
 
     Arithmetic, comparison and indexing with tensors make new operations. Indexing with plain values, attributes and
@@ -414,49 +392,8 @@ class Tensor(InDialect, Operators["Tensor"], NoValue):
     def _operate(self, name: str, fn: Callable[..., Any], *operands: Any) -> Tensor:
         return Function(fn, name, operands).output
 
-    def _view(self, step: Step) -> Tensor:
-        spec = specs.UNKNOWN
-        if self.spec is not specs.UNKNOWN:
-            try:
-                spec = take(self.spec, step)
-            except (KeyError, IndexError, TypeError, AttributeError) as error:
-                raise type(error)(f"{self.name}{step_text(step)}: the value has no such part: {self.spec}") from None
+    def _part(self, step: Step, spec: Any) -> Tensor:
         return Tensor(self.op, (*self.path, step), spec)
-
-    def __getitem__(self, item: Any) -> Tensor:
-        if not holds_tensor(item):
-            for part in item if isinstance(item, tuple) else (item,):
-                if isinstance(part, slice) and holds_tensor((part.start, part.stop, part.step)):
-                    raise TypeError(
-                        f"{self.name} is sliced with a tensor, but XLA must know the length: use "
-                        f"hookline.op(jax.lax.dynamic_slice) with a fixed size."
-                    )
-            try:
-                return self._view(("item", freeze(item)))
-            except NotHashable:
-                pass  # a list or an array of indices cannot name a view
-        return self._operate("getitem", _getitem, self, item)
-
-    def __getattr__(self, name: str) -> Tensor:
-        if name.startswith("_") or specs.is_array(self.__dict__.get("spec", specs.UNKNOWN)):
-            raise AttributeError(f"A tensor has no attribute {name!r}.")
-        return self._view(("attr", name))
-
-    def __iter__(self) -> Iterator[Tensor]:
-        if isinstance(self.spec, tuple | list):
-            count = len(self.spec)
-        elif specs.is_array(self.spec) and self.spec.shape and isinstance(self.spec.shape[0], int):
-            count = self.spec.shape[0]
-        else:
-            raise TypeError(f"{self.name} cannot be unpacked: the number of its parts is not known; index it instead.")
-        return iter([self[i] for i in range(count)])
-
-    def __len__(self) -> int:
-        if specs.is_array(self.spec) and self.spec.shape and isinstance(self.spec.shape[0], int):
-            return self.spec.shape[0]
-        if isinstance(self.spec, tuple | list | dict):
-            return len(self.spec)
-        raise TypeError(f"The length of {self.name} is not known before it is run: {specs.describe(self.spec)}.")
 
     __hash__ = object.__hash__
 
@@ -481,23 +418,10 @@ def holds_tensor(value: Any) -> bool:
     return any(isinstance(leaf, Tensor) for leaf in jax.tree.leaves(value))
 
 
-def _getitem(value: Any, index: Any) -> Any:
-    return value[index]
-
-
 def plain_name(fn: Callable[..., Any]) -> str:
     """Returns a name for a function: its own, or `op` if it has none (a lambda)."""
     name = getattr(fn, "__name__", type(fn).__name__)
     return name if name.isidentifier() else "op"
-
-
-def _user_location() -> str:
-    """Returns the line of the nearest caller outside this package, for messages about the operation made there."""
-    package = __name__.partition(".")[0]
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
-        frame = frame.f_back
-    return notebooks.place(frame.f_code.co_filename, frame.f_lineno)
 
 
 _LOCAL = threading.local()
@@ -514,18 +438,6 @@ def get_default_graph() -> Graph:
     """Returns the default graph of the calling thread: the innermost `as_default`, else the thread's own."""
     stack = _stack()
     return stack[-1] if stack else _LOCAL.bottom
-
-
-def default_graph_of(kind: type[Graph]) -> Graph:
-    """Returns the default graph, converted to class `kind` if that is a subclass of its class.
-
-    Args:
-        kind: A subclass of `Graph` that has further methods, but no further state.
-    """
-    graph = get_default_graph()
-    if not isinstance(graph, kind) and issubclass(kind, type(graph)):
-        graph.__class__ = kind
-    return graph
 
 
 def reset_default_graph() -> None:

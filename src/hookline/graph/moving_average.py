@@ -105,7 +105,7 @@ class ExponentialMovingAverage:
         if not isinstance(value, Tensor):
             raise TypeError(f"ExponentialMovingAverage: only variables and tensors have averages, got {value!r}.")
         if value.spec is specs.UNKNOWN:
-            raise TypeError(f"ExponentialMovingAverage: what {_name_of(value)!r} holds is not known.")
+            raise TypeError(f"ExponentialMovingAverage: the structure of {_name_of(value)!r} is not known.")
         for leaf in jax.tree.leaves(value.spec):
             if not jnp.issubdtype(leaf.dtype, jnp.inexact):
                 raise TypeError(

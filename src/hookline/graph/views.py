@@ -1,14 +1,18 @@
-"""Views: names of parts of a value, and access to them."""
+"""Views: names of parts of a value, access to them, and the indexing of tensors that makes them."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
 import jax
 
 from hookline.graph import spec as specs
+from hookline.graph.operators import NoValue, Operators
+
+T = TypeVar("T")
 
 Step = tuple[str, Any]
 """One step of a view's path: `("item", index)` or `("attr", name)`; hashable."""
@@ -94,3 +98,72 @@ def take_path(value: Any, path: Sequence[Step]) -> Any:
     for step in path:
         value = take(value, step)
     return value
+
+
+class Views(Operators[T], NoValue):
+    """A value that is not known yet, whose parts are views of type `T`.
+
+    Indexing with plain values, attributes and unpacking make views. Indexing with such values makes an operation.
+
+    Attributes:
+        spec: As in `Tensor`.
+    """
+
+    spec: Any
+
+    @abstractmethod
+    def _part(self, step: Step, spec: Any) -> T:
+        """Returns the view of the part at a step, which has this spec."""
+
+    def _view(self, step: Step) -> T:
+        spec = specs.UNKNOWN
+        if self.spec is not specs.UNKNOWN:
+            try:
+                spec = take(self.spec, step)
+            except (KeyError, IndexError, TypeError, AttributeError) as error:
+                raise type(error)(f"{self.name}{step_text(step)}: the value has no such part: {self.spec}") from None
+        return self._part(step, spec)
+
+    def __getitem__(self, item: Any) -> T:
+        if not _is_computed(item):
+            for part in item if isinstance(item, tuple) else (item,):
+                if isinstance(part, slice) and _is_computed((part.start, part.stop, part.step)):
+                    raise TypeError(
+                        f"{self.name} is sliced with a tensor, but XLA must know the length: use "
+                        f"hookline.op(jax.lax.dynamic_slice) with a fixed size."
+                    )
+            try:
+                return self._view(("item", freeze(item)))
+            except NotHashable:
+                pass  # a list or an array of indices cannot name a view
+        return self._operate("getitem", _getitem, self, item)
+
+    def __getattr__(self, name: str) -> T:
+        if name.startswith("_") or specs.is_array(self.__dict__.get("spec", specs.UNKNOWN)):
+            raise AttributeError(f"A tensor has no attribute {name!r}.")
+        return self._view(("attr", name))
+
+    def __iter__(self) -> Iterator[T]:
+        if isinstance(self.spec, tuple | list):
+            count = len(self.spec)
+        elif specs.is_array(self.spec) and self.spec.shape and isinstance(self.spec.shape[0], int):
+            count = self.spec.shape[0]
+        else:
+            raise TypeError(f"{self.name} cannot be unpacked: the number of its parts is not known; index it instead.")
+        return iter([self[i] for i in range(count)])
+
+    def __len__(self) -> int:
+        if specs.is_array(self.spec) and self.spec.shape and isinstance(self.spec.shape[0], int):
+            return self.spec.shape[0]
+        if isinstance(self.spec, tuple | list | dict):
+            return len(self.spec)
+        raise TypeError(f"The length of {self.name} is not known before it is run: {specs.describe(self.spec)}.")
+
+
+def _is_computed(index: Any) -> bool:
+    """Returns whether an index contains a value that is not known yet."""
+    return any(isinstance(leaf, Views) for leaf in jax.tree.leaves(index))
+
+
+def _getitem(value: Any, index: Any) -> Any:
+    return value[index]

@@ -22,6 +22,7 @@ from hookline.checkpoint import (
     lease,
     together,
 )
+from hookline.checkpoint.listener import Listeners
 from hookline.coordination import peers
 from hookline.errors import PREEMPTION_ERRORS, FailedPreconditionError, OpError
 from hookline.graph import Graph, GraphKeys, get_global_step
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from hookline.session import Session
 
 _logger = logging.getLogger(__name__)
-
-_CALLBACKS = ("begin", "before_save", "after_save", "end")
 
 
 class _HasSaver(Protocol):
@@ -129,9 +128,9 @@ class CheckpointSaverHook(SessionRunHook):
         arguments.having("CheckpointSaverHook", "scaffold", scaffold, "a Scaffold", "saver", optional=True)
         self._saver = arguments.having("CheckpointSaverHook", "saver", saver, "a Saver", "save", optional=True)
         self._scaffold = scaffold
-        self._listeners = _checked(listeners)
+        self._listeners = Listeners("CheckpointSaverHook", listeners)
         self._save_graph_def = save_graph_def
-        self._in_background = not any(_defines_after_save(listener) for listener in self._listeners)
+        self._in_background = not self._listeners.await_commit
         self._used_saver: Saver | None = None
         self._writer: FileWriter | None = None
         self._pending: PendingSave | None = None
@@ -150,7 +149,7 @@ class CheckpointSaverHook(SessionRunHook):
     @property
     def listeners(self) -> tuple[CheckpointSaverListener, ...]:
         """The listeners, in order."""
-        return self._listeners
+        return self._listeners.all
 
     @property
     def summary_writer(self) -> FileWriter | None:
@@ -201,9 +200,9 @@ class CheckpointSaverHook(SessionRunHook):
         if self._used_saver is None:
             raise not_started(self)
         self._finish_pending()
-        self._call_listeners("before_save", session, global_step)
+        self._listeners.call("before_save", session, global_step)
         if global_step == self._on_disk:
-            return self._call_listeners("after_save", session, global_step)
+            return self._listeners.call("after_save", session, global_step)
         # If others train too, the step comes from the copied values, not from the last report.
         step: Any = get_global_step(session.graph) if session.lowlevel.shared else global_step
         with self._noting_failure():
@@ -212,7 +211,7 @@ class CheckpointSaverHook(SessionRunHook):
                 pending.when_done(functools.partial(self._save_ended, pending.path))
                 return False
             self._note_commit(self._used_saver.save(session, self._save_path, global_step=step))
-        return self._call_listeners("after_save", session, global_step)
+        return self._listeners.call("after_save", session, global_step)
 
     def save_now(self, session: Session, *, again: bool = False) -> bool:
         """Saves whatever the cadence says, unless the last save was at this very step.
@@ -247,7 +246,7 @@ class CheckpointSaverHook(SessionRunHook):
         # one.
         together.current().chief(self._take_lease)
         self._writer = FileWriterCache.get(self._checkpoint_dir)
-        self._call_listeners("begin")
+        self._listeners.call("begin")
 
     def _take_lease(self) -> None:
         self._give_back_lease = lease.hold(self._checkpoint_dir, self._lease_wait_secs)
@@ -338,7 +337,7 @@ class CheckpointSaverHook(SessionRunHook):
             # Even if the previous save failed, the last state is worth an attempt.
             self.save_now(session)
             self._finish_pending()
-            self._call_listeners("end", session, session.global_step)
+            self._listeners.call("end", session, session.global_step)
             if self._writer is not None:
                 self._writer.flush()
 
@@ -428,21 +427,6 @@ class CheckpointSaverHook(SessionRunHook):
                 summary.SessionLog(status=summary.SessionLog.CHECKPOINT, checkpoint_path=path), _step_of(path)
             )
 
-    def _call_listeners(self, callback: str, *given: Any) -> bool:
-        """Calls all listeners that have this callback, and returns whether any of them returned True.
-
-        In step they are the chief's, but for `begin`, which may add to the graph.
-        """
-        found = [getattr(listener, callback, None) for listener in self._listeners]
-        callbacks = [function for function in found if function is not None]
-
-        def call() -> bool:
-            return any([function(*given) is True for function in callbacks])
-
-        if callback == "begin" or not callbacks:
-            return call()
-        return together.current().chief(call)
-
     def _write_graph(self, graph: Graph) -> None:
         if not peers.speaks():
             return
@@ -459,19 +443,3 @@ class CheckpointSaverHook(SessionRunHook):
 
 def _step_of(path: str) -> int:
     return int(path.rpartition("-")[2])
-
-
-def _checked(listeners: Iterable[Any] | None) -> tuple[Any, ...]:
-    checked = tuple(arguments.several("CheckpointSaverHook", "listeners", listeners, optional=True))
-    for position, listener in enumerate(checked):
-        if isinstance(listener, type) or not any(callable(getattr(listener, name, None)) for name in _CALLBACKS):
-            raise TypeError(
-                f"listeners[{position}] must be an object with a callback of a CheckpointSaverListener "
-                f"({', '.join(_CALLBACKS)}), got {listener!r}."
-            )
-    return checked
-
-
-def _defines_after_save(listener: Any) -> bool:
-    after_save = getattr(listener, "after_save", None)
-    return after_save is not None and getattr(after_save, "__func__", None) is not CheckpointSaverListener.after_save

@@ -18,7 +18,7 @@ from hookline.hooks.base import Firing, SessionRunContext, SessionRunValues
 from hookline.hooks.when import bare
 from hookline.monitored.callbacks import Callback, override
 from hookline.monitored.cost_report import ABOUT, CostReport, HookCost
-from hookline.session import LateResults, Session
+from hookline.session import DeferredResults, Session
 from hookline.session.compilation import Compiled
 
 logger = logging.getLogger(__name__)
@@ -151,7 +151,7 @@ class Costs:
     def _measured_firing(self, of: _OfHook, on_trigger: Callback) -> Callback:
         def measured(firing: Firing) -> Any:
             of.firings += 1
-            if (values := of.given(firing.values)) and not LateResults.of(values).is_ready():
+            if (values := of.given(firing.values)) and not DeferredResults.of(values).is_ready():
                 self._wait(of, lambda: jax.block_until_ready(values))
             before = self.enter(of.account)
             try:

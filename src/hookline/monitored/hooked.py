@@ -18,7 +18,7 @@ from hookline.monitored.rows import joined, rows_of_one
 from hookline.monitored.schedule import Schedule
 from hookline.monitored.stop_request import StopRequest
 from hookline.monitored.under_way import UnderWay
-from hookline.session import CHANGED, CachedStep, RunMetadata, RunOptions, Session, Watched
+from hookline.session import CHANGED, CachedStep, HookFetches, RunMetadata, RunOptions, Session
 from hookline.summary.writer_cache import SCOPE
 
 _logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class _Known(NamedTuple):
     """
 
     step: CachedStep
-    watched: Watched
+    watched: HookFetches
 
 
 class HookedSession:
@@ -208,7 +208,7 @@ class HookedSession:
             schedule = self._schedule or self.use(self._hooks)
             passed, self._passed = self._passed, 0
             riders = schedule.decide(fetches, feed_dict, self._stop.runs + 1, passed, self._available)
-            has_news = self._low.alarms != schedule.alarms  # A latch has latched, or late values have arrived.
+            has_news = self._low.latched_count != schedule.alarms  # A latch has latched, or late values have arrived.
             for results in schedule.awaited:
                 has_news = has_news or results.is_ready()
             if schedule.repeats:
@@ -303,7 +303,7 @@ class HookedSession:
     ) -> Any:
         """Makes a run without hooks, with the operations of every run."""
         if riders.watches:
-            return self._low.run_watched(fetches, riders.watched, feed_dict, options, run_metadata)[0]
+            return self._low.run_with_hook_fetches(fetches, riders.watched, feed_dict, options, run_metadata)[0]
         return self.raw.run(fetches, feed_dict, options, run_metadata)
 
     def _run_with(
@@ -396,7 +396,7 @@ class HookedSession:
         watched = riders.watched if riders.watches else None
         try:
             step = self._low.repeated_step(fetches, watched, self._steps_per_run)
-            if options is None and step.holds_watch and not schedule.is_called:
+            if options is None and step.holds_hook_fetches and not schedule.is_called:
                 found = step.run_several(schedule.room, schedule.begins_at, exactly=True)
                 if found is not CHANGED:
                     _, (result, results) = found
@@ -425,7 +425,7 @@ class HookedSession:
                 made, results = step.run_several(left)
                 parts.append(results)
                 left -= made
-            result, watched = self._low.run_watched(fetches, riders.watched, None, options, run_metadata)
+            result, watched = self._low.run_with_hook_fetches(fetches, riders.watched, None, options, run_metadata)
         except BaseException:
             self._stop.runs += schedule.let_fail(schedule.room - 1 - left)
             raise
@@ -455,7 +455,7 @@ class HookedSession:
         try:
             if self._in_step is not None:
                 self._in_step.asks(riders.asking)
-            result, watched = self._low.run_watched(fetches, riders.watched, feeds, merged, run_metadata)
+            result, watched = self._low.run_with_hook_fetches(fetches, riders.watched, feeds, merged, run_metadata)
         except (KeyError, TypeError, ValueError) as exc:
             riders.blame(exc, self.raw.graph)
             raise

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from hookline import clock
-from hookline.session import CHANGED, LateResults, LowLevel
+from hookline.session import CHANGED, DeferredResults, LowLevel
 from hookline.summary.writer_cache import WriterScope
 
 
@@ -45,7 +45,7 @@ class Foreseen(NamedTuple):
     step: int | None = None
     gain: int = 0
     alarms: int = 0
-    awaited: tuple[LateResults, ...] = ()
+    awaited: tuple[DeferredResults, ...] = ()
 
 
 class Quiet:
@@ -119,7 +119,7 @@ class Quiet:
         try:
             low = self._low
             self.writes = low.writes
-            if low.alarms != self._alarms:  # A latch has latched.
+            if low.latched_count != self._alarms:  # A latch has latched.
                 return NOT_RUN
             begins_at = self._begins_at
             found = self._make(feed_dict, None if begins_at is None else begins_at + self._gain * made)

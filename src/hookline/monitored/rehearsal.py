@@ -27,14 +27,14 @@ from hookline.monitored.run_plan import HookPlan, ProgramPlan, RunPlan
 from hookline.monitored.stop_request import StopRequest
 from hookline.session import (
     CHANGED,
-    LateResults,
+    DeferredResults,
+    HookFetches,
     LowLevel,
     RawSession,
     RunMetadata,
     RunOptions,
     Session,
-    Watched,
-    answers,
+    hook_results,
 )
 from hookline.session.fetches import leaves
 
@@ -62,7 +62,7 @@ def rehearse(hooked: HookedSession, steps: int, fetches: Any, feed_dict: Mapping
     quiet, stop = Quiet(), _Silent()
     stop.runs = hooked.runs
     rehearsed = HookedSession(cast("Session", session), hooks, stop, quiet, hooked.steps_per_run)
-    rehearsed.use(hooks).stand_in_for(schedule, LateResults.of(_EARLIER))
+    rehearsed.use(hooks).stand_in_for(schedule, DeferredResults.of(_EARLIER))
     twins.catch_up()
     begin, begun, calls = session.count, session.runs, 0
     while session.count < begin + steps and session.runs < begun + steps and not session.is_over:
@@ -164,28 +164,28 @@ class _Counting(RawSession, LowLevel):
         return self._plans.find(low, fetches, None, feed_dict).gain
 
     def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
-        self.run_watched(fetches, None, feed_dict)
+        self.run_with_hook_fetches(fetches, None, feed_dict)
 
-    def run_watched(
+    def run_with_hook_fetches(
         self,
         fetches: Any,
-        watched: Watched | None,
+        hook_fetches: HookFetches | None,
         feed_dict: Mapping[Any, Any] | None = None,
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
     ) -> tuple[Any, tuple[Any, ...]]:
         if self._plans is None:
             self._admit("The programs, for this session does not say which it makes.")
-            return self._advance(None, self._raw.lowlevel.gain(fetches, feed_dict), watched)
-        return self._make(self._plans.find(self._raw.lowlevel, fetches, watched, feed_dict), watched)
+            return self._advance(None, self._raw.lowlevel.gain(fetches, feed_dict), hook_fetches)
+        return self._make(self._plans.find(self._raw.lowlevel, fetches, hook_fetches, feed_dict), hook_fetches)
 
-    def _make(self, step: Any, watched: Watched | None, count: int = 1) -> tuple[Any, tuple[Any, ...]]:
+    def _make(self, step: Any, hook_fetches: HookFetches | None, count: int = 1) -> tuple[Any, tuple[Any, ...]]:
         if step.plan.sources:
             self._admit("The data may end before.")
-        return self._advance(step.program, step.gain, watched, count)
+        return self._advance(step.program, step.gain, hook_fetches, count)
 
     def _advance(
-        self, program: Any, gain: int | None, watched: Watched | None, count: int = 1
+        self, program: Any, gain: int | None, hook_fetches: HookFetches | None, count: int = 1
     ) -> tuple[Any, tuple[Any, ...]]:
         before = self.count
         self.runs += count
@@ -197,29 +197,29 @@ class _Counting(RawSession, LowLevel):
             # Of several steps, the first is made where the run begins.
             first = before + (self.count - before) // count
             self.made.setdefault(id(program), _Made(program, first, self.runs - count + 1)).runs += 1
-        return None, () if watched is None else answers(watched, [self.runs] * len(watched.fetches))
+        return None, () if hook_fetches is None else hook_results(hook_fetches, [self.runs] * len(hook_fetches.fetches))
 
-    def cached_step(self, fetches: Any, watched: Watched | None = None) -> Any:
+    def cached_step(self, fetches: Any, hook_fetches: HookFetches | None = None) -> Any:
         if self._plans is None:
             return None
-        found = self._plans.find(self._raw.lowlevel, fetches, watched, None)
-        return _Step(self, found, watched) if found.is_program else None
+        found = self._plans.find(self._raw.lowlevel, fetches, hook_fetches, None)
+        return _Step(self, found, hook_fetches) if found.is_program else None
 
-    def repeated_step(self, fetches: Any, watched: Watched | None, capacity: int) -> Any:
+    def repeated_step(self, fetches: Any, hook_fetches: HookFetches | None, capacity: int) -> Any:
         if self._plans is None:
-            return self._raw.lowlevel.repeated_step(fetches, watched, capacity)
-        return _Step(self, self._plans.find_repeated(self._raw.lowlevel, fetches, watched, capacity), watched)
+            return self._raw.lowlevel.repeated_step(fetches, hook_fetches, capacity)
+        return _Step(self, self._plans.find_repeated(self._raw.lowlevel, fetches, hook_fetches, capacity), hook_fetches)
 
 
 class _Step:
     """Stands in for a `CachedStep` or a `RepeatedStep`."""
 
-    def __init__(self, session: _Counting, step: Any, watched: Watched | None) -> None:
-        self._session, self._step, self._watched = session, step, watched
+    def __init__(self, session: _Counting, step: Any, hook_fetches: HookFetches | None) -> None:
+        self._session, self._step, self._hook_fetches = session, step, hook_fetches
 
     @property
-    def holds_watch(self) -> bool:
-        return self._step.holds_watch
+    def holds_hook_fetches(self) -> bool:
+        return self._step.holds_hook_fetches
 
     def available(self, most: int, to_come: float) -> int:
         return most
@@ -227,12 +227,12 @@ class _Step:
     def run_program(self, values: Any = None, expected: int | None = None) -> Any:
         if expected is not None and self._session.known_step != expected:
             return CHANGED
-        return self._session._make(self._step, self._watched)
+        return self._session._make(self._step, self._hook_fetches)
 
     def run_several(self, most: int, expected: int | None = None, *, exactly: bool = False, to_come: float = 1) -> Any:
         if expected is not None and self._session.known_step != expected:
             return CHANGED
-        return most, self._session._make(self._step, self._watched, most)
+        return most, self._session._make(self._step, self._hook_fetches, most)
 
 
 # Hooks and triggers -------------------------------------------------------------------------------------------------

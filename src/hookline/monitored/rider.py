@@ -15,7 +15,7 @@ from hookline.hooks.triggers import Latched
 from hookline.hooks.when import BoundHook, bare
 from hookline.monitored.callbacks import Callback, describe
 from hookline.monitored.hook_list import HookList
-from hookline.session import LateResults, RunMetadata, RunOptions
+from hookline.session import DeferredResults, RunMetadata, RunOptions
 
 
 class Timer:
@@ -69,7 +69,7 @@ class Timer:
 class Late(NamedTuple):
     """A firing whose values have not arrived yet."""
 
-    results: LateResults
+    results: DeferredResults
     due_run: float
     global_step: int | None
     elapsed_steps: int | None

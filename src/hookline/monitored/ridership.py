@@ -10,7 +10,7 @@ from hookline.hooks.base import SessionRunArgs, SessionRunContext
 from hookline.monitored.callbacks import describe
 from hookline.monitored.rider import Rider
 from hookline.monitored.rows import rows_of_one
-from hookline.session import RunOptions, Watched, merge_options
+from hookline.session import HookFetches, RunOptions, merge_options
 from hookline.session.feeds import flat_feeds
 from hookline.session.fetches import leaves
 
@@ -136,9 +136,9 @@ class Ridership:
         late = frozenset(place for place, args in enumerate(self._asked) if args and self.riders[place].late)
         # The operations of every run, after the hooks' fetches, are run in each step.
         rows = frozenset([*(place for place, rider in enumerate(self.riders) if rider.stacked), len(asked)])
-        self.watched = Watched((*asked, self.standing) if self.standing else tuple(asked), late, rows)
+        self.watched = HookFetches((*asked, self.standing) if self.standing else tuple(asked), late, rows)
         only_rows = [fetches if rider.stacked else None for rider, fetches in zip(self.riders, asked, strict=True)]
-        self.of_each_step = Watched((*only_rows, self.standing) if self.standing else tuple(only_rows), late, rows)
+        self.of_each_step = HookFetches((*only_rows, self.standing) if self.standing else tuple(only_rows), late, rows)
         self.watches: bool = any(fetches is not None for fetches in self.watched.fetches)
         given = [(rider.hook, args) for rider, args in zip(self.riders, self._asked, strict=True) if args is not None]
         self.feeders: list[tuple[Any, Mapping[Any, Any]]] = [

@@ -27,7 +27,7 @@ from hookline.monitored.in_step import InStep
 from hookline.monitored.quiet import Foreseen
 from hookline.monitored.rider import Late, Rider, Timer
 from hookline.monitored.ridership import Ridership, check_in_graph
-from hookline.session import LateResults, RunMetadata, RunOptions, Session, merge_options
+from hookline.session import DeferredResults, RunMetadata, RunOptions, Session, merge_options
 from hookline.session.feeds import feed_key
 
 _logger = logging.getLogger(__name__)
@@ -125,14 +125,14 @@ class Schedule:
         self._everyone_run = self._attempt = 0
         self._firing = 0
         self._came: int | None = None
-        self.awaited: tuple[LateResults, ...] = ()
+        self.awaited: tuple[DeferredResults, ...] = ()
         self.waits, self._late_run = False, math.inf
         self._gain = 1
         self._fetches: Any = _NONE_YET
         self._fed: Any = None
         self._planned_gain: int | None = None
         self._changes = 1  # of the step by one of the caller's runs
-        self._expected_changes, self.alarms = -1, self._low.alarms
+        self._expected_changes, self.alarms = -1, self._low.latched_count
         self._free: float = 0
         self._foreseen, self._stride = False, 1
         self._counts_steps = self._low.expects_steps or any(timer.trigger.has_steps for timer in self._timers)
@@ -491,7 +491,7 @@ class Schedule:
             # In step the hooks of all processes are called on the same run.
             late = _LATE_RUNS_IN_STEP if late is True and self._in_step is not None else late
             due_run = math.inf if late is True else self._run + self._lag(rider, late)
-            results = results if isinstance(results, LateResults) else LateResults.of(results)
+            results = results if isinstance(results, DeferredResults) else DeferredResults.of(results)
             rider.waiting.append(Late(results, due_run, *about, options, run_metadata))
             self.waits = True
         else:
@@ -599,7 +599,7 @@ class Schedule:
 
     def look_at_latches(self, context: SessionRunContext, *, wait: bool = False) -> None:
         """Calls the hooks whose latch has latched; with `wait`, it first waits for all runs so far."""
-        alarms = self._low.alarms
+        alarms = self._low.latched_count
         elapsed: dict[Latched, tuple[float | None, int | None]] = {}  # Hooks may share a trigger.
         for rider in self._riders:
             for leaf, known in rider.latches.items():
@@ -676,7 +676,7 @@ class Schedule:
         self._bring_back()
         return self._riders
 
-    def stand_in_for(self, other: Schedule, results: LateResults) -> None:
+    def stand_in_for(self, other: Schedule, results: DeferredResults) -> None:
         """Goes on where another one stands, for a rehearsal with the same hooks: it logs nothing.
 
         Args:

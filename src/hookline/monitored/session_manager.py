@@ -12,7 +12,7 @@ from hookline import arguments, clock, preemption
 from hookline.checkpoint import Saver, get_checkpoint_state, latest_checkpoint, layout, lease, restart, together
 from hookline.checkpoint.pending import finish_saves
 from hookline.checkpoint.restart import Restart
-from hookline.checkpoint.state import leaving, write_state
+from hookline.checkpoint.state_file import leaving, write_state
 from hookline.errors import (
     PREEMPTION_ERRORS,
     DataLossError,

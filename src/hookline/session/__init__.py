@@ -2,20 +2,21 @@
 
 from hookline.session.cached_step import CHANGED, CachedStep
 from hookline.session.config import SessionConfig
-from hookline.session.late import LateResults
+from hookline.session.deferred import DeferredResults
+from hookline.session.hook_fetches import HookFetches
 from hookline.session.options import RunMetadata, RunOptions, merge_options
-from hookline.session.raw_session import LowLevel, RawSession, answers
+from hookline.session.raw_session import LowLevel, RawSession, hook_results
 from hookline.session.retry import RETRY, Retry
 from hookline.session.session import Session
 from hookline.session.sources import OpenSource, Position
 from hookline.session.store import StoreTarget, VariableStore, resolve_target
-from hookline.session.watched import Watched
 
 __all__ = [
     "CHANGED",
     "RETRY",
     "CachedStep",
-    "LateResults",
+    "DeferredResults",
+    "HookFetches",
     "LowLevel",
     "OpenSource",
     "Position",
@@ -27,8 +28,7 @@ __all__ = [
     "SessionConfig",
     "StoreTarget",
     "VariableStore",
-    "Watched",
-    "answers",
+    "hook_results",
     "merge_options",
     "resolve_target",
 ]

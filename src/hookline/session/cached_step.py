@@ -17,14 +17,14 @@ from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Tensor, ancestors
 from hookline.graph.nodes import Constant, Source
 from hookline.graph.variable import Update, Variable, is_counter
+from hookline.session.deferred import DeferredResults
 from hookline.session.feeds import feeder
 from hookline.session.fetches import called
 from hookline.session.getters import Getter, Run, counters, fetch_getter, input_getter
 from hookline.session.host_stage import HostStage
-from hookline.session.late import LateResults
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan import Plan, input_tensors
-from hookline.session.programs import Programs, Request
+from hookline.session.program_cache import ProgramCache, Request
 from hookline.session.slots import Block, Elsewhere, Flat, Slot
 from hookline.session.sources import NOT_READY, OpenSource, feed
 
@@ -69,7 +69,7 @@ class CachedStep:
         self,
         session: Any,
         request: Request,
-        programs: Programs,
+        programs: ProgramCache,
         answer: Callable[[Sequence[Any], Run], tuple[Any, Any]],
         nothing: tuple[None, Any] | None,
         *,
@@ -77,12 +77,12 @@ class CachedStep:
         capacity: int = 1,
     ) -> None:
         self._request, fetched = request, request.fetched
-        watched, late = [*request.watched, *request.rows], [*request.late, *request.late_rows]
+        for_hooks, deferred = [*request.hook_fetches, *request.rows], [*request.deferred, *request.deferred_rows]
         store = session.store
         self._session, self._store, self._local, self._lock = session, store, store.local, session.lock
         global_step = counted_global_step(session.graph)
-        self.plan = plan = Plan(fetched, [*watched, *late], request.fed, store.is_remote)
-        self.hosts = hosts = HostStage(plan, [*fetched, *watched], late)
+        self.plan = plan = Plan(fetched, [*for_hooks, *deferred], request.fed, store.is_remote)
+        self.hosts = hosts = HostStage(plan, [*fetched, *for_hooks], deferred)
         self.capacity = capacity
         self.fed_tensors = request.fed
         self.has_structures = has_structures
@@ -90,11 +90,11 @@ class CachedStep:
         self.program, self._mask = programs.choose(plan, request, hosts.pulled, store, capacity)
         places = self.program.places([bool(wanted) for wanted in self._mask]) if self.program else {}
         hosts.find_outputs(places)
-        self._getters, self._late_getters = self._found_getters(request, places)
+        self._getters, self._deferred_getters = self._found_getters(request, places)
         self._answer, self._nothing = answer, nothing
         # Whether results are the same each time, and no dialect checks runs.
         self._is_plain = nothing is not None and not session.checks_runs
-        self.counters = counters(plan, [*fetched, *watched, *late])
+        self.counters = counters(plan, [*fetched, *for_hooks, *deferred])
         self.gain: int | None = 0 if global_step is None else plan.gain(global_step)
         program = self.program
         written = program.written if program else []
@@ -105,7 +105,7 @@ class CachedStep:
         if program is not None:
             read += [*program.counted, *program.read]
         self.exchanges = bool(plan.remote) or any(store.is_remote(variable) for variable in read)
-        more = self.exchanges or plan.early or hosts.after or self.counters
+        more = self.exchanges or plan.before or hosts.after or self.counters
         self.is_program = program is not None and not more
         self.run: Callable[[Iterable[Any] | None], tuple[Any, Any]]
         self.run = self.run_program if self.is_program else self.run_staged
@@ -122,9 +122,9 @@ class CachedStep:
         constants: MutableMapping[Constant, Any] = {} if initialises else programs.constants
         self._inputs = [input_getter(plan, tensor, constants, computed) for tensor in program.inputs]
         self.is_kept = not (initialises and constants)
-        self._states = session.ahead.latches.of(program.latches)
+        self._latch_states = session.ahead.latches.of(program.latches)
         # The results of a remote update are pulled only if they are fetched or needed.
-        results = (*fetched, *watched, *late, *input_tensors(plan.late, lambda tensor: True))
+        results = (*fetched, *for_hooks, *deferred, *input_tensors(plan.after, lambda tensor: True))
         self._pulled = [u for u in plan.remote if any(isinstance(t, Tensor) and t.op is u for t in results)]
         # The last global step from which a run can still count on, if it is counted here.
         self._last_step: int | None = None
@@ -161,8 +161,8 @@ class CachedStep:
     def _found_getters(self, request: Request, places: Mapping[Any, int]) -> tuple[list[Getter], list[Getter]]:
         """Returns the getters of the values that are there after the run, and of the deferred ones."""
         return (
-            [fetch_getter(self.plan, element, places) for element in (*request.fetched, *request.watched)],
-            [fetch_getter(self.plan, element, places) for element in request.late],
+            [fetch_getter(self.plan, element, places) for element in (*request.fetched, *request.hook_fetches)],
+            [fetch_getter(self.plan, element, places) for element in request.deferred],
         )
 
     # Running ----------------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ class CachedStep:
         Returns:
             `CHANGED` if nothing was run.
         """
-        program, block, slot, states = self._program, self._block, self._step_slot, self._states
+        program, block, slot, latches = self._program, self._block, self._step_slot, self._latch_states
         try:
             # The global step.
             step = self._store.known_step() if slot is None else slot.mirror
@@ -278,7 +278,7 @@ class CachedStep:
                 taken, counted, read = self._gathered()
             # The inputs and the latches.
             inputs = [get(run) for get in self._inputs] if self._inputs else ()
-            latched = tuple(map(_value, states)) if states else ()
+            latched = tuple(map(_value, latches)) if latches else ()
             given, gain = (taken, counted, read, inputs, latched, self._mask, *span), self._gain
             if last_step is None and not self._remote:
                 new, run.outputs, _, latched = program.run(*given)
@@ -289,8 +289,8 @@ class CachedStep:
                     gain = 0
             # If a Ctrl-C comes from here on, donated values are lost, and the session with them.
             led = None if step is None or gain is None else step + gain * count
-            if states and led is not None:
-                for state, value in zip(states, latched, strict=True):
+            if latches and led is not None:
+                for state, value in zip(latches, latched, strict=True):
                     state.put(value, led, count, gain)
             if run.applied:
                 for at, variable, each in self._counts:
@@ -303,9 +303,9 @@ class CachedStep:
                 else:
                     block.structures = program.structures_out
                     block.groups = new
-            if states and led is None:  # Only the device knows the global step after the run.
+            if latches and led is None:  # Only the device knows the global step after the run.
                 led = self._session.step_or_none()
-                for state, value in zip(states, latched, strict=True):
+                for state, value in zip(latches, latched, strict=True):
                     state.put(value, led, count)
             if self.writes:
                 self._session.writes += 1
@@ -375,7 +375,7 @@ class CachedStep:
             return
         last_step = None if options is None else options.last_step
         if options is not None and options.output_partition_graphs and metadata is not None:
-            inputs, latched = [get(run) for get in self._inputs], tuple(map(_value, self._states))
+            inputs, latched = [get(run) for get in self._inputs], tuple(map(_value, self._latch_states))
             lowered = program.lower(*self._gathered(), inputs, latched, self._mask)
             metadata.partition_graphs.append(str(lowered.compile().as_text()))
         self.dispatch(run, last_step=last_step)
@@ -392,12 +392,12 @@ class CachedStep:
         pairs = zip(update.variables, leaves, strict=True)
         return jax.tree.unflatten(update.structure, [jax.tree.unflatten(structure(v), taken) for v, taken in pairs])
 
-    def late_results(self, run: Run, assemble: Callable[[Sequence[Any]], Any]) -> LateResults:
+    def deferred_results(self, run: Run, assemble: Callable[[Sequence[Any]], Any]) -> DeferredResults:
         """Returns the deferred results of a run."""
         if self._is_bare:  # The run has made no room for host results.
             run.begin()
-        results = lambda: assemble([*map(called, self._late_getters, repeat(run))])  # noqa: E731
-        return self.hosts.late_results(run, self._session, results)
+        results = lambda: assemble([*map(called, self._deferred_getters, repeat(run))])  # noqa: E731
+        return self.hosts.deferred_results(run, self._session, results)
 
     def token(self, run: Run) -> jax.Array | None:
         """Returns an array that is ready once a run is computed and that no later run donates, or None."""
@@ -410,8 +410,8 @@ class CachedStep:
             held = jax.tree.leaves(self._store.take(program.counted[:1]))
         if held:
             return placement.here(min(held, key=lambda leaf: leaf.size))
-        if self._states:
-            return placement.here(self._states[0].value)
+        if self._latch_states:
+            return placement.here(self._latch_states[0].value)
         held = jax.tree.leaves(self._store.take(program.written))
         if not held:
             return None

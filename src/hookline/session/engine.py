@@ -22,6 +22,7 @@ from hookline.session.cached_step import CachedStep
 from hookline.session.compilation import CompilationLog
 from hookline.session.config import SessionConfig
 from hookline.session.feeds import check_alive, flat_feeds
+from hookline.session.hook_fetches import HookFetches
 from hookline.session.local_store import LocalStore
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan_cache import PlanCache
@@ -31,7 +32,6 @@ from hookline.session.run_ahead import RunAhead
 from hookline.session.sources import OpenSource, Position
 from hookline.session.staged_run import StagedRuns
 from hookline.session.store import StoreTarget, VariableStore
-from hookline.session.watched import Watched
 
 
 class Engine(LowLevel):
@@ -112,10 +112,10 @@ class Engine(LowLevel):
 
     # Running ----------------------------------------------------------------------------------------------------
 
-    def run_watched(
+    def run_with_hook_fetches(
         self,
         fetches: Any,
-        watched: Watched | tuple[Any, ...] | None,
+        hook_fetches: HookFetches | tuple[Any, ...] | None,
         feed_dict: Mapping[Any, Any] | None = None,
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
@@ -125,13 +125,13 @@ class Engine(LowLevel):
         Values that only hooks fetch are computed behind an optimization barrier: everything else has the same bits as
         without them.
         """
-        if watched is not None and not isinstance(watched, Watched):
-            watched = Watched(tuple(watched), once=True)
+        if hook_fetches is not None and not isinstance(hook_fetches, HookFetches):
+            hook_fetches = HookFetches(tuple(hook_fetches), once=True)
         if options is not None:
             arguments.instance("Session.run", "options", options, RunOptions)
             if options.debug_tensor_watches and run_metadata is not None:
-                return self._run_recorded(fetches, watched, feed_dict, options, run_metadata)
-        step = self._plans.find(self, fetches, watched, feed_dict)
+                return self._run_recorded(fetches, hook_fetches, feed_dict, options, run_metadata)
+        step = self._plans.find(self, fetches, hook_fetches, feed_dict)
         feeds = feed_dict
         if feed_dict:
             feeds = (flat_feeds(feed_dict) or {}).values() if step.has_structures else feed_dict.values()
@@ -140,20 +140,20 @@ class Engine(LowLevel):
         return step.run_staged(feeds, options, run_metadata)
 
     def _run_recorded(
-        self, fetches: Any, watched: Watched | None, feed_dict: Any, options: RunOptions, metadata: RunMetadata
+        self, fetches: Any, hook_fetches: HookFetches | None, feed_dict: Any, options: RunOptions, metadata: RunMetadata
     ) -> tuple[Any, Any]:
-        """Runs with the tensors of `debug_tensor_watches` watched as well."""
+        """Runs with the tensors of `debug_tensor_watches` as further hook fetches."""
         names = options.debug_tensor_watches
         options = dataclasses.replace(options, debug_tensor_watches=())
-        asked, late = (watched.fetches, watched.late) if watched else ((), frozenset())
-        every = Watched((*asked, *names), late, once=True)
-        result, results = self.run_watched(fetches, every, feed_dict, options, metadata)
+        asked, deferred = (hook_fetches.fetches, hook_fetches.deferred) if hook_fetches else ((), frozenset())
+        every = HookFetches((*asked, *names), deferred, once=True)
+        result, results = self.run_with_hook_fetches(fetches, every, feed_dict, options, metadata)
         metadata.watched.update(zip(names, results[-len(names) :], strict=True))
         return result, results[: -len(names)]
 
-    def planned(self, fetches: Any, watched: Watched | None, feed_dict: Any) -> CachedStep:
+    def planned(self, fetches: Any, hook_fetches: HookFetches | None, feed_dict: Any) -> CachedStep:
         """Returns the cached step of a request, and makes it if there is none."""
-        return self._plans.find(self, fetches, watched, feed_dict)
+        return self._plans.find(self, fetches, hook_fetches, feed_dict)
 
     def plans(self) -> PlanCache:
         """See `LowLevel.plans`."""
@@ -161,27 +161,27 @@ class Engine(LowLevel):
             self.check_usable()
             return self._plans.copied()
 
-    def cached_step(self, fetches: Any, watched: Watched | None = None) -> CachedStep | None:
+    def cached_step(self, fetches: Any, hook_fetches: HookFetches | None = None) -> CachedStep | None:
         """Returns the cached step of these fetches for the fast path; None if the run is more than a program."""
-        found = self.planned(fetches, watched, None)
+        found = self.planned(fetches, hook_fetches, None)
         return found if found.is_program else None
 
-    def repeated_step(self, fetches: Any, watched: Watched | None, capacity: int) -> RepeatedStep:
+    def repeated_step(self, fetches: Any, hook_fetches: HookFetches | None, capacity: int) -> RepeatedStep:
         """Returns the step that makes up to `capacity` of these runs in one dispatch.
 
         Raises:
             ValueError: The run is more than a program and batches.
         """
-        return self._plans.find_repeated(self, fetches, watched, capacity)
+        return self._plans.find_repeated(self, fetches, hook_fetches, capacity)
 
     def gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
         """Returns the increase of the global step in a run of these fetches; None if only the device knows it."""
         return self.planned(fetches, None, flat_feeds(feed_dict)).gain
 
-    def expect(self, watched: Iterable[Any]) -> list[int]:
+    def expect(self, hook_fetches: Iterable[Any]) -> list[int]:
         """Declares all fetches that hooks may ask for; see `LowLevel.expect`."""
         with self.lock:
-            return self._plans.expect(watched)
+            return self._plans.expect(hook_fetches)
 
     def host_lock(self, operation: Operation) -> Any:
         """Returns the lock that keeps other threads out of a host operation."""

@@ -140,7 +140,7 @@ def _refusal(tensor: Tensor, problem: str) -> InvalidArgumentError:
 def _as_numpy(tensor: Tensor, value: Any) -> np.ndarray:
     if isinstance(value, Tensor):
         raise TypeError(
-            f"feed_dict: {tensor.name!r} is fed the tensor {value.name!r}; feed a value, such as one that was run."
+            f"feed_dict: {tensor.name!r} is fed the tensor {value.name!r}; feed a value, such as its result in a run."
         )
     try:
         return np.asarray(value)

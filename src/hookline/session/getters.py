@@ -63,7 +63,7 @@ def counter(plan: Plan, tensor: Tensor) -> Variable | None:
 
 def counters(plan: Plan, elements: Iterable[Tensor | Operation]) -> list[Variable]:
     """Returns the counters that a result or a host operation reads."""
-    arguments = input_tensors((*plan.early, *plan.late), lambda tensor: True)
+    arguments = input_tensors((*plan.before, *plan.after), lambda tensor: True)
     tensors = [*arguments, *(element for element in elements if isinstance(element, Tensor))]
     found = (counter(plan, tensor) for tensor in tensors)
     return list(dict.fromkeys(variable for variable in found if variable is not None))

@@ -14,9 +14,9 @@ from hookline.graph import spec as specs
 from hookline.graph.graph import Operation, Tensor
 from hookline.graph.nodes import HostCall, SessionCall
 from hookline.graph.variable import Update, VariableRead
+from hookline.session.deferred import DeferredResults
 from hookline.session.fetches import called
 from hookline.session.getters import Run, argument_getter
-from hookline.session.late import LateResults
 from hookline.session.plan import Key, Plan, input_tensors
 
 OnHost = HostCall | SessionCall
@@ -26,46 +26,51 @@ class HostStage:
     """The host operations of a plan.
 
     Attributes:
-        early: The operations that run before the program.
+        before: The operations that run before the program.
         after: Those that run after it.
         deferred: Those that run when their results are read; no run waits for them.
         pulled: The tensors that they take from the program.
-        early_is_inside: Whether the early ones need state that the session's lock protects: counters, the session
-            itself, or the choice of this run's batch.
+        before_needs_lock: Whether those before the program need state that the session's lock protects: counters, the
+            session itself, or the choice of this run's batch.
     """
 
-    def __init__(self, plan: Plan, awaited: Sequence[Tensor | Operation], late: Sequence[Tensor | Operation]) -> None:
-        self.early = plan.early
-        self.deferred = _deferred(plan, awaited) if late else []
-        self.after = [operation for operation in plan.late if operation not in self.deferred]
-        self.pulled = input_tensors(plan.late, plan.needs_device)
+    def __init__(
+        self, plan: Plan, awaited: Sequence[Tensor | Operation], deferred: Sequence[Tensor | Operation]
+    ) -> None:
+        self.before = plan.before
+        self.deferred = _deferred(plan, awaited) if deferred else []
+        self.after = [operation for operation in plan.after if operation not in self.deferred]
+        self.pulled = input_tensors(plan.after, plan.needs_device)
         keys = [tensor.key for tensor in self.pulled]
         self._arguments = {
             operation: [argument_getter(plan, tensor, operation, keys) for tensor in operation.inputs]
-            for operation in (*plan.early, *plan.late)
+            for operation in (*plan.before, *plan.after)
         }
-        self.early_is_inside = any(
+        self.before_needs_lock = any(
             isinstance(operation, SessionCall)
             or any(isinstance(t.op, VariableRead) or t.op in plan.sources for t in operation.inputs)
-            for operation in plan.early
+            for operation in plan.before
         )
-        self._late = [*input_tensors(self.deferred, lambda tensor: True), *(e for e in late if isinstance(e, Tensor))]
+        self._deferred_tensors = [
+            *input_tensors(self.deferred, lambda tensor: True),
+            *(e for e in deferred if isinstance(e, Tensor)),
+        ]
         # By operation, the tensors that it takes from the program: index in `pulled` to index among the outputs.
         self._pulls: dict[Operation, dict[int, int]] = {}
         # The indices in `pulled` of arrays of numbers, which are read faster alone than through a tree.
         self._plain = {i for i, tensor in enumerate(self.pulled) if _is_plain(tensor.spec)}
         # The indices of the outputs that deferred results need: those with one array, and those that may have more.
-        self._late_arrays: list[int] = []
-        self._late_trees: list[int] = []
+        self._deferred_arrays: list[int] = []
+        self._deferred_trees: list[int] = []
 
     def find_outputs(self, places: Mapping[Key, int]) -> None:
         """Takes note of the index of each tensor among the outputs of the program."""
         for operation in self._arguments:
             wanted = {tensor.key for tensor in operation.inputs}
             self._pulls[operation] = {i: places[t.key] for i, t in enumerate(self.pulled) if t.key in wanted}
-        found = [tensor for tensor in self._late if tensor.key in places]
-        self._late_arrays = [places[tensor.key] for tensor in found if specs.is_array(tensor.spec)]
-        self._late_trees = [places[tensor.key] for tensor in found if not specs.is_array(tensor.spec)]
+        found = [tensor for tensor in self._deferred_tensors if tensor.key in places]
+        self._deferred_arrays = [places[tensor.key] for tensor in found if specs.is_array(tensor.spec)]
+        self._deferred_trees = [places[tensor.key] for tensor in found if not specs.is_array(tensor.spec)]
 
     def compute(self, operations: Sequence[OnHost], run: Run, session: Any) -> None:
         """Runs host operations, given in creation order, on the values that the run has so far."""
@@ -95,17 +100,17 @@ class HostStage:
                 operation.note(error)
                 raise
 
-    def late_results(self, run: Run, session: Any, results: Callable[[], Any]) -> LateResults:
+    def deferred_results(self, run: Run, session: Any, results: Callable[[], Any]) -> DeferredResults:
         """Returns the deferred results of a run; `results` gives them once the deferred operations have run."""
 
         def compute() -> Any:
             self.compute(self.deferred, run, session)
             return results()
 
-        arrays = [*map(run.outputs.__getitem__, self._late_arrays)]
-        if self._late_trees:
-            arrays += jax.tree.leaves([run.outputs[place] for place in self._late_trees])
-        return LateResults(compute, arrays)
+        arrays = [*map(run.outputs.__getitem__, self._deferred_arrays)]
+        if self._deferred_trees:
+            arrays += jax.tree.leaves([run.outputs[place] for place in self._deferred_trees])
+        return DeferredResults(compute, arrays)
 
 
 def _is_plain(spec: Any) -> bool:
@@ -118,4 +123,4 @@ def _deferred(plan: Plan, awaited: Sequence[Tensor | Operation]) -> list[OnHost]
     for operation in plan.operations:
         if isinstance(operation, SessionCall | Update):  # They and the operations they need belong in the run.
             needed.update(plan.needed([operation]))
-    return [operation for operation in plan.late if operation not in needed]
+    return [operation for operation in plan.after if operation not in needed]

@@ -62,7 +62,7 @@ class _Stretch(NamedTuple):
     gain: int
 
 
-class _State:
+class _LatchState:
     """The state of one latch.
 
     Attributes:
@@ -158,7 +158,7 @@ class Unread(NamedTuple):
         life: The stretches at that moment: if the latch has others now, it has started over.
     """
 
-    state: _State
+    state: _LatchState
     value: Latched
     life: Any
 
@@ -167,20 +167,20 @@ class Latches:
     """The latches that a session has run. The caller of each method holds the session's lock.
 
     Attributes:
-        news: The number of latches that are known to have latched so far.
+        latched_count: The number of latches that are known to have latched so far.
     """
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._states: dict[Latching, _State] = {}
+        self._states: dict[Latching, _LatchState] = {}
         self._noted: list[Unread] = []
         # In step, all processes read a latch at the same run, whether its value is ready or not.
         self._counts = placement.is_in_step()
-        self.news = 0
+        self.latched_count = 0
 
-    def of(self, latches: Iterable[Latching]) -> list[_State]:
+    def of(self, latches: Iterable[Latching]) -> list[_LatchState]:
         """Returns the states of latches, for a program that carries them."""
-        return [self._states.setdefault(latch, _State(latch, self._graph)) for latch in latches]
+        return [self._states.setdefault(latch, _LatchState(latch, self._graph)) for latch in latches]
 
     def reset(self) -> None:
         """Forgets everything: another model was loaded."""
@@ -205,7 +205,7 @@ class Latches:
         state.reset()
         return found
 
-    def peek(self, latch: Latching) -> _State | None:
+    def peek(self, latch: Latching) -> _LatchState | None:
         """Reads the value of a latch if it is ready; returns its state if there is a value to wait for.
 
         Deleted values are passed over: the next run raises the error.
@@ -214,7 +214,7 @@ class Latches:
         if state is None or state.found is not None or not state.runs or state.value.is_deleted():
             return None
         if not self._counts and state.value.is_ready():
-            self.news += state.read(state.value)
+            self.latched_count += state.read(state.value)
             return None
         return state
 
@@ -227,7 +227,7 @@ class Latches:
         """Reads values of latches. Deleted ones are passed over, as above."""
         for each in unread:
             if each.state.stretches is each.life and not each.value.is_deleted():
-                self.news += each.state.read(each.value)
+                self.latched_count += each.state.read(each.value)
 
     def look(self) -> None:
         """Reads the values that are ready, and those that were not at the last look.

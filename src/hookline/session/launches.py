@@ -276,13 +276,13 @@ def _text(number: int, told: list[Launch | None]) -> str:
     if is_fed:
         return (
             f"The processes give different values to one program, and would part from each other: {shown}. Initial "
-            "values, what is fed, and what host operations return must be the same in all. Of batches of which each "
-            "process reads a part, hookline.data.iterator makes arrays that lie in all."
+            "values, fed values and the results of host operations must be the same in all. If each process reads a "
+            "part of each batch, hookline.data.iterator makes arrays that lie in all."
         )
     return (
         f"The processes launch different programs, which would give wrong sums: {shown}. All processes must run the "
-        "same script, and their hooks ask for the same values on the same runs: what one process knows alone (a "
-        "clock, its index, random numbers) must not decide that."
+        "same script, and their hooks ask for the same values on the same runs: a value that one process knows "
+        "alone (a clock, its index, random numbers) must not decide that."
     )
 
 

@@ -25,9 +25,9 @@ OnDevice = Function | Update | Gradient
 class Stage(IntEnum):
     """The stage of a run in which an operation's value becomes known."""
 
-    EARLY = 0
+    BEFORE = 0
     DEVICE = 1
-    LATE = 2
+    AFTER = 2
 
 
 class Plan:
@@ -46,12 +46,12 @@ class Plan:
     def __init__(
         self,
         fetched: Sequence[Tensor | Operation],
-        watched: Sequence[Tensor | Operation],
+        hook_fetches: Sequence[Tensor | Operation],
         fed: Sequence[Tensor],
         is_remote: Callable[[Variable], bool] = lambda variable: False,
     ) -> None:
         self._fed = {tensor.key: place for place, tensor in enumerate(fed)}
-        self.operations = self.needed([*fetched, *watched])
+        self.operations = self.needed([*fetched, *hook_fetches])
         self.trained = frozenset(self.needed(fetched))
         self.updates: dict[Variable, list[Update]] = {}
         self.remote: list[Update] = []
@@ -68,12 +68,12 @@ class Plan:
         self._latest = self._latest_updates()
         self.stages = self._assign_stages()
         self.sources = [operation for operation in self.operations if isinstance(operation, Source)]
-        self.early = [o for o in self.operations if isinstance(o, OnHost) and self.stages[o] is Stage.EARLY]
-        self.late = [o for o in self.operations if isinstance(o, OnHost) and self.stages[o] is Stage.LATE]
+        self.before = [o for o in self.operations if isinstance(o, OnHost) and self.stages[o] is Stage.BEFORE]
+        self.after = [o for o in self.operations if isinstance(o, OnHost) and self.stages[o] is Stage.AFTER]
         submitted = set(self.remote)
         self.device = [o for o in self.operations if isinstance(o, OnDevice) and o not in submitted]
-        self._check_fed_views(fed, [e for e in (*fetched, *watched) if isinstance(e, Tensor)])
-        self._check_reads(fetched, watched)
+        self._check_fed_views(fed, [e for e in (*fetched, *hook_fetches) if isinstance(e, Tensor)])
+        self._check_reads(fetched, hook_fetches)
 
     # Needed operations ------------------------------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ class Plan:
                 gradient.node_def,
                 gradient,
                 f"{gradient.node_def}: {variable.op.name!r} is read both before and after an update of this run, by "
-                f"{names}; of which value is the gradient wanted? Make two runs of it.",
+                f"{names}, so its gradient is not one value. Make two runs of it.",
             )
         return versions.pop()
 
@@ -183,13 +183,13 @@ class Plan:
                     raise InvalidArgumentError(
                         part.op.node_def,
                         part.op,
-                        f"{part.name!r} is fed, but this run needs {tensor.name!r}, of which it is a part: feed that.",
+                        f"{part.name!r} is fed, but this run needs the whole {tensor.name!r}: feed that.",
                     )
 
-    def _check_reads(self, fetched: Iterable[Any], watched: Iterable[Any]) -> None:
+    def _check_reads(self, fetched: Iterable[Any], hook_fetches: Iterable[Any]) -> None:
         if not self.remote:
             return
-        for operation in (*self.device, *self.early, *self.late):
+        for operation in (*self.device, *self.before, *self.after):
             for tensor in operation.inputs:
                 if self.is_read_elsewhere(tensor, operation):
                     raise UnimplementedError(
@@ -236,31 +236,31 @@ class Plan:
     def _assign_stages(self) -> dict[Operation, Stage]:
         stages: dict[Operation, Stage] = {}
         for operation in self.operations:
-            stage = Stage.EARLY
+            stage = Stage.BEFORE
             for dependency in self.dependencies(operation):
                 stage = max(stage, stages[dependency])
             if isinstance(operation, VariableRead):
-                stage = Stage.EARLY if self.is_host_known(operation.variable) else Stage.DEVICE
+                stage = Stage.BEFORE if self.is_host_known(operation.variable) else Stage.DEVICE
             elif isinstance(operation, OnHost):
-                stage = Stage.EARLY if stage is Stage.EARLY else Stage.LATE
+                stage = Stage.BEFORE if stage is Stage.BEFORE else Stage.AFTER
             elif isinstance(operation, OnDevice):
-                if stage is Stage.LATE and not self._waits_only_for_remote(operation, stages):
+                if stage is Stage.AFTER and not self._waits_only_for_remote(operation, stages):
                     raise self._refusal(operation, stages)
-                stage = Stage.LATE if operation in self.remote else Stage.DEVICE
+                stage = Stage.AFTER if operation in self.remote else Stage.DEVICE
             stages[operation] = stage
         return stages
 
     def _waits_only_for_remote(self, operation: Operation, stages: dict[Operation, Stage]) -> bool:
-        """Returns whether `operation` depends on late ones only for its order after remote updates, not for a value."""
+        """Returns whether it depends on later operations only for its order after remote updates, not for a value."""
 
         def is_order(dependency: Operation) -> bool:
             if isinstance(dependency, Group):
-                return all(stages[d] is not Stage.LATE or is_order(d) for d in self.dependencies(dependency))
+                return all(stages[d] is not Stage.AFTER or is_order(d) for d in self.dependencies(dependency))
             return dependency in self.remote
 
         values = {tensor.op for tensor in operation.inputs if self.fed_place(tensor) is None}
-        late = [d for d in self.dependencies(operation) if stages[d] is Stage.LATE]
-        return all(d not in values and is_order(d) for d in late)
+        after = [d for d in self.dependencies(operation) if stages[d] is Stage.AFTER]
+        return all(d not in values and is_order(d) for d in after)
 
     def _refusal(self, operation: Operation, stages: dict[Operation, Stage]) -> InvalidArgumentError:
         path = [operation]
@@ -273,8 +273,8 @@ class Plan:
                     f"server. Read the variable in the next run, or do it inside hookline.update.",
                 )
         while not isinstance(path[-1], OnHost):
-            path.append(next(d for d in self.dependencies(path[-1]) if stages[d] is Stage.LATE))
-        path.append(next(d for d in self.dependencies(path[-1]) if stages[d] is not Stage.EARLY))
+            path.append(next(d for d in self.dependencies(path[-1]) if stages[d] is Stage.AFTER))
+        path.append(next(d for d in self.dependencies(path[-1]) if stages[d] is not Stage.BEFORE))
         route = " <- ".join(repr(step.name) for step in path)
         return InvalidArgumentError(
             operation.node_def,

@@ -13,21 +13,21 @@ from hookline.session.compilation import CompilationLog
 from hookline.session.feeds import feed_key, flat_feeds, resolve_feeds
 from hookline.session.fetches import fetch_key, flatten
 from hookline.session.getters import Run
-from hookline.session.programs import Programs, Request
+from hookline.session.hook_fetches import HookFetches
+from hookline.session.program_cache import ProgramCache, Request
 from hookline.session.repeated_step import RepeatedStep
-from hookline.session.watched import Watched
 
 logger = logging.getLogger(__name__)
 
 _MANY = 64
 _MOST_LATEST = 16
-_NOTHING = Watched(())
+_NOTHING = HookFetches(())
 _NOT_YET: Any = (object(), None, None)
 
 
-def plan_key(fetches: Any, watched: Watched | None, feed_dict: Mapping[Any, Any] | None) -> Hashable:
+def plan_key(fetches: Any, hook_fetches: HookFetches | None, feed_dict: Mapping[Any, Any] | None) -> Hashable:
     """Returns the cache key of a run: runs with equal keys share one plan."""
-    return (fetch_key(fetches), watched and watched.key, feed_key(feed_dict))
+    return (fetch_key(fetches), hook_fetches and hook_fetches.key, feed_key(feed_dict))
 
 
 class PlanCache:
@@ -43,13 +43,13 @@ class PlanCache:
         self._max_young = max(max_plans // 2, 1)
         self._young: dict[Hashable, CachedStep] = {}
         self._old: dict[Hashable, CachedStep] = {}
-        self._programs = Programs(log)
+        self._programs = ProgramCache(log)
         self._told: set[Operation] = set()
         self._made = 0
         self._last_made: Any = None
         # By hooks: the latest fetches and fed tensors, with their step.
-        self._latest: dict[Watched | None, tuple[Any, tuple[Any, ...], CachedStep]] = {}
-        self._latest_repeated: dict[Watched | None, tuple[Any, int, RepeatedStep]] = {}
+        self._latest: dict[HookFetches | None, tuple[Any, tuple[Any, ...], CachedStep]] = {}
+        self._latest_repeated: dict[HookFetches | None, tuple[Any, int, RepeatedStep]] = {}
         self._most_latest = min(_MOST_LATEST, max_plans)
 
     def copied(self) -> PlanCache:
@@ -60,10 +60,10 @@ class PlanCache:
         other._made, other._last_made = self._made, self._last_made
         return other
 
-    def expect(self, watched: Iterable[Any]) -> list[int]:
+    def expect(self, hook_fetches: Iterable[Any]) -> list[int]:
         """Declares all fetches that hooks may ask for; see `LowLevel.expect`."""
         found, missing = [], []
-        for place, fetches in enumerate(watched):
+        for place, fetches in enumerate(hook_fetches):
             try:
                 found.append(flatten(self._graph, fetches)[0])
             except (KeyError, TypeError, ValueError):
@@ -71,51 +71,55 @@ class PlanCache:
         self._programs.sharing.declare(found)
         return missing
 
-    def find_repeated(self, session: Any, fetches: Any, watched: Watched | None, capacity: int) -> RepeatedStep:
+    def find_repeated(
+        self, session: Any, fetches: Any, hook_fetches: HookFetches | None, capacity: int
+    ) -> RepeatedStep:
         """Returns the step of a request that makes up to `capacity` runs in one, and makes it if there is none.
 
         Raises:
             ValueError: The run is more than a program and batches.
         """
-        latest = self._latest_repeated.get(watched)
+        latest = self._latest_repeated.get(hook_fetches)
         if latest is not None and latest[0] is fetches and latest[1] == capacity and session.usable:
             return latest[2]
-        key = (capacity, plan_key(fetches, watched, None))
+        key = (capacity, plan_key(fetches, hook_fetches, None))
         with session.lock:
             session.check_usable()
             found = self._young.get(key) or self._old.get(key)
             if found is None:
-                found = self._make(session, fetches, watched, None, capacity)
+                found = self._make(session, fetches, hook_fetches, None, capacity)
             assert isinstance(found, RepeatedStep), "No other has such a key."
             found.check()
             self._keep(key, found)
         if isinstance(fetches, Tensor | Operation | str):  # As below.
             if len(self._latest_repeated) >= self._most_latest:
                 self._latest_repeated.clear()
-            self._latest_repeated[watched] = fetches, capacity, found
+            self._latest_repeated[hook_fetches] = fetches, capacity, found
         return found
 
-    def find(self, session: Any, fetches: Any, watched: Watched | None, feed_dict: Any) -> CachedStep:
+    def find(self, session: Any, fetches: Any, hook_fetches: HookFetches | None, feed_dict: Any) -> CachedStep:
         """Returns the cached step of a request, and makes it if there is none."""
         # None: only the plan key distinguishes these feeds from others.
         fed = () if not feed_dict else tuple(feed_dict) if isinstance(feed_dict, dict) else None
-        latest_fetches, latest_fed, latest = self._latest.get(watched) or _NOT_YET
+        latest_fetches, latest_fed, latest = self._latest.get(hook_fetches) or _NOT_YET
         if latest_fetches is fetches and latest_fed == fed and session.usable:
             return latest
-        key = plan_key(fetches, watched, feed_dict)
+        key = plan_key(fetches, hook_fetches, feed_dict)
         found = self._young.get(key)
         if found is None or not session.usable:
             with session.lock:
                 session.check_usable()
-                found = self._young.get(key) or self._old.get(key) or self._make(session, fetches, watched, feed_dict)
+                found = (
+                    self._young.get(key) or self._old.get(key) or self._make(session, fetches, hook_fetches, feed_dict)
+                )
                 if found.is_kept:
                     self._keep(key, found)
         # A structure may be changed in place.
-        lasts = (watched is None or not watched.once) and isinstance(fetches, Tensor | Operation | str)
+        lasts = (hook_fetches is None or not hook_fetches.once) and isinstance(fetches, Tensor | Operation | str)
         if lasts and fed is not None and found.is_kept:
             if len(self._latest) >= self._most_latest:
                 self._latest.clear()
-            self._latest[watched] = fetches, fed, found
+            self._latest[hook_fetches] = fetches, fed, found
         return found
 
     def _keep(self, key: Hashable, step: CachedStep) -> None:
@@ -127,53 +131,55 @@ class PlanCache:
         self,
         session: Any,
         fetches: Any,
-        watched: Watched | None,
+        hook_fetches: HookFetches | None,
         feed_dict: Mapping[Any, Any] | None,
         capacity: int = 1,
     ) -> CachedStep:
         elements, assemble = flatten(self._graph, fetches)
-        watched = watched or _NOTHING
-        asking = [i for i, asked in enumerate(watched.fetches) if asked is not None]
-        of_kind = lambda is_late, in_rows: [  # noqa: E731
-            i for i in asking if (i in watched.late) is is_late and (i in watched.rows and capacity > 1) is in_rows
+        hook_fetches = hook_fetches or _NOTHING
+        asking = [i for i, asked in enumerate(hook_fetches.fetches) if asked is not None]
+        of_kind = lambda is_deferred, in_rows: [  # noqa: E731
+            i
+            for i in asking
+            if (i in hook_fetches.deferred) is is_deferred and (i in hook_fetches.rows and capacity > 1) is in_rows
         ]
-        now = [self._flattened(watched, of_kind(False, in_rows)) for in_rows in (False, True)]
-        late = [self._flattened(watched, of_kind(True, in_rows)) for in_rows in (False, True)]
-        by_hook = [flatten(self._graph, watched.fetches[i])[0] for i in (*now[0].places, *late[0].places)]
+        now = [self._flattened(hook_fetches, of_kind(False, in_rows)) for in_rows in (False, True)]
+        deferred = [self._flattened(hook_fetches, of_kind(True, in_rows)) for in_rows in (False, True)]
+        by_hook = [flatten(self._graph, hook_fetches.fetches[i])[0] for i in (*now[0].places, *deferred[0].places)]
         flat = flat_feeds(feed_dict)
         fed = resolve_feeds(self._graph, flat or {})
 
         def of_hooks(values: Sequence[Any], run: Run | None) -> tuple[Any, ...]:
-            results: list[Any] = [None] * len(watched.fetches)
+            results: list[Any] = [None] * len(hook_fetches.fetches)
             start = len(elements)
             for part in now:
                 end = start + len(part.elements)
                 part.put(values[start:end], results)
                 start = end
-            if late_places and run is not None:
-                whole = step.late_results(run, all_late)
-                for place in late_places:
+            if deferred_places and run is not None:
+                whole = step.deferred_results(run, all_deferred)
+                for place in deferred_places:
                     results[place] = whole.part(place)
             return tuple(results)
 
-        late_places = [place for part in late for place in part.places]
+        deferred_places = [place for part in deferred for place in part.places]
 
-        def all_late(values: Sequence[Any]) -> list[Any]:
-            results: list[Any] = [None] * len(watched.fetches)
-            middle = len(late[0].elements)
-            late[0].put(values[:middle], results)
-            late[1].put(values[middle:], results)
+        def all_deferred(values: Sequence[Any]) -> list[Any]:
+            results: list[Any] = [None] * len(hook_fetches.fetches)
+            middle = len(deferred[0].elements)
+            deferred[0].put(values[:middle], results)
+            deferred[1].put(values[middle:], results)
             return results
 
-        wanted, rows, waiting, late_rows = (part.elements for part in (*now, *late))
+        wanted, rows, waiting, deferred_rows = (part.elements for part in (*now, *deferred))
         nothing = None
-        asked_now = [watched.fetches[i] for part in now for i in part.places]
-        if isinstance(fetches, Operation) and not late_places and all(map(_is_constant, asked_now)):
+        asked_now = [hook_fetches.fetches[i] for part in now for i in part.places]
+        if isinstance(fetches, Operation) and not deferred_places and all(map(_is_constant, asked_now)):
             nothing = None, of_hooks([None] * (1 + len(wanted) + len(rows)), None)
         kind = CachedStep if capacity == 1 else RepeatedStep
         step = kind(
             session,
-            Request(elements, wanted, waiting, by_hook, fed, rows, late_rows),
+            Request(elements, wanted, waiting, by_hook, fed, rows, deferred_rows),
             self._programs,
             lambda values, run: (assemble(values), of_hooks(values, run)),
             nothing,
@@ -185,14 +191,14 @@ class PlanCache:
         self._warn_of_many(
             {
                 "fetches": elements,
-                "what hooks fetch": [*wanted, *waiting, *rows, *late_rows],
-                "the tensors that are fed": fed,
+                "hook fetches": [*wanted, *waiting, *rows, *deferred_rows],
+                "fed tensors": fed,
             }
         )
         return step
 
-    def _flattened(self, watched: Watched, places: Sequence[int]) -> _Part:
-        elements, assemble = flatten(self._graph, [watched.fetches[i] for i in places])
+    def _flattened(self, hook_fetches: HookFetches, places: Sequence[int]) -> _Part:
+        elements, assemble = flatten(self._graph, [hook_fetches.fetches[i] for i in places])
         return _Part(places, elements, assemble)
 
     def _warn_of_many(self, asked: dict[str, Sequence[Tensor | Operation]]) -> None:
@@ -202,11 +208,11 @@ class PlanCache:
             changes = ((name, latest[name], now) for name, now in asked.items() if now != latest[name])
             different = [f"{name} ({_names(before)}, then {_names(now)})" for name, before, now in changes]
             logger.warning(
-                "This session was asked for %d different things, and has planned and compiled each of them. The last "
-                "two differ in %s. Make what is fetched once, before the loop. Beyond %d the ones used least lately "
-                "are forgotten (SessionConfig.max_plans).",
+                "This session has planned and compiled runs of %d different sets of fetches and feeds. The last two "
+                "differ in %s. Make the tensors to fetch once, before the loop. Of more than %d, the least recently "
+                "used are forgotten (SessionConfig.max_plans).",
                 _MANY,
-                " and ".join(different) or "the form in which they were asked for",
+                " and ".join(different) or "their structure",
                 2 * self._max_young,
             )
 
@@ -230,8 +236,8 @@ class PlanCache:
                 continue
             self._told.add(update)
             logger.warning(
-                "%s sets %s to a value computed here from its earlier value: what other workers write meanwhile is "
-                "lost. Use assign_add or hookline.update, which work on the value where it lives.",
+                "%s sets %s to a value computed here from its earlier value: other workers' writes in the meantime "
+                "are lost. Use assign_add or hookline.update, which work on the value where it lives.",
                 update.node_def,
                 ", ".join(repr(variable.op.name) for variable in update.variables),
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -17,31 +16,22 @@ from hookline.graph import placement
 from hookline.graph import spec as specs
 from hookline.graph.fault import Fault
 from hookline.graph.graph import Operation, Tensor
-from hookline.graph.guard import counts_runs
 from hookline.graph.latch import Latch
 from hookline.graph.nodes import Source
 from hookline.graph.random import WORKER_INDEX
 from hookline.graph.tracing import TRACED
-from hookline.graph.variable import Variable, VariableRead
+from hookline.graph.variable import Variable
 from hookline.session import launches
 from hookline.session.compilation import CompilationLog, Compilations
+from hookline.session.compiler_options import compiler_options
 from hookline.session.latches import Latched, Latching, after, first_fault
 from hookline.session.plan import Key, Plan
 from hookline.session.repeat import blank, repeated
-from hookline.session.sharing import Watch
+from hookline.session.sharing import HookTensors
 from hookline.session.slots import Flat, Leaves
 from hookline.session.store import VariableStore
 from hookline.session.trace import Trace
-
-_LARGE_BYTES = 32 * 2**20
-_DISABLED = "xla_disable_hlo_passes"
-_MEMORY_FIRST = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
-# XLA on CPU multiplies bfloat16 and float16 in float32. Merging equal expressions would make the float32 copy of each
-# weight, made for the forward pass, live until the backward pass reads it: two copies of the model.
-_HALVES_APART = {**_MEMORY_FIRST, _DISABLED: "cse"}
-# Work that is the same in each step is computed in each, as in a single one: if it were moved out of the loop, XLA
-# would fuse the rest differently, which changes the last bits of some models (of an attention over few places, say).
-_NOTHING_MOVED_OUT = "while-loop-invariant-code-motion"
+from hookline.session.variable_roles import VariableRoles
 
 Traced = tuple[tuple[Flat, Flat, Flat], tuple[Any, ...], tuple[Any, ...], tuple[Latched, ...]]
 
@@ -67,11 +57,11 @@ class Program:
         plan: The plan to compute.
         inputs: Tensors whose values are arguments: feeds, host results, or large constants.
         outputs: Tensors that the caller or a host operation reads.
-        watched: Tensors that only hooks read. They are computed behind an optimization barrier, so that XLA compiles
-            the rest as if no hook were watching.
+        for_hooks: Tensors that only hooks read. They are computed behind an optimization barrier, so that XLA compiles
+            the rest as without them.
         store: The store of the variables: it knows their tree structures, and counts.
         always: The operations that every run computes; by default all.
-        watches: Tensors that hooks may watch in addition to `watched`. A mask selects those that a run computes.
+        masked: Further tensors for hooks, by hook. A mask selects those that a run computes.
         capacity: Above 1: the program makes as many steps as it is told to, up to this number. Batches come in blocks
             of that length or more; the outputs have that length.
         log: Records the compilations.
@@ -88,50 +78,43 @@ class Program:
         plan: Plan,
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
-        watched: Sequence[Tensor],
+        for_hooks: Sequence[Tensor],
         store: VariableStore,
         always: frozenset[Operation] = frozenset(),
-        watches: Sequence[Watch] = (),
+        masked: Sequence[HookTensors] = (),
         capacity: int = 1,
         log: CompilationLog | None = None,
     ) -> None:
         self.plan = plan
         self._capacity = capacity
         self._always = always
-        self._watches = watches
-        masked = [tensor for watch in watches for tensor in watch]
+        self._masked = masked
+        looks = [*for_hooks, *itertools.chain.from_iterable(masked)]
         self.worker_index = store.worker_index
         self.inputs = list(inputs)
-        self._unmasked = [*outputs, *watched]
-        self.outputs = [*self._unmasked, *masked]
-        self.watched = frozenset(tensor.key for tensor in (*watched, *masked)) - {tensor.key for tensor in outputs}
-        self.hosted = [] if store.shared else self._counted_by_host()
+        self._unmasked = [*outputs, *for_hooks]
+        self.outputs = [*outputs, *looks]
+        self.for_hooks = frozenset(tensor.key for tensor in looks) - {tensor.key for tensor in outputs}
+        roles = VariableRoles(plan, self.outputs, self.for_hooks, is_shared=store.shared)
+        self.taken, self.counted, self.read, self.hosted = roles.taken, roles.counted, roles.read, roles.hosted
+        self.written = [*self.taken, *self.counted, *roles.alone]
         self._left_to_host = {update for variable in self.hosted for update in plan.updates[variable]}
         self._always -= self._left_to_host
-        updates = [variable for variable in plan.updates if variable not in self.hosted]
         self.faults = [operation for operation in (*plan.device, *plan.remote) if operation.fault]
         self.latches: list[Latching] = [operation for operation in plan.device if isinstance(operation, Latch)]
         if self.faults:
             self.latches.append(Fault)
-        reads = [v for v in self._read_variables() if v not in plan.updates]
-        needed = [v for v in updates if self._needs_old(v)]
-        # The old value of a counter is kept, for donating it gains nothing: it shows when a run is computed.
-        taken = [v for v in needed if not counts_runs(v)]
-        self.taken, self.counted, self.read = taken, [v for v in needed if counts_runs(v)], reads
-        is_needed = set(needed)
-        self.written = [*self.taken, *self.counted, *(v for v in updates if v not in is_needed)]
         self.structure_in = store.structure
         self.structures_out: Sequence[Any] = []
         names = ", ".join(tensor.name for tensor in self.outputs) or "none"
+        updates = [variable for variable in plan.updates if variable not in self.hosted]
         writes = ", ".join(variable.op.name for variable in (*updates, *self.hosted)) or "none"
-        watching = " and what hooks watch" if self.watched else ""
+        more = " and hook fetches" if self.for_hooks else ""
         steps = f"up to {capacity} steps; " if capacity > 1 else ""
-        self.compilations = Compilations(f"{steps}outputs {names}{watching}; writes {writes}", log)
-        self._compiler_options = _compiler_options([*updates, *self._read_by_callers(reads)])
-        if capacity > 1 and jax.default_backend() == "cpu":
-            self._compiler_options = _with_nothing_moved_out(self._compiler_options or {})
+        self.compilations = Compilations(f"{steps}outputs {names}{more}; writes {writes}", log)
+        self._compiler_options = compiler_options(roles.for_callers, in_loop=capacity > 1)
         # Loose: of unknown structure. JAX sees the leaves alone, so two trees with the same leaves are equal to it.
-        self._is_loose = any(v.spec is specs.UNKNOWN for v in (*updates, *reads))
+        self._is_loose = any(v.spec is specs.UNKNOWN for v in (*self.written, *self.read))
         # If variables have shardings, a first trace shows whether this program moves them.
         self._home, self._context = store.home, store.context
         self.run = self._compiled_run(donates=True) if self._home is None else self._first_run
@@ -142,10 +125,10 @@ class Program:
         """Returns the places of the outputs that a run with this mask computes; for several steps, of the last one."""
         places = {} if self._capacity > 1 else self.row_places
         start = len(self._unmasked)
-        for watch, wanted in zip(self._watches, mask, strict=True):
+        for tensors, wanted in zip(self._masked, mask, strict=True):
             if wanted:
-                places |= {tensor.key: start + i for i, tensor in enumerate(watch)}
-            start += len(watch)
+                places |= {tensor.key: start + i for i, tensor in enumerate(tensors)}
+            start += len(tensors)
         return places
 
     @property
@@ -259,43 +242,6 @@ class Program:
             yield variable.op.name, leaves
         yield from zip((tensor.name for tensor in self.inputs), inputs, strict=True)
 
-    def _read_variables(self) -> list[Variable]:
-        read: dict[Variable, None] = {}
-        tensors = [*self.outputs, *(tensor for operation in self.plan.device for tensor in operation.inputs)]
-        for update in self.plan.remote:
-            tensors += [tensor for tensor in update.inputs if not self.plan.is_read_elsewhere(tensor, update)]
-        for tensor in tensors:
-            if isinstance(tensor.op, VariableRead) and self.plan.fed_place(tensor) is None:
-                read[tensor.op.variable] = None
-        return list(read)
-
-    def _counted_by_host(self) -> list[Variable]:
-        """Returns the counters that the host can count alone; none if the program would write nothing else."""
-        plan, found = self.plan, []
-        readers = [*self.plan.device, *self.plan.remote]
-        read = {tensor.op for tensor in (*self.outputs, *(t for reader in readers for t in reader.inputs))}
-        for variable, updates in plan.updates.items():
-            is_alone = all(len(update.variables) == 1 and update not in read for update in updates)
-            if is_alone and variable.op not in read and plan.is_host_known(variable) and not plan.is_guarded(variable):
-                found.append(variable)
-        return found if len(found) < len(plan.updates) else []
-
-    def _read_by_callers(self, reads: Sequence[Variable]) -> list[Variable]:
-        """Returns the variables that are read for more than hooks: those decide the compiler options."""
-        callers = [operation for operation in self.plan.device if operation in self.plan.trained]
-        read = {t.op for operation in callers for t in operation.inputs}
-        read |= {tensor.op for tensor in self.outputs if tensor.key not in self.watched}
-        return [variable for variable in (*reads, *self.counted) if variable.op in read]
-
-    def _needs_old(self, variable: Variable) -> bool:
-        """Returns whether the program reads the value from before the run."""
-        if self.plan.is_guarded(variable) or not self.plan.updates[variable][0].overwrites:
-            return True
-        if any(t.op is variable.op for t in self.outputs):
-            return True
-        readers = [o for o in self.plan.device if any(tensor.op is variable.op for tensor in o.inputs)]
-        return any(self.plan.version(variable, reader) == 0 for reader in readers)
-
     def _trace(
         self,
         taken: Flat,
@@ -358,8 +304,8 @@ class Program:
         kept: Sequence[Any] | None = None,
     ) -> Traced:
         """Traces a step. `kept` has the values of masked outputs that are not wanted; None stands for zeros."""
-        state = {variable: jax.tree.unflatten(self.structure_in(variable), leaves) for variable, leaves in old.items()}
-        frame = Trace(self.plan, self.watched, state, self._keyed(inputs))
+        held = {variable: jax.tree.unflatten(self.structure_in(variable), leaves) for variable, leaves in old.items()}
+        frame = Trace(self.plan, self.for_hooks, held, self._keyed(inputs))
         frame.compute([operation for operation in self.plan.device if operation in self._always])
         # No output may share its buffer with a variable, with an input or with another output.
         seen = {id(leaf) for leaf in jax.tree.leaves((list(old.values()), inputs))}
@@ -382,9 +328,9 @@ class Program:
             structures.append(structure)
         outputs = tuple(self._output(tensor, frame.output(tensor), distinct) for tensor in self._unmasked)
         left = None if kept is None else iter(kept)
-        for watch, wanted in zip(self._watches, mask, strict=True):
-            others = None if left is None else tuple(itertools.islice(left, len(watch)))
-            outputs += self._masked(frame, watch, wanted, distinct, others)
+        for tensors, wanted in zip(self._masked, mask, strict=True):
+            others = None if left is None else tuple(itertools.islice(left, len(tensors)))
+            outputs += self._computed_if(frame, tensors, wanted, distinct, others)
         sent = tuple(frame.arguments(update) for update in self.plan.remote)
         conditions = [frame.value(latch) for latch in self.latches if isinstance(latch, Latch)]
         if self.faults:
@@ -395,19 +341,24 @@ class Program:
         groups = new[:first], new[first:rest], new[rest:]
         return groups, outputs, sent, tuple(map(after, latched, conditions))
 
-    def _masked(
-        self, frame: Trace, watch: Watch, wanted: Any, distinct: Callable[[Any], Any], others: tuple[Any, ...] | None
+    def _computed_if(
+        self,
+        frame: Trace,
+        tensors: HookTensors,
+        wanted: Any,
+        distinct: Callable[[Any], Any],
+        others: tuple[Any, ...] | None,
     ) -> tuple[Any, ...]:
-        """Returns the outputs that a hook watches, computed only in runs that want them; numbers at hand, always."""
-        needed = set(self.plan.needed(watch)) - self._always - self._left_to_host
+        """Returns the outputs for a hook, computed only in runs that want them; numbers at hand, always."""
+        needed = set(self.plan.needed(tensors)) - self._always - self._left_to_host
         operations = [operation for operation in self.plan.device if operation in needed]
-        if not operations and all(specs.is_array(t.spec) and t.spec.shape == () for t in watch):
-            return tuple(self._output(tensor, frame.output(tensor), distinct) for tensor in watch)
+        if not operations and all(specs.is_array(t.spec) and t.spec.shape == () for t in tensors):
+            return tuple(self._output(tensor, frame.output(tensor), distinct) for tensor in tensors)
 
         def compute() -> tuple[Any, ...]:
             branch = frame.branch()
             branch.compute(operations)
-            return tuple(self._output(tensor, branch.output(tensor), jnp.asarray) for tensor in watch)
+            return tuple(self._output(tensor, branch.output(tensor), jnp.asarray) for tensor in tensors)
 
         if _waits_in_branches(self._home):
             return compute()
@@ -459,39 +410,3 @@ def _unless(skip: Any, old: Any, new: Any) -> Any:
     """Returns the new value of a leaf, or the old one if the run is skipped."""
     new, place = jnp.asarray(new), jax.typeof(old).sharding
     return jax.lax.select(skip, old, jax.reshard(new, place) if place.mesh.explicit_axes else new)
-
-
-def _compiler_options(variables: Sequence[Variable]) -> dict[str, Any] | None:
-    """Returns XLA's compiler options for a program on large variables.
-
-    On CPU, XLA's defaults keep intermediate copies of a large model alive: four of a bfloat16 model while it is
-    initialised, two in a step. These options are no slower if every array is large. The order of the work changes no
-    bits; not merging equal expressions of half precision may change the last bits.
-    """
-    leaves = [leaf for v in variables if v.spec is not specs.UNKNOWN for leaf in jax.tree.leaves(v.spec)]
-    known = [leaf for leaf in leaves if all(isinstance(dim, int) for dim in leaf.shape)]
-    if _bytes(known) < _LARGE_BYTES or jax.default_backend() != "cpu":
-        return None
-    halves = [leaf for leaf in known if jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype.itemsize == 2]
-    options = _HALVES_APART if _bytes(halves) >= _LARGE_BYTES else _MEMORY_FIRST
-    return options if _is_accepted(tuple(options.items())) else None
-
-
-def _with_nothing_moved_out(options: dict[str, Any]) -> dict[str, Any] | None:
-    disabled = ",".join(filter(None, [options.get(_DISABLED), _NOTHING_MOVED_OUT]))
-    found = options | {_DISABLED: disabled}
-    return found if _is_accepted(tuple(found.items())) else options or None
-
-
-def _bytes(leaves: Sequence[Any]) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-
-
-@functools.cache
-def _is_accepted(options: tuple[tuple[str, Any], ...]) -> bool:
-    """Returns whether this XLA knows the options: it refuses to compile with an unknown one."""
-    try:
-        jax.jit(lambda: 0, compiler_options=dict(options)).lower().compile()
-    except jax.errors.JaxRuntimeError:
-        return False
-    return True

@@ -8,9 +8,9 @@ from typing import Any, Self
 from hookline import arguments, errors
 from hookline.graph.graph import Graph, Operation
 from hookline.session.compilation import CompilationLog
-from hookline.session.late import LateResults
+from hookline.session.deferred import DeferredResults
+from hookline.session.hook_fetches import HookFetches
 from hookline.session.options import RunMetadata, RunOptions
-from hookline.session.watched import Watched
 
 
 class RawSession:
@@ -142,7 +142,7 @@ class LowLevel:
         shared: Whether other processes may change its variables, because they live on parameter servers.
         writes: The number of runs and loads that have changed variables. If nothing counts them, a failed run is
             assumed to have changed nothing, and the last state may be saved.
-        alarms: The number of latches that are known to have latched.
+        latched_count: The number of latches that are known to have latched.
         step_changes: The number of writes to the global step, of any kind.
         expects_steps: Whether the global step ought to move, so that the monitored session warns if it does not; for
             hooks whose trigger does not show that.
@@ -152,7 +152,7 @@ class LowLevel:
 
     compilations: CompilationLog | None = None
     shared = False
-    writes = alarms = step_changes = 0
+    writes = latched_count = step_changes = 0
 
     def __init__(self, session: RawSession) -> None:
         self.session = session
@@ -160,41 +160,41 @@ class LowLevel:
         self.hook_states: Callable[[], Mapping[str, Any]] = dict
         self.restored_hook_states: dict[str, Any] = {}
 
-    def expect(self, watched: Iterable[Any]) -> list[int]:
-        """Declares all fetches that hooks may ask for, so that watched runs share one program from the start.
+    def expect(self, hook_fetches: Iterable[Any]) -> list[int]:
+        """Declares all fetches that hooks may ask for, so that all runs with some share one program from the start.
 
         Args:
-            watched: For each hook a fetch structure.
+            hook_fetches: For each hook a fetch structure.
 
         Returns:
             The indices of fetches that are not in the graph; they are passed over.
         """
         return []
 
-    def run_watched(
+    def run_with_hook_fetches(
         self,
         fetches: Any,
-        watched: Watched,
+        hook_fetches: HookFetches,
         feed_dict: Mapping[Any, Any] | None = None,
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
     ) -> tuple[Any, tuple[Any, ...]]:
         """Runs the fetches of the caller together with those of hooks; returns the results of both."""
-        asked = [fetches, [[] if one is None else one for one in watched.fetches]]
+        asked = [fetches, [[] if one is None else one for one in hook_fetches.fetches]]
         found = self.session.run(asked, feed_dict, options, run_metadata)
         if not isinstance(found, list | tuple) or len(found) != 2 or len(found[1]) != len(asked[1]):
             raise TypeError(f"{type(self.session).__name__}.run must return the structure of {asked!r}, got {found!r}.")
-        return found[0], answers(watched, found[1])
+        return found[0], hook_results(hook_fetches, found[1])
 
     def plans(self) -> Any:
         """Returns a copy of the `PlanCache`, to look up the programs of runs that are not made; None without one."""
         return None
 
-    def cached_step(self, fetches: Any, watched: Watched | None = None) -> Any:
+    def cached_step(self, fetches: Any, hook_fetches: HookFetches | None = None) -> Any:
         """Returns a `CachedStep` that makes the run in one call; None if there is none."""
         return None
 
-    def repeated_step(self, fetches: Any, watched: Watched | None, capacity: int) -> Any:
+    def repeated_step(self, fetches: Any, hook_fetches: HookFetches | None, capacity: int) -> Any:
         """Returns a `RepeatedStep` that makes up to `capacity` of these runs in one dispatch.
 
         Raises:
@@ -231,8 +231,8 @@ class LowLevel:
         """Ends the training for all workers that share the variables."""
 
 
-def answers(watched: Watched, results: Iterable[Any]) -> tuple[Any, ...]:
-    """Returns the results as hooks get them: None if a hook fetches nothing, `LateResults` if they are deferred."""
-    pairs = enumerate(zip(watched.fetches, results, strict=True))
+def hook_results(hook_fetches: HookFetches, results: Iterable[Any]) -> tuple[Any, ...]:
+    """Returns the results as hooks get them: None if a hook fetches nothing, `DeferredResults` if they are deferred."""
+    pairs = enumerate(zip(hook_fetches.fetches, results, strict=True))
     given = ((i, None if asked is None else result) for i, (asked, result) in pairs)
-    return tuple(LateResults.of(result) if i in watched.late else result for i, result in given)
+    return tuple(DeferredResults.of(result) if i in hook_fetches.deferred else result for i, result in given)

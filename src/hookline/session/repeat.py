@@ -123,6 +123,6 @@ def _check_alike(given: tuple[Flat, Flat], like: Groups, written: Sequence[Varia
             raise InvalidArgumentError(
                 variable.op.node_def,
                 variable.op,
-                f"Several steps in one run are not possible, for a step leaves {variable.op.name!r} with another shape "
-                f"or dtype than it finds. Leave out steps_per_run, or make that variable keep its form.",
+                f"Several steps in one run are not possible, because a step leaves {variable.op.name!r} with another "
+                f"shape or dtype than it finds. Leave out steps_per_run, or make that variable keep its form.",
             )

@@ -15,7 +15,7 @@ from hookline.graph.nodes import HostCall, Source
 from hookline.session.cached_step import CHANGED, CachedStep
 from hookline.session.getters import Getter, Run, fetch_getter, rows_getter
 from hookline.session.plan import input_tensors
-from hookline.session.programs import Request
+from hookline.session.program_cache import Request
 from hookline.session.sharing import PURE
 from hookline.session.sources import feed
 
@@ -34,31 +34,31 @@ class RepeatedStep(CachedStep):
         return (
             [
                 *[rows_getter(plan, element, in_rows) for element in request.fetched],
-                *[fetch_getter(plan, element, places) for element in request.watched],
+                *[fetch_getter(plan, element, places) for element in request.hook_fetches],
                 *[rows_getter(plan, element, in_rows) for element in request.rows],
             ],
             [
-                *[fetch_getter(plan, element, places) for element in request.late],
-                *[rows_getter(plan, element, in_rows, on_host=True) for element in request.late_rows],
+                *[fetch_getter(plan, element, places) for element in request.deferred],
+                *[rows_getter(plan, element, in_rows, on_host=True) for element in request.deferred_rows],
             ],
         )
 
     @functools.cached_property
-    def holds_watch(self) -> bool:
+    def holds_hook_fetches(self) -> bool:
         """Whether the program can compute the hooks' fetches of the last step, too; else they need their own run.
 
         It cannot if they have an effect or take a batch: each of the steps would do that.
         """
-        of_each = set(self.plan.needed([*self._request.fetched, *self._request.rows, *self._request.late_rows]))
+        of_each = set(self.plan.needed([*self._request.fetched, *self._request.rows, *self._request.deferred_rows]))
         more = [operation for operation in self.plan.operations if operation not in of_each]
         looks = all(type(operation) in (*PURE, HostCall) and operation.fault is None for operation in more)
         takes_batch = any(isinstance(t.op, Source) for t in self._looked_at() if self.plan.fed_place(t) is None)
-        return self.program is not None and not self.hosts.early and looks and not takes_batch
+        return self.program is not None and not self.hosts.before and looks and not takes_batch
 
     def _looked_at(self) -> list[Tensor]:
         """Returns the tensors that are read outside of the program for the last step alone."""
-        asked = [e for e in (*self._request.watched, *self._request.late) if isinstance(e, Tensor)]
-        return [*asked, *input_tensors(self.plan.late, lambda tensor: True)]
+        asked = [e for e in (*self._request.hook_fetches, *self._request.deferred) if isinstance(e, Tensor)]
+        return [*asked, *input_tensors(self.plan.after, lambda tensor: True)]
 
     def check(self) -> None:
         """Raises `ValueError` if the step needs more than a program and batches."""
@@ -75,7 +75,7 @@ class RepeatedStep(CachedStep):
             return f"it is fed {', '.join(repr(tensor.name) for tensor in self.fed_tensors)}"
         if self.exchanges:
             return "its variables live on parameter servers"
-        if hosts := [operation for operation in (*plan.early, *plan.late) if operation in plan.trained]:
+        if hosts := [operation for operation in (*plan.before, *plan.after) if operation in plan.trained]:
             return f"{hosts[0].node_def} runs on the host"
         if self.gain is None:
             return "only the device knows how far it advances the global step"

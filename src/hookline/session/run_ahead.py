@@ -57,7 +57,7 @@ class RunAhead:
             mark.block_until_ready()
         with lock:
             self.latches.look()
-            self._session.alarms = self.latches.news
+            self._session.latched_count = self.latches.latched_count
             self._raise_fault()
 
     def settle(self) -> None:
@@ -71,12 +71,12 @@ class RunAhead:
         lock = self._session.lock
         with lock:
             unread = self.latches.unread(latch)
-            self._session.alarms = self.latches.news
+            self._session.latched_count = self.latches.latched_count
         if unread is not None:
             unread.value.block_until_ready()
             with lock:
                 self.latches.read([unread])
-                self._session.alarms = self.latches.news
+                self._session.latched_count = self.latches.latched_count
 
     def latched(self, operation: Latch, wait: bool) -> int | None:
         """See `Session.latched`."""

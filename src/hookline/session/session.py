@@ -134,7 +134,7 @@ class Session(InDialect, RawSession):
         """
         if run_metadata is not None:
             arguments.instance("Session.run", "run_metadata", run_metadata, RunMetadata)
-        return self.lowlevel.run_watched(fetches, None, feed_dict, options, run_metadata)[0]
+        return self.lowlevel.run_with_hook_fetches(fetches, None, feed_dict, options, run_metadata)[0]
 
     def make_callable(
         self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False

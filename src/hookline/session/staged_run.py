@@ -37,8 +37,8 @@ class StagedRuns:
         run.begin()
         traced = metadata is not None and options is not None and options.trace_level > 0
         start = clock.monotonic() if traced else 0.0
-        if hosts.early and not hosts.early_is_inside:
-            hosts.compute(hosts.early, run, session)
+        if hosts.before and not hosts.before_needs_lock:
+            hosts.compute(hosts.before, run, session)
         if step.exchanges:
             # Not under the lock: a thread that reads or closes must not wait for slower workers.
             nested = self._host_thread == threading.get_ident()
@@ -74,8 +74,8 @@ class StagedRuns:
             with self._session.lock, contextlib.ExitStack() as entered:
                 self._session.check_usable()
                 awaited: Any = next((s for s in self.sources.opened(plan.sources) if not s.ready()), None)
-                if awaited is None and hosts.early_is_inside:
-                    awaited = self._enter(plan.early, entered)
+                if awaited is None and hosts.before_needs_lock:
+                    awaited = self._enter(plan.before, entered)
                 if awaited is None:
                     return self._exchange_batches(step, run, options, metadata)
             # Not under the session's lock: a thread inside may need it to come out, and a batch may take long.
@@ -130,10 +130,10 @@ class StagedRuns:
                 run.counters[variable] = store.counter(variable)
         except FailedPreconditionError as error:
             raise explained(step.plan, error) from None
-        if step.hosts.early_is_inside:
+        if step.hosts.before_needs_lock:
             outer, self._host_thread = self._host_thread, threading.get_ident()
             try:
-                step.hosts.compute(step.hosts.early, run, session)
+                step.hosts.compute(step.hosts.before, run, session)
             finally:
                 self._host_thread = outer
         begun = clock.monotonic() if options is not None and options.trace_level > 0 else 0.0

@@ -65,7 +65,7 @@ class Tape:
 
     Args:
         gradients: The gradients of the run.
-        trained: The operations that are computed for the caller, and not only because a hook watches them.
+        trained: The operations that are computed for the caller, and not only because a hook fetches them.
     """
 
     def __init__(self, gradients: Iterable[Gradient], trained: frozenset[Operation]) -> None:
@@ -146,13 +146,13 @@ class Tape:
         """Returns the cotangents of an entry's inputs for those of its outputs; `None` is zero."""
         cells = entry.pull.leaves
         moving = [cell for cell in cells if cell.moves]
-        watches = gradient not in self._trained and entry.owner in self._trained
+        is_for_hook = gradient not in self._trained and entry.owner in self._trained
 
         def pull_back(*values: Any) -> Any:
             remaining = iter(values)
             kept = [next(remaining) if cell.moves else cell.value for cell in cells]
             # A hook's gradient must not change how the rest is compiled.
-            pull = jax.tree.unflatten(entry.pull.treedef, barrier(kept) if watches else kept)
+            pull = jax.tree.unflatten(entry.pull.treedef, barrier(kept) if is_for_hook else kept)
             cotangents = [None if ct is None else next(remaining) for ct in given]
 
             def filled(zero: Callable[[Any], Any]) -> list[Any]:

@@ -28,10 +28,12 @@ from hookline.session.tape import Cell, Cells, Tape, barrier
 class Trace:
     """One trace of a program: the values of its operations, as JAX sees them."""
 
-    def __init__(self, plan: Plan, watched: frozenset[Key], state: dict[Variable, Any], inputs: dict[Key, Any]) -> None:
+    def __init__(
+        self, plan: Plan, for_hooks: frozenset[Key], held: dict[Variable, Any], inputs: dict[Key, Any]
+    ) -> None:
         self.plan = plan
-        self._watched = watched
-        self._versions: dict[tuple[Variable, int], Any] = {(variable, 0): value for variable, value in state.items()}
+        self._for_hooks = for_hooks
+        self._versions: dict[tuple[Variable, int], Any] = {(variable, 0): value for variable, value in held.items()}
         self._inputs = inputs
         self._values: dict[Operation, Any] = {}
         self._faults: dict[Operation, Any] = {}
@@ -112,13 +114,13 @@ class Trace:
     def output(self, tensor: Tensor) -> Any:
         """Returns the value of an output of the program."""
         value = self._read(tensor, None)
-        return self._behind_barrier(tensor, 0, value) if tensor.key in self._watched else value
+        return self._behind_barrier(tensor, 0, value) if tensor.key in self._for_hooks else value
 
     def _read(self, tensor: Tensor, reader: Operation | None) -> Any:
         version = self._version(tensor, reader)
         (op, path), rest = self._root(tensor)
         value = take_path(self._value(op, path, version), rest)
-        return self._behind_barrier(tensor, version, value) if self._watches(reader, tensor) else value
+        return self._behind_barrier(tensor, version, value) if self._reads_for_hook(reader, tensor) else value
 
     def _version(self, tensor: Tensor, reader: Operation | None) -> int:
         return self.plan.version(tensor.op.variable, reader) if isinstance(tensor.op, VariableRead) else 0
@@ -138,7 +140,7 @@ class Trace:
             return op.on_device()
         return None if isinstance(op, Group) else self._values[op]
 
-    def _watches(self, reader: Operation | None, tensor: Tensor) -> bool:
+    def _reads_for_hook(self, reader: Operation | None, tensor: Tensor) -> bool:
         """Returns whether `reader` runs only for a hook, and reads a value that exists without the hook."""
         trained = self.plan.trained
         if reader is None or reader in trained or self.plan.fed_place(tensor) is not None:
@@ -185,7 +187,7 @@ class Trace:
                 if tensor.key not in found:
                     return _copied(self._read(tensor, operation))
                 value = found[tensor.key].value(given)
-                return barrier(value) if self._watches(operation, tensor) else value
+                return barrier(value) if self._reads_for_hook(operation, tensor) else value
 
             return operation.call(resolve)
 
@@ -202,8 +204,8 @@ class Trace:
             given = cotangents.get(cell)
             if given is None:
                 return Cell(jnp.zeros_like(cell.value))
-            # Gradients are watched most. They end in a barrier in every program, watched or not: XLA would otherwise
-            # fuse them into the update when no hook watches, and round differently.
+            # Hooks fetch gradients most. They end in a barrier in every program: XLA would otherwise fuse them into
+            # the update when no hook fetches them, and round differently.
             return self._tape.record(operation, barrier, [given]).leaves[0]
 
         xs = [self._cells_of(x, self._version(x, operation)) for x in operation.xs]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from hookline import arguments
 from hookline.graph import Graph
-from hookline.session import LowLevel, RawSession, RunMetadata, RunOptions, Watched, answers
+from hookline.session import HookFetches, LowLevel, RawSession, RunMetadata, RunOptions, hook_results
 from hookline.session.fetches import mapped
 
 
@@ -96,17 +96,17 @@ class ScriptedSession(RawSession, LowLevel):
         """Records the request, and returns or raises the next outcome of the script."""
         return self._run(Asked(fetches, (), feed_dict, options, run_metadata))[0]
 
-    def run_watched(
+    def run_with_hook_fetches(
         self,
         fetches: Any,
-        watched: Watched,
+        hook_fetches: HookFetches,
         feed_dict: Mapping[Any, Any] | None = None,
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
     ) -> tuple[Any, tuple[Any, ...]]:
         """Does the same as `run`, and also returns the results of the hooks."""
-        result, results = self._run(Asked(fetches, watched.fetches, feed_dict, options, run_metadata))
-        return result, answers(watched, results)
+        result, results = self._run(Asked(fetches, hook_fetches.fetches, feed_dict, options, run_metadata))
+        return result, hook_results(hook_fetches, results)
 
     def gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
         """Returns the gain, regardless of the fetches; None without a global step."""

@@ -98,7 +98,9 @@ class Points:
         self._wrap(hl.train.Saver, "save_async", self._saving)
         self._wrap(hl.Session, "close", lambda *_: "close")
         # Runs that hooks ride on; initialisers are runs as well.
-        self._wrap(Engine, "run_watched", lambda engine, fetches, watched, *_: "step" if watched else "other run")
+        self._wrap(
+            Engine, "run_with_hook_fetches", lambda engine, fetches, watched, *_: "step" if watched else "other run"
+        )
         self._wrap(Engine, "load", lambda *_: "load")
         jax.monitoring.register_event_duration_secs_listener(self._compiled)
 

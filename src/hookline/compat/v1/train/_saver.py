@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hookline import checkpoint as core
-from hookline.checkpoint.saver import HOOK_STATES
+from hookline.checkpoint.contents import HOOK_STATES
 from hookline.compat.v1._machinery.ignored_arguments import ignored
 from hookline.graph import get_default_graph, global_variables
 

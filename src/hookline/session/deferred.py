@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 
-class LateResults:
+class DeferredResults:
     """The deferred results of a `late` hook's fetches.
 
     Reading them waits for the device, and runs the host operations of the fetches, which no run has waited for.
@@ -19,7 +19,7 @@ class LateResults:
 
     Example:
         >>> import jax.numpy as jnp
-        >>> results = LateResults.of({"loss": jnp.asarray(0.5)})
+        >>> results = DeferredResults.of({"loss": jnp.asarray(0.5)})
         >>> results.get()
         {'loss': Array(0.5, dtype=float32, weak_type=True)}
     """
@@ -33,17 +33,17 @@ class LateResults:
         self._is_computed = False
 
     @classmethod
-    def of(cls, results: Any) -> LateResults:
+    def of(cls, results: Any) -> DeferredResults:
         """Wraps results that need no host operation; they are ready when the arrays in them are."""
         return cls(lambda: results, [leaf for leaf in jax.tree.leaves(results) if isinstance(leaf, jax.Array)])
 
-    def part(self, place: int) -> LateResults:
+    def part(self, place: int) -> DeferredResults:
         """Returns one item of these results, which arrives with all of them."""
-        return LateResults(lambda: self.get()[place], self._arrays)
+        return DeferredResults(lambda: self.get()[place], self._arrays)
 
-    def then(self, function: Callable[[Any], Any]) -> LateResults:
+    def then(self, function: Callable[[Any], Any]) -> DeferredResults:
         """Returns the result of a function on these results, applied when they are read."""
-        return LateResults(lambda: function(self.get()), self._arrays)
+        return DeferredResults(lambda: function(self.get()), self._arrays)
 
     def is_ready(self) -> bool:
         """Returns whether the results can be read without waiting for the device."""

@@ -16,7 +16,7 @@ from hookline.graph.nodes import Constant, HostCall, SessionCall, Source
 from hookline.session.compilation import CompilationLog
 from hookline.session.plan import Key, Plan, input_tensors
 from hookline.session.program import Program
-from hookline.session.sharing import Sharing, Watch
+from hookline.session.sharing import HookTensors, Sharing
 from hookline.session.store import VariableStore
 
 # Larger constants are handed to the program as arguments; smaller ones are compiled into it.
@@ -28,43 +28,43 @@ class Request(NamedTuple):
 
     Args:
         fetched: The caller's fetches.
-        watched: The fetches of hooks, computed in the run.
-        late: The deferred fetches of hooks.
+        hook_fetches: The fetches of hooks, computed in the run.
+        deferred: The deferred fetches of hooks.
         by_hook: The fetches of each hook, of both kinds.
         fed: The fed tensors.
         rows: The fetches of hooks that want each of several steps; for the others the result is that of the last step.
-        late_rows: The deferred ones among those.
+        deferred_rows: The deferred ones among those.
     """
 
     fetched: Sequence[Tensor | Operation]
-    watched: Sequence[Tensor | Operation]
-    late: Sequence[Tensor | Operation]
+    hook_fetches: Sequence[Tensor | Operation]
+    deferred: Sequence[Tensor | Operation]
     by_hook: Sequence[Sequence[Tensor | Operation]]
     fed: tuple[Tensor, ...]
     rows: Sequence[Tensor | Operation] = ()
-    late_rows: Sequence[Tensor | Operation] = ()
+    deferred_rows: Sequence[Tensor | Operation] = ()
 
 
-class Programs:
+class ProgramCache:
     """The programs that a session has made, kept as long as a plan uses them.
 
     Attributes:
         constants: Large constants, on the device.
-        sharing: The tensors that hooks have watched so far.
+        sharing: The tensors that hooks have fetched so far.
     """
 
     def __init__(self, log: CompilationLog | None = None) -> None:
         self._log = log
-        # By the variables that they write or initialise: the outputs of programs so far, the watched ones, the inputs,
+        # By the variables that they write or initialise: the outputs of programs so far, those for hooks, the inputs,
         # and how many steps they make.
         self._seen: dict[Hashable, tuple[set[Key], set[Key], set[Key], set[int]]] = {}
         self.constants: MutableMapping[Constant, Any] = weakref.WeakKeyDictionary()
         self.sharing = Sharing()
         self._made: MutableMapping[Any, Program] = weakref.WeakValueDictionary()
 
-    def copied(self) -> Programs:
-        """Returns others that have the same programs so far, and the same constants."""
-        other = Programs()
+    def copied(self) -> ProgramCache:
+        """Returns another one with the same programs so far, and the same constants."""
+        other = ProgramCache()
         # In step all processes put a constant on their devices at the same place of the script.
         other.constants = weakref.WeakKeyDictionary(self.constants) if placement.is_in_step() else self.constants
         other.sharing = self.sharing.copied()
@@ -78,33 +78,32 @@ class Programs:
         """Returns the program for the plan of a request and a mask, or None if the device has nothing to do.
 
         A program is made once. `pulled` are the tensors that the host takes from it, and `capacity` is its largest
-        number of steps. The mask selects, from all that hooks may watch in the program, what this run computes. There
-        is no program of several steps if hooks watch something in the last one that changes state or comes from
-        outside.
+        number of steps. The mask selects the fetches of hooks that this run computes. There is no program of several
+        steps if hooks fetch something in the last one that changes state or comes from outside.
         """
         outputs = _from_device(plan, request.fetched)
-        late = {tensor.key: tensor for tensor in pulled}
+        for_host = {tensor.key: tensor for tensor in pulled}
         if capacity == 1:
-            # Inputs of a caller's host operation belong to the caller; those of a hook's are watched.
-            callers = {t.key for o in plan.late if o in plan.trained for t in o.inputs}
-            outputs |= {key: tensor for key, tensor in late.items() if key in callers}
-        watching = _from_device(plan, [*request.watched, *request.late]) | late
-        rows = _from_device(plan, [*request.rows, *request.late_rows])
-        if capacity == 1:  # With several steps an output has the values of all, and a watched tensor that of the last.
-            watching = {key: tensor for key, tensor in watching.items() if key not in outputs}
-        if not plan.device and not plan.remote and not outputs and not watching:
+            # Inputs of a caller's host operation belong to the caller; those of a hook's belong to the hook.
+            callers = {t.key for o in plan.after if o in plan.trained for t in o.inputs}
+            outputs |= {key: tensor for key, tensor in for_host.items() if key in callers}
+        for_hooks = _from_device(plan, [*request.hook_fetches, *request.deferred]) | for_host
+        rows = _from_device(plan, [*request.rows, *request.deferred_rows])
+        if capacity == 1:  # With several steps an output has the values of all, and a hook's tensor that of the last.
+            for_hooks = {key: tensor for key, tensor in for_hooks.items() if key not in outputs}
+        if not plan.device and not plan.remote and not outputs and not for_hooks:
             return None, ()
         shared = None
-        if watching:
-            steady = [*request.rows, *request.late_rows]
+        if for_hooks:
+            steady = [*request.rows, *request.deferred_rows]
             known = outputs if capacity == 1 else ()
             shared = self.sharing.shared(plan, request.fetched, steady, request.by_hook, request.fed, known, store)
         if shared is None:
-            if watching and capacity > 1:
+            if for_hooks and capacity > 1:
                 return None, ()
-            return self._program(plan, request.fed, outputs, watching | rows, store, capacity=capacity), ()
+            return self._program(plan, request.fed, outputs, for_hooks | rows, store, capacity=capacity), ()
         mask = placement.put_all(tuple(map(jnp.asarray, shared.mask)), store.home)
-        extra = shared.always, shared.watches, capacity
+        extra = shared.always, shared.masked, capacity
         return self._program(shared.plan, request.fed, outputs, rows, store, *extra), mask
 
     def _program(
@@ -112,26 +111,26 @@ class Programs:
         plan: Plan,
         fed: tuple[Tensor, ...],
         outputs: Mapping[Key, Tensor],
-        watching: Mapping[Key, Tensor],
+        for_hooks: Mapping[Key, Tensor],
         store: VariableStore,
         always: frozenset[Operation] | None = None,
-        watches: Sequence[Watch] = (),
+        masked: Sequence[HookTensors] = (),
         capacity: int = 1,
     ) -> Program:
         inputs = input_tensors((*plan.device, *plan.remote), lambda tensor: _is_input(plan, tensor))
-        inputs += [tensor for tensor in (*outputs.values(), *watching.values()) if _is_input(plan, tensor)]
+        inputs += [tensor for tensor in (*outputs.values(), *for_hooks.values()) if _is_input(plan, tensor)]
         inputs = _in_order({_input_key(plan, tensor): _as_input(plan, tensor, fed) for tensor in inputs}.values())
-        out, watch = _in_order(outputs.values()), _in_order(watching.values())
+        out, looks = _in_order(outputs.values()), _in_order(for_hooks.values())
         key = (
             tuple(operation.index for operation in (*plan.device, *plan.remote)),
             tuple(operation.index for operation in plan.device if operation in plan.trained),
-            *(tuple(tensor.key for tensor in tensors) for tensors in (inputs, out, watch, *watches)),
+            *(tuple(tensor.key for tensor in tensors) for tensors in (inputs, out, looks, *masked)),
             capacity,
         )
         found = self._made.get(key)
         if found is None:
             every = frozenset(plan.device) if always is None else always
-            found = Program(plan, inputs, out, watch, store, every, watches, capacity, self._log)
+            found = Program(plan, inputs, out, looks, store, every, masked, capacity, self._log)
             found.compilations.first_cause = self._cause(found, capacity)
             self._made[key] = found
         return found
@@ -141,8 +140,8 @@ class Programs:
 
         It is called when the program is first compiled: those before it may have been planned only.
         """
-        outputs = {t.key: t.name for t in program.outputs if t.key not in program.watched}
-        watched = {t.key: t.name for t in program.outputs if t.key in program.watched}
+        outputs = {t.key: t.name for t in program.outputs if t.key not in program.for_hooks}
+        for_hooks = {t.key: t.name for t in program.outputs if t.key in program.for_hooks}
         inputs = {t.key: t.name for t in program.inputs}
         updates = [update for updates in program.plan.updates.values() for update in updates]
         writes = any(u.initialises for u in updates), frozenset(v.op for v in (*program.written, *program.hosted))
@@ -154,15 +153,15 @@ class Programs:
                 found = "first run"
             elif capacity not in seen[3]:
                 found = f"up to {capacity} steps a run" if capacity > 1 else "a single step a run"
-            elif new := [name for key, name in watched.items() if key not in seen[1]]:
+            elif new := [name for key, name in for_hooks.items() if key not in seen[1]]:
                 found = f"hooks ask for {_shown(new)}"
             elif new := [name for key, name in outputs.items() if key not in seen[0]]:
                 found = f"a new fetch: {_shown(new)}"
             elif new := [name for key, name in inputs.items() if key not in seen[2]]:
                 found = f"a new input: {_shown(new)}"
             else:
-                found = "other fetches together" if watched or not seen[1] else "no hook asks for anything"
-            for had, has in zip(seen, (outputs, watched, inputs, {capacity}), strict=True):
+                found = "other fetches together" if for_hooks or not seen[1] else "no hook asks for anything"
+            for had, has in zip(seen, (outputs, for_hooks, inputs, {capacity}), strict=True):
                 had.update(has)  # type: ignore[arg-type]
             return found
 

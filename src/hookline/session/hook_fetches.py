@@ -8,37 +8,37 @@ from typing import Any
 from hookline.session.fetches import fetch_key
 
 
-class Watched:
+class HookFetches:
     """The fetches of the hooks of a run; made once for many runs, so that its key is computed once.
 
     Attributes:
         fetches: For each hook a fetch structure, or None.
-        late: The indices in `fetches` whose results come as `LateResults`.
+        deferred: The indices in `fetches` whose results come as `DeferredResults`.
         rows: The indices whose results have a row for each step, if a run has several.
         once: Whether it was made for a single run, so that nothing need be remembered for it.
         key: Its cache key: objects with equal keys share one plan.
 
     Example:
-        >>> Watched(("loss:0", None)).key == Watched(("loss:0", None)).key
+        >>> HookFetches(("loss:0", None)).key == HookFetches(("loss:0", None)).key
         True
     """
 
-    __slots__ = ("fetches", "key", "late", "once", "rows")
+    __slots__ = ("deferred", "fetches", "key", "once", "rows")
     key: Hashable
 
     def __init__(
         self,
         fetches: tuple[Any, ...],
-        late: frozenset[int] = frozenset(),
+        deferred: frozenset[int] = frozenset(),
         rows: frozenset[int] = frozenset(),
         *,
         once: bool = False,
     ) -> None:
-        self.fetches, self.late, self.rows, self.once = fetches, late, rows, once
+        self.fetches, self.deferred, self.rows, self.once = fetches, deferred, rows, once
 
     def __getattr__(self, name: str) -> Any:
         # Not in the constructor: a fetch that is invalid is reported by the run.
         if name != "key":
             raise AttributeError(name)
-        self.key = (self.late, self.rows, *[None if item is None else fetch_key(item) for item in self.fetches])
+        self.key = (self.deferred, self.rows, *[None if item is None else fetch_key(item) for item in self.fetches])
         return self.key

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.distributed.programs import Given, Program, unpack_inputs
+from hookline.distributed.update_program import Given, UpdateProgram, unpack_inputs
 from hookline.distributed.updates import PortableUpdate
 from hookline.distributed.wire import Leaves, Structure, pack_all, unpack_all
 from hookline.errors import FailedPreconditionError
@@ -42,7 +42,7 @@ class Prepared(NamedTuple):
 
     puts: Sequence[Put]
     gains: Mapping[str, int]
-    program: Program | None
+    program: UpdateProgram | None
     inputs: Any
 
 
@@ -59,7 +59,7 @@ class ServerState:
         self._values: dict[str, tuple[Any, ...]] = {}
         self._treedefs: dict[str, Any] = {}
         self._updates: dict[str, PortableUpdate] = {}
-        self._programs: dict[Any, Program] = {}
+        self._programs: dict[Any, UpdateProgram] = {}
         self._checked: set[Any] = set()
         # Waiting pulls run in their own threads.
         self._lock = threading.RLock()
@@ -166,7 +166,7 @@ class ServerState:
                     f"every process before the graph is built.",
                 )
 
-    def _program(self, updates: Sequence[PortableUpdate], structures: Sequence[Any]) -> Program:
+    def _program(self, updates: Sequence[PortableUpdate], structures: Sequence[Any]) -> UpdateProgram:
         key = (
             tuple(update.name for update in updates),
             tuple(structures),
@@ -175,10 +175,10 @@ class ServerState:
             ),
         )
         if key not in self._programs:
-            self._programs[key] = Program(updates, structures, self._treedefs)
+            self._programs[key] = UpdateProgram(updates, structures, self._treedefs)
         return self._programs[key]
 
-    def _olds(self, program: Program) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _olds(self, program: UpdateProgram) -> tuple[dict[str, Any], dict[str, Any]]:
         return {n: self._values[n] for n in program.taken}, {n: self._values[n] for n in program.kept}
 
     def apply(self, prepared: Prepared, last_step: int | None) -> bool:

@@ -25,7 +25,7 @@ State = dict[str, tuple[Any, ...]]
 """The leaves of variables, by name."""
 
 
-class Program:
+class UpdateProgram:
     """Applies a sequence of updates, compiled once.
 
     Args:

@@ -17,7 +17,7 @@ from hookline.distributed.entrance import Entrance
 from hookline.distributed.membership import Membership
 from hookline.distributed.protocol import Committed
 from hookline.distributed.pulls import Pulls
-from hookline.distributed.state import Apply, Put
+from hookline.distributed.server_state import Apply, Put
 from hookline.distributed.transactions import Transactions
 from hookline.distributed.transport import Transport
 from hookline.distributed.wire import flatten, pack_all

@@ -1,0 +1,123 @@
+"""The contents of a checkpoint: copied from a session, and loaded into one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from hookline import arguments
+from hookline.checkpoint import devices, fitting, host, leaves, reading, together
+from hookline.checkpoint.host import HostCopy
+from hookline.checkpoint.manifest import Manifest
+from hookline.coordination import peers
+from hookline.graph import GraphKeys, Tensor, Variable
+from hookline.graph.spec import UNKNOWN
+from hookline.session import Session
+from hookline.session.sources import Position
+
+_logger = logging.getLogger(__name__)
+
+HOOK_STATES = "hooks/"
+"""The prefix of hooks' states in a checkpoint."""
+
+
+class Copied(NamedTuple):
+    """The data of a save: the manifest without its pieces, the copies by leaf name, the positions of iterators."""
+
+    manifest: Manifest
+    stored: dict[str, HostCopy]
+    positions: Mapping[str, Position]
+
+
+def copied(sess: Session, variables: Mapping[str, Variable], global_step: Any, is_chief: bool) -> Copied:
+    """Copies everything that this process must write to the host.
+
+    If the variables are the whole model, the positions of iterators and the states of hooks belong to it.
+    """
+    is_whole = _is_whole(sess, variables)
+    iterators = [name for name in sess.lowlevel.iterators() if is_whole and name not in variables]
+    states = sess.lowlevel.hook_states() if is_whole else {}
+    is_saved = isinstance(global_step, Variable) and global_step in variables.values()
+    if not is_saved and isinstance(global_step, Tensor | Variable | str):
+        global_step = sess.run(global_step)
+    with sess.lowlevel.lock:  # The next run may donate the values.
+        values, positions = sess.lowlevel.values_with_positions(list(variables.values()), iterators)
+        contents = {name: values[variable.op.name] for name, variable in variables.items()}
+        contents |= {name: position.value for name, position in positions.items()}
+        contents |= {f"{HOOK_STATES}{name}": state for name, state in states.items()}
+        entries, stored = leaves.pack(contents)
+        if is_saved:
+            global_step = values[global_step.op.name]  # The checkpoint's own; the session may advance.
+        if global_step is not None:
+            global_step = arguments.whole("Saver.save", "global_step", global_step, at_least=0)
+        manifest = Manifest(entries, global_step, devices=devices.several(stored.values()))
+        return Copied(manifest, host.copies(stored, is_chief), positions)
+
+
+def load(
+    sess: Session,
+    path: str,
+    variables: Mapping[str, Variable],
+    *,
+    reshapes: bool,
+    verifies: bool,
+    only_variables: bool = False,
+    before_reading: Callable[[], None] = lambda: None,
+) -> None:
+    """Sets variables to their values in a checkpoint.
+
+    Args:
+        sess: The session.
+        path: The checkpoint.
+        variables: The variables, by their names in the checkpoint. If they are the whole model, the positions of
+            iterators and the states of hooks are restored, too.
+        reshapes: As `reshape` of a `Saver`.
+        verifies: As `verify` of a `Saver`.
+        only_variables: Whether to leave the iterators and hooks alone.
+        before_reading: Is called when the checkpoint is known to fit, before its arrays are read.
+
+    Raises:
+        OpError: As in `Saver.restore`.
+    """
+    is_whole = not only_variables and _is_whole(sess, variables)
+    specs = {name: variable.spec for name, variable in variables.items()}
+    iterators = [name for name in sess.lowlevel.iterators() if is_whole and name not in variables]
+    was_read: list[Manifest] = []
+
+    def choose(manifest: Manifest) -> dict[str, fitting.Match]:
+        was_read[:] = [manifest]
+        held = {name: UNKNOWN for name in iterators if name in manifest.variables}
+        if is_whole:
+            held |= {name: UNKNOWN for name in manifest.variables if name.startswith(HOOK_STATES)}
+        fits = fitting.fit(path, manifest, specs | held, reshape=reshapes)
+        before_reading()
+        return fits
+
+    read = reading.read(path, choose, verifies, devices.shardings_of(variables), together.current())
+    is_placed = any(variable.shardings for variable in variables.values())
+    restored = [read[name] for name in variables]
+    devices.warn_of_fewer(path, was_read[0], restored, is_placed=is_placed)
+    values = {variable.op.name: read[name] for name, variable in variables.items()}
+    if reshapes:
+        values = {v.op.name: fitting.shaped_as(v.spec, values[v.op.name]) for v in variables.values()}
+    for name in iterators:
+        if name not in read and peers.speaks():
+            _logger.warning(
+                "Checkpoint '%s' holds no position of the iterator %r, which stays where it is: in a new session "
+                "at the beginning of its data.",
+                path,
+                name,
+            )
+    # Nothing else refers to these arrays, so they need not be copied: a large model may not fit twice.
+    sess.lowlevel.load(values, owned=True, positions={name: read[name] for name in iterators if name in read})
+    if is_whole:
+        sess.lowlevel.restored_hook_states = {
+            name.removeprefix(HOOK_STATES): state for name, state in read.items() if name.startswith(HOOK_STATES)
+        }
+
+
+def _is_whole(sess: Session, variables: Mapping[str, Variable]) -> bool:
+    """Returns whether these are all variables of the model; positions of iterators and states of hooks go with them."""
+    model = sess.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
+    return all(variables.get(variable.op.name) is variable for variable in model)

@@ -1,0 +1,203 @@
+"""The checkpoints of a saver on the disk: which there are, which stay, and the removal of the others."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Iterable
+
+from hookline.checkpoint import layout, lease
+from hookline.checkpoint.layout import base_of
+from hookline.checkpoint.lease import Lease
+from hookline.checkpoint.retention import Kept, Retention
+from hookline.checkpoint.retry import RetryPolicy
+from hookline.checkpoint.state_file import STATE_FILE_NAME, leaving, recorded, write_state
+from hookline.errors import OpError
+from hookline.session import Session
+
+_logger = logging.getLogger(__name__)
+
+_ONCE = RetryPolicy(max_attempts=1)
+
+
+class CheckpointManager:
+    """Keeps the directories of a saver in order: takes their leases, writes state files, removes old checkpoints.
+
+    `Retention` decides which checkpoints stay. They may lie in several directories.
+
+    Args:
+        name: The name of the saver, for messages.
+        retention: The rule, and the checkpoints that it has chosen so far.
+        lease_wait_secs: The longest wait for another process that saves its checkpoints in a directory.
+    """
+
+    def __init__(self, name: str, retention: Retention, lease_wait_secs: float) -> None:
+        self._name, self._retention, self._lease_wait_secs = name, retention, lease_wait_secs
+        self._holds: dict[str, weakref.WeakSet[Session]] = {}
+        self._proven_step: int | None = None
+        self._best_step: int | None = None
+        self._lock = threading.Lock()
+        self._state_file = STATE_FILE_NAME
+        self._cleaned: set[str] = set()
+        # Checkpoints that a killed process still had to remove; they are removed once there is a newer checkpoint.
+        self._leaving: list[str] = []
+        # Recorded checkpoints that were broken when this saver began to save in their directory.
+        self._broken: set[str] = set()
+
+    # The checkpoints --------------------------------------------------------------------------------------------
+
+    @property
+    def paths(self) -> list[str]:
+        """The checkpoints that may still be removed, oldest first."""
+        return self._retention.paths
+
+    @property
+    def last_good(self) -> str | None:
+        """The newest checkpoint that has proved good; None if none has."""
+        self._take_proof(self._retention)
+        return self._retention.good
+
+    def recover(self, paths: Iterable[str], good: str | None, preserved: float | None, best: str | None) -> None:
+        """Takes over the checkpoints of an earlier run; see `Saver.recover_last_checkpoints`."""
+        found = []
+        for path in filter(layout.locate, paths):
+            try:
+                manifest = layout.read_manifest(path)[1]
+                found.append(Kept(path, manifest.timestamp, manifest.extra, manifest.step))
+            except OpError as error:
+                _logger.warning("%s leaves it alone and goes on: %s", self._name, error)
+        self._proven_step = self._best_step = None
+        there = [kept.path for kept in found]
+        good, best = (path if path in there else None for path in (good, best))
+        self._retention.recover(found, good, preserved, best)
+
+    def prove(self, step: int) -> None:
+        """See `Saver.prove`."""
+        self._proven_step = step  # The only field that another thread may read in the meantime.
+
+    def keep_best(self, step: int) -> None:
+        """See `Saver.keep_best`."""
+        self._best_step = step
+        self._write_best()
+
+    def doubt(self, restored: str, step: int | None) -> None:
+        """Records that the weights of this step are again those in `restored`; see `Retention.doubt`."""
+        self._proven_step = None
+        self._retention.doubt(restored, step)
+
+    def knows(self, path: str, state_file: str) -> bool:
+        """Returns whether the saver or the state file knows a checkpoint at this path."""
+        known = _recorded_paths(os.path.dirname(path) or ".", state_file)
+        return os.path.abspath(path) in known | self._broken | set(map(os.path.abspath, self._retention.paths))
+
+    def _take_proof(self, retention: Retention) -> None:
+        if self._proven_step is not None:
+            retention.prove(self._proven_step)
+
+    # A save -----------------------------------------------------------------------------------------------------
+
+    def hold(self, sess: Session | None, path: str, state_file: str, until: contextlib.ExitStack) -> Lease:
+        """Takes the lease of the directory, at least until both the session and the stack are closed."""
+        directory = os.path.dirname(os.path.abspath(path))
+        if directory not in self._holds:
+            recorded(os.path.dirname(path) or ".", state_file)  # Refuses a directory of another program.
+        held = _share(directory, self._lease_wait_secs, until, path)
+        sessions = self._holds.setdefault(directory, weakref.WeakSet())
+        if sess is not None and sess not in sessions and not sess.closed:
+            sessions.add(sess)
+            sess.lowlevel.when_closed(held.share())
+        return held
+
+    def clean(self, path: str, state_file: str, lease: Lease) -> None:
+        """Removes, once, the leftovers of killed processes in a directory."""
+        base = base_of(os.path.abspath(path))
+        if base in self._cleaned:
+            return
+        directory = os.path.dirname(path) or "."
+        with lease.changing():
+            layout.clean(base)
+        self._broken |= {place for place in _recorded_paths(directory, state_file) if layout.flaw(place)}
+        self._leaving += leaving(directory, state_file)
+        self._cleaned.add(base)
+
+    def commit(self, new: Kept, state_file: str, lease: Lease | None, retry: RetryPolicy) -> None:
+        """Writes the state file and removes replaced checkpoints, if this process has the lease."""
+        with self._lock:
+            retention = copy.deepcopy(self._retention)
+            self._take_proof(retention)
+            removed = retention.add(*new)
+            self._take_proof(retention)
+            retention.prefer(self._best_step)
+            removed += [old for old in self._leaving if old not in (*removed, *retention.paths)]
+            if lease is not None:
+                self._write_state(new.path, retention, state_file, lease, removed, retry)
+            self._retention, self._leaving = retention, []
+            for old in removed if lease is not None else ():
+                self._remove(old)
+        self._write_best()  # It may have been named in the meantime.
+
+    def _remove(self, old: str) -> None:
+        directory = os.path.dirname(os.path.abspath(old))
+        with contextlib.ExitStack() as until_removed:
+            try:
+                held = _share(directory, 0, until_removed)
+            except OpError as error:
+                _logger.warning("%s leaves '%s' where it is: %s", self._name, old, error)
+                return
+            try:  # Once: the next save tries again, and must not be slower for each checkpoint that stays.
+                with held.changing():
+                    layout.remove(old)
+            except (OSError, OpError) as error:
+                _logger.warning("'%s' could not be removed, and stays until the next save: %s", old, error)
+                self._leaving.append(old)
+
+    # The state file ---------------------------------------------------------------------------------------------
+
+    def _write_state(
+        self, newest: str, retention: Retention, state_file: str, lease: Lease, leaving: list[str], retry: RetryPolicy
+    ) -> None:
+        directory, self._state_file = os.path.dirname(newest) or ".", state_file
+        state = retention.state(newest)
+
+        def write() -> None:
+            lease.state_files.add(state_file)
+            with lease.changing():
+                write_state(directory, state, state_file, leaving)
+
+        retry.attempt(write, os.path.join(directory, state_file))
+
+    def _write_best(self) -> None:
+        """Writes the best checkpoint into the state file, if it has changed; tries once, because a training waits."""
+        if not self._lock.acquire(blocking=False):
+            return  # A save that is being completed checks this afterwards.
+        try:
+            before = self._retention.best
+            if not self._retention.prefer(self._best_step) or self._retention.best == before:
+                return
+            newest = self._retention.paths[-1]
+            held = lease.of(os.path.dirname(os.path.abspath(newest)))
+            if held is not None:  # Else this process no longer saves there.
+                self._write_state(newest, self._retention, self._state_file, held, self._leaving, _ONCE)
+        except OpError as error:
+            best = self._retention.best
+            _logger.warning("'%s' is the best checkpoint; only the next save can record that: %s", best, error)
+        finally:
+            self._lock.release()
+
+
+def _share(directory: str, wait_secs: float, until: contextlib.ExitStack, path: str = "") -> Lease:
+    """Takes a share in the lease of a directory, until the stack is closed; the arguments are those of `lease.hold`."""
+    until.callback(lease.hold(directory, wait_secs, path))
+    held = lease.of(directory)
+    assert held is not None
+    return held
+
+
+def _recorded_paths(directory: str, state_file: str) -> set[str]:
+    state = recorded(directory, state_file)
+    named = () if state is None else (state.model_checkpoint_path, *state.all_model_checkpoint_paths)
+    return set(map(os.path.abspath, named))
