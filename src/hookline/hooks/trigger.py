@@ -32,7 +32,7 @@ class Trigger(abc.ABC):
     To write one, define `next_step`, and also `is_due` if the steps alone do not decide.
 
     Example:
-        >>> from hookline.hooks import at_steps, every
+        >>> from hookline.train import at_steps, every
         >>> trigger = every(10) | at_steps(3)
         >>> trigger.start(0)
         >>> fired = []
