@@ -76,7 +76,7 @@ def test_what_was_written_after_the_step_goes(sink, tmp_path, said):
     sink.close(failed=False)
     assert steps(sink, tmp_path) == [1, 2, 3]
     (line,) = said()
-    assert f"{type(sink).__name__} goes on after step 2" in line
+    assert f"{type(sink).__name__} resumes after step 2" in line
     assert line.endswith(": 2.")
 
 

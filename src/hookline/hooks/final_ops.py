@@ -1,4 +1,4 @@
-"""FinalOpsHook: evaluates something once, at the end."""
+"""FinalOpsHook: evaluates operations once, at the end."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class FinalOpsHook(SessionRunHook):
         """Evaluates the operations.
 
         Raises:
-            OutOfRangeError: One of `final_ops` reads an input that has ended; likewise `StopIteration`.
+            OutOfRangeError, StopIteration: One of `final_ops` reads an input that has ended.
         """
         if self._final_ops is None:
             return
