@@ -41,8 +41,8 @@ class SinkHook(SessionRunHook):
         sinks: The sinks. Each serves one session at a time.
         output_dir: The directory for summaries. With None, no hyperparameters go to TensorBoard, and some sinks require
             a path of their own.
-        hparams: Hyperparameters: numbers, flags, text, None, and lists of them, in a dict, nested if you like, or a
-            dataclass. The names of nested ones have slashes.
+        hparams: Hyperparameters: numbers, booleans, strings, None, and lists of them, in a dict, which may be nested,
+            or a dataclass. Nested names get slashes.
 
     Attributes:
         sinks: The sinks.
@@ -57,7 +57,7 @@ class SinkHook(SessionRunHook):
         >>> SinkHook([], hparams={"rate": 0.1, "schedule": print})
         Traceback (most recent call last):
         ...
-        TypeError: SinkHook requires numbers, flags, text, None or lists of them as hparams, got <built-in function ...
+        TypeError: SinkHook requires numbers, booleans, strings, None or lists of them as hparams, got <built-in ...
 
     References:
         None in `tf.train`.
@@ -171,8 +171,8 @@ def _plain(name: str, value: Any) -> Any:
         return [_plain(name, item) for item in value]
     if not isinstance(value, _PLAIN):
         raise TypeError(
-            f"SinkHook requires numbers, flags, text, None or lists of them as hparams, got {value!r} as {name!r}. "
-            f"Give a name or a number in its place, or leave it out."
+            f"SinkHook requires numbers, booleans, strings, None or lists of them as hparams, got {value!r} as "
+            f"{name!r}. Give a name or a number in its place, or leave it out."
         )
     if isinstance(value, int) and abs(value) > sys.float_info.max:
         raise ValueError(

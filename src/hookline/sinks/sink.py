@@ -49,7 +49,8 @@ class Start(NamedTuple):
     Attributes:
         folder: The directory for summaries; None if the session has none.
         step: The global step. Points of later steps, written by a lost run, will be written again.
-        hparams: Hyperparameters by name: numbers, flags, text, None, and lists of them. Nested names have slashes.
+        hparams: Hyperparameters by name: numbers, booleans, strings, None, and lists of them. Nested names have
+            slashes.
         is_new: Whether the training begins, so that nothing was restored.
     """
 
