@@ -135,7 +135,7 @@ class _Report:
         elif not self.flaw(due):
             yield f"{contents.directory}: {complete}, the newest is {due.name}."
         elif inspected is None or self.flaw(inspected):
-            yield f"{contents.directory}: {complete}{'' if inspected is None else ', of which none can be read'}."
+            yield f"{contents.directory}: {complete}{'' if inspected is None else ', but none can be read'}."
             yield f"A training stops at {due.name}, which {_is_broken(self.flaw(due))}."
         else:
             yield (

@@ -64,7 +64,7 @@ def _check(arguments: argparse.Namespace) -> None:
             "--processes requires --in-step. The processes of a chief and workers are counted by --workers."
         )
     elif arguments.check_every_launch:
-        raise ValueError("--check-every-launch requires --in-step: a chief and workers launch what they like.")
+        raise ValueError("--check-every-launch requires --in-step: a chief and workers launch different programs.")
     elif arguments.address is None and arguments.token_path is not None:
         raise ValueError("--token-path requires --address: a private Ray cluster makes its own token.")
     if arguments.restart == "none" and arguments.max_restarts is not None:

@@ -59,6 +59,6 @@ class FinalOpsHook(SessionRunHook):
         except END_OF_INPUT:
             _logger.warning(
                 "FinalOpsHook met the end of the input: something in final_ops reads a batch, and none is left when a "
-                "session ends. Let final_ops depend on variables only, or feed what they read."
+                "session ends. Let final_ops depend on variables only, or feed their inputs."
             )
             raise

@@ -98,7 +98,7 @@ class GlobalStepWaiterHook(SessionRunHook):
         if not session.lowlevel.shared:
             _logger.warning(
                 "GlobalStepWaiterHook waits for global step %d in a session that shares its variables with no other: "
-                "nobody else can advance the step. Give this hook to workers only.",
+                "no other can advance the step. Give this hook to workers only.",
                 wanted,
             )
         if self._timeout_secs is not None and self._deadline is None:

@@ -70,6 +70,6 @@ def not_started(hook: SessionRunHook) -> RuntimeError:
     """Returns the error for a hook that takes part in a run before its `after_create_session`."""
     return RuntimeError(
         f"{type(hook).__name__} takes part in a run before its after_create_session was called. A monitored session "
-        f"calls begin, then after_create_session, then the callbacks of each run; so must whoever calls them by hand, "
-        f"and a subclass that overrides one of them calls that of super()."
+        f"calls begin, then after_create_session, then the callbacks of each run. A program that calls hooks itself "
+        f"must do the same, and a subclass that overrides one of them must call that of super()."
     )

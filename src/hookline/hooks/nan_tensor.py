@@ -145,7 +145,7 @@ class NanTensorHook(SessionRunHook):
         if self._reaction in (SKIP, ROLLBACK) and session.lowlevel.shared:
             raise ValueError(
                 f"NanTensorHook cannot do on_nan={self._reaction!r} where variables live on parameter servers: other "
-                f"workers go on from them. Use {RAISE!r} or {STOP!r}, or leave out such values in the updates."
+                f"workers go on from them. Use {RAISE!r} or {STOP!r}, or leave such values out of the updates."
             )
         if self._reaction == ROLLBACK:
             self._saver = self._given_saver or _only_saver(session)
@@ -216,7 +216,7 @@ class NanTensorHook(SessionRunHook):
         self._notice_rollbacks(session)
         self._last_step = session.global_step
         _logger.warning(
-            "%s The weights went back to those of %s; the training goes on at global step %d with what comes next.%s",
+            "%s The weights went back to those of %s; the training goes on at global step %d with the next batch.%s",
             message,
             path,
             self._last_step,
@@ -233,7 +233,7 @@ class NanTensorHook(SessionRunHook):
             done = "been skipped" if self._reaction == SKIP else "led back to the same checkpoint"
             error = NanLossDuringTrainingError(
                 f"{message} {self._max_times} before it in a row have {done} (max_times). Change something: the "
-                f"learning rate, the data, or what is watched."
+                f"learning rate, the data, or the watched tensor."
             )
             session.condemn(error)
             raise error

@@ -84,7 +84,7 @@ class SummaryAtEndHook(SessionRunHook):
         except END_OF_INPUT:
             _logger.warning(
                 "SummaryAtEndHook met the end of the input: a summary reads a batch, and none is left when a session "
-                "ends. Summarise variables that the runs have summed up, or feed what the summaries read."
+                "ends. Summarise variables that the runs have summed up, or feed the inputs of the summaries."
             )
             raise
         assert self._writer is not None, "begin comes before"

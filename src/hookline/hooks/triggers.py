@@ -257,8 +257,8 @@ def spaced(steps: int | None = None, *, secs: float | None = None) -> Trigger:
     """Returns a trigger that fires on the first run, and then `steps` or `secs` after each firing.
 
     Args:
-        steps: 100 fires at 1, 101, 201, ..., where `every(100)` fires at 100, 200, 300. This is what `save_steps=100`
-            of a hook means.
+        steps: 100 fires at 1, 101, 201, ..., where `every(100)` fires at 100, 200, 300. `save_steps=100` of a hook
+            means this.
         secs: Seconds from one firing to the next; the first run fires.
 
     Raises:

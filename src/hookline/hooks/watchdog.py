@@ -99,7 +99,7 @@ def _state(session: Session, coord: Coordinator) -> str:
     facts = [
         f"Global step: {'not known on the host' if step is None else step}",
         f"runs that wrote variables: {session.lowlevel.writes}",
-        f"the model was {session.origin or 'made by hand'}",
+        f"the model was {session.origin or 'initialised by the program'}",
         f"stop requested: {'yes' if coord.should_stop() else 'no'}",
         f"checkpoints being written: {', '.join(saves_under_way()) or 'none'}",
     ]

@@ -48,9 +48,7 @@ class Feeder:
         self._left_out: set[str] = set()
         self._failure: BaseException | None = None
         self._is_ending = False
-        self._outage = Outage(
-            "Summaries", f". What comes now waits, up to {_MOST_WAITING:,} of them. It is tried again"
-        )
+        self._outage = Outage("Summaries", f". Further ones wait, up to {_MOST_WAITING:,}. The sink is tried again")
 
     def begin(self, start: Start) -> None:
         """Opens the sink; after a recovery, after the summaries in the queue.
@@ -97,8 +95,8 @@ class Feeder:
                 is_first = self._dropped == 1 and not self._outage.under_way
         if is_first:
             _logger.warning(
-                "%s takes summaries more slowly than they come, and %d wait for it. What comes while so many do is "
-                "lost, and counted at the end of the session.",
+                "%s is too slow: %d summaries wait for it. Further ones are lost while so many wait, and counted at the "
+                "end of the session.",
                 self._who,
                 len(self._queue),
             )
@@ -117,7 +115,9 @@ class Feeder:
         self._wake.set()
         if not clock.Clock().wait(done, _SYNC_SECS):
             _logger.warning(
-                "%s has not written in %g s what came before a checkpoint. The program goes on.", self._who, _SYNC_SECS
+                "%s has not written the summaries before a checkpoint within %g s. The program goes on.",
+                self._who,
+                _SYNC_SECS,
             )
 
     def close(self, failed: bool) -> None:
@@ -137,7 +137,7 @@ class Feeder:
         thread.join(self._sink.close_secs)
         if thread.is_alive():
             _logger.warning(
-                "%s was not done in %g s. Summaries that it has not written, and are lost if the process ends now: %d.",
+                "%s was not done in %g s. Unwritten summaries, which are lost if the process ends now: %d.",
                 self._who,
                 self._sink.close_secs,
                 self._in_hand + len(self._queue),

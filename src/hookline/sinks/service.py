@@ -64,7 +64,7 @@ class Service(Sink):
             except Exception as error:
                 if known is not None:
                     error.add_note(
-                        f"The run to go on with, {known}, is that of {self._path}: without it a new one begins."
+                        f"The run to continue, {known}, is that of '{self._path}'. Without that file a new run starts."
                     )
                 raise
             self._remember()
