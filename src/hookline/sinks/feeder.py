@@ -95,8 +95,8 @@ class Feeder:
                 is_first = self._dropped == 1 and not self._outage.under_way
         if is_first:
             _logger.warning(
-                "%s is too slow: %d summaries wait for it. Further ones are lost while so many wait, and counted at the "
-                "end of the session.",
+                "%s is too slow: %d summaries wait for it. Further ones are lost while so many wait, and counted at "
+                "the end of the session.",
                 self._who,
                 len(self._queue),
             )
