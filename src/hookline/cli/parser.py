@@ -227,7 +227,7 @@ def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         type=_positive,
         default=None,
         metavar="N",
-        help=f"the most restarts, after waits that grow from 1 to 60 seconds (default: {MAX_RESTARTS})",
+        help=f"the most restarts of each task, or of all, with waits from 1 to 60 seconds (default: {MAX_RESTARTS})",
     )
     add("script", type=Path, help="the Python script")
     add("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
