@@ -7,7 +7,7 @@ from hookline.interrupts import held_back
 from hookline.version import __version__
 
 if TYPE_CHECKING:
-    from hookline import data, distributed, errors, sharding, sinks, summary, train
+    from hookline import cli, clock, compat, data, distributed, errors, numpy, sharding, sinks, summary, testing, train
     from hookline.graph import (
         Graph,
         GraphKeys,
@@ -40,12 +40,13 @@ if TYPE_CHECKING:
         variables,
         variables_initializer,
     )
-    from hookline.session import RunMetadata, RunOptions, Session, SessionConfig
+    from hookline.session import RawSession, RunMetadata, RunOptions, Session, SessionConfig
 
 __all__ = [
     "Graph",
     "GraphKeys",
     "Operation",
+    "RawSession",
     "RunMetadata",
     "RunOptions",
     "Session",
@@ -54,6 +55,9 @@ __all__ = [
     "Variable",
     "__version__",
     "add_to_collection",
+    "cli",
+    "clock",
+    "compat",
     "constant",
     "control_dependencies",
     "data",
@@ -71,6 +75,7 @@ __all__ = [
     "local_variables_initializer",
     "name_scope",
     "no_op",
+    "numpy",
     "op",
     "placeholder",
     "random_key",
@@ -80,6 +85,7 @@ __all__ = [
     "sinks",
     "skip_updates_if",
     "summary",
+    "testing",
     "train",
     "trainable_variables",
     "update",
@@ -88,8 +94,24 @@ __all__ = [
 ]
 
 
-_MODULES = frozenset({"data", "distributed", "errors", "sharding", "sinks", "summary", "train"})
-_OF_SESSION = frozenset({"RunMetadata", "RunOptions", "Session", "SessionConfig"})
+# The public modules, as docs/public.md lists them.
+_MODULES = frozenset(
+    {
+        "cli",
+        "clock",
+        "compat",
+        "data",
+        "distributed",
+        "errors",
+        "numpy",
+        "sharding",
+        "sinks",
+        "summary",
+        "testing",
+        "train",
+    }
+)
+_OF_SESSION = frozenset({"RawSession", "RunMetadata", "RunOptions", "Session", "SessionConfig"})
 
 
 def __getattr__(name: str) -> Any:

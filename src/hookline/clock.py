@@ -10,6 +10,8 @@ import threading
 import time as _time
 from collections.abc import Callable
 
+__all__ = ["monotonic", "sleep", "time", "wait", "wait_for"]
+
 _LONGEST_WAIT_SECS = threading.TIMEOUT_MAX
 
 

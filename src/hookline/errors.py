@@ -42,6 +42,29 @@ import errno
 import signal
 from typing import Any, ClassVar
 
+__all__ = [
+    "AbortedError",
+    "AlreadyExistsError",
+    "CancelledError",
+    "DataLossError",
+    "DeadlineExceededError",
+    "FailedPreconditionError",
+    "InternalError",
+    "Interrupted",
+    "InvalidArgumentError",
+    "NanLossDuringTrainingError",
+    "NotFoundError",
+    "OpError",
+    "OutOfRangeError",
+    "PermissionDeniedError",
+    "Preempted",
+    "ResourceExhaustedError",
+    "UnauthenticatedError",
+    "UnavailableError",
+    "UnimplementedError",
+    "UnknownError",
+]
+
 
 class OpError(Exception):
     """Base of all errors that carry a status code.

@@ -182,7 +182,7 @@ def test_going_back_takes_the_weights_of_the_last_good_checkpoint_and_no_batch_t
     assert state["global_step"] == 40
     (said,) = warnings(caplog)
     assert "in the run that led to global step 24. The weights went back to those of" in said
-    assert "model.ckpt-20; the training goes on at global step 30 with what comes next." in said
+    assert "model.ckpt-20; the training goes on at global step 30 with the next batch." in said
 
 
 def test_it_comes_eight_runs_late_whatever_the_device_does(tmp_path):

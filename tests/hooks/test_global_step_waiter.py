@@ -216,7 +216,7 @@ def test_in_a_session_that_nobody_else_can_advance_it_warns_at_once(model, targe
         session.run(global_variables_initializer())
         with pytest.raises(DeadlineExceededError):
             before_run(begun(session, wait_until_step=5, timeout_secs=0), session)
-    assert ("nobody else can advance the step" in caplog.text) == warns
+    assert ("no other can advance the step" in caplog.text) == warns
 
 
 def test_the_period_of_polling_must_be_positive():

@@ -91,9 +91,7 @@ def test_a_client_that_raises_costs_what_it_was_given_and_is_tried_again_later(f
         writer.sync()
         (line,) = said()
         assert line.startswith("WARNING: Noting has failed with Away: no route. The program goes on. Summaries lost")
-        assert line.endswith(
-            " so far: 2. What comes now waits, up to 10,000 of them. It is tried again every 10 s or so."
-        )
+        assert line.endswith(" so far: 2. Further ones wait, up to 10,000. The sink is tried again every 10 s or so.")
         put(writer, 3)
         writer.sync()
         assert sink.calls.count("write") == 1, "it is left alone for a while"
@@ -167,7 +165,7 @@ def test_a_sink_that_is_too_slow_loses_what_does_not_wait(fed, said, monkeypatch
     feeding.close(failed=False)
     assert [step for step, _ in sink.got] == [0, 1, 2, 3]
     first, last = said()
-    assert first.startswith("WARNING: Noting takes summaries more slowly than they come, and 3 wait")
+    assert first.startswith("WARNING: Noting is too slow: 3 summaries wait for it.")
     assert last == "WARNING: Noting: summaries lost in this session: 6."
 
 

@@ -76,8 +76,7 @@ def test_what_was_written_after_the_step_goes(sink, tmp_path, said):
     sink.close(failed=False)
     assert steps(sink, tmp_path) == [1, 2, 3]
     (line,) = said()
-    assert f"{type(sink).__name__} goes on after step 2" in line
-    assert line.endswith(": 2.")
+    assert f"{type(sink).__name__} resumes after step 2: dropped 2 lines" in line
 
 
 def test_a_file_that_has_nothing_to_lose_is_not_written_anew(sink, tmp_path):

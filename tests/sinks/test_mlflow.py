@@ -88,7 +88,7 @@ def test_a_run_that_is_no_more_is_an_error_that_names_the_file(tmp_path, store):
     (tmp_path / ".mlflow.json").write_text('{"run": "00000000000000000000000000000000", "sent": {}}')
     with pytest.raises(mlflow.MlflowException) as caught:
         sink.open(Start(str(tmp_path), 4, {}, is_new=False))
-    assert "The run to go on with, 00000" in caught.value.__notes__[0]
+    assert "The run to continue, 00000" in caught.value.__notes__[0]
     assert ".mlflow.json: without it a new one begins." in caught.value.__notes__[0]
 
 

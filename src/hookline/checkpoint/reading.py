@@ -219,7 +219,7 @@ def verify(ckpt_dir_or_file: str) -> None:
 
     Example:
         >>> import hookline as hl, tempfile
-        >>> from hookline.checkpoint import Saver
+        >>> from hookline.train import Saver
         >>> w = hl.Variable([1.0, 2.0], name="w")
         >>> with hl.Session() as sess, tempfile.TemporaryDirectory() as logdir:
         ...     sess.run(hl.global_variables_initializer())
@@ -256,7 +256,7 @@ def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, tuple[int, ...]]]:
 
     Example:
         >>> import hookline as hl, tempfile
-        >>> from hookline.checkpoint import Saver
+        >>> from hookline.train import Saver
         >>> w = hl.Variable({"a": [1.0, 2.0], "b": 3.0}, name="w")
         >>> with hl.Session() as sess, tempfile.TemporaryDirectory() as logdir:
         ...     sess.run(hl.global_variables_initializer())
@@ -289,7 +289,7 @@ def load_variable(ckpt_dir_or_file: str, name: str) -> Any:
 
     Example:
         >>> import hookline as hl, tempfile
-        >>> from hookline.checkpoint import Saver
+        >>> from hookline.train import Saver
         >>> w = hl.Variable({"a": 1.0, "b": 2.0}, name="w")
         >>> with hl.Session() as sess, tempfile.TemporaryDirectory() as logdir:
         ...     sess.run(hl.global_variables_initializer())

@@ -1,4 +1,4 @@
-"""`hookline clean`: removes the checkpoints of a run that are too many."""
+"""`hookline clean`: removes old checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hookline.units import size
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Lists what goes, or removes it, and returns the exit status."""
+    """Lists or removes old checkpoints, and returns the exit status."""
     shown.require_rich()
     directory = runs.folder(arguments.run)
     if examine.is_one(directory):
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     if contents.notes:
         shown.say("")
     by_path = {found.path: found for found in contents.checkpoints}
-    # What is half-written while a process saves there is its save.
+    # A half-written checkpoint may be the current save of that process.
     is_going_on = contents.writer is not None and contents.writer.runs is not False and not arguments.yes
     leftovers = () if is_going_on else plan.leftovers
     going = [by_path[path] for path in (*plan.going, *leftovers) if path in by_path]
@@ -61,7 +61,7 @@ def _remark(found: Found) -> str:
 
 
 def _refusal(contents: Contents, any_complete: bool) -> str:
-    """Returns why --yes would be refused now, as a sentence; empty if it would not be."""
+    """Returns a sentence with the reason why --yes would be refused now; empty if it would not be."""
     if contents.writer is not None and contents.writer.runs is not False:
         who = contents.writer.owner
         return f"Process {who.pid} on {who.host} saves there: --yes is refused until it ends; --wait SECS waits."

@@ -1,4 +1,4 @@
-"""`hookline completion`: scripts with which shells complete the command."""
+"""`hookline completion`: completion scripts for shells."""
 
 from __future__ import annotations
 

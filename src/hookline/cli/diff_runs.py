@@ -24,15 +24,15 @@ _ORDER = ("added", "gone", "reshaped", "unread", "changed", "same")
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """What has become of a variable.
+    """The comparison of one variable.
 
     Attributes:
         name: Its name.
         kind: "added", "gone", "reshaped", "changed", "same", or "unread" if one of the two is broken.
-        a: Its shape and dtype in A, in words, or its value if that is no array; empty if A lacks it.
-        b: The same in B.
-        by: How much arrays of one shape differ.
-        why: Why it was not read, and of which of the two.
+        a: Its shape and dtype in A, in words, or its value if it is no array; empty if A lacks it.
+        b: The same for B.
+        by: The difference of arrays of one shape.
+        why: The reason why A or B could not be read.
     """
 
     name: str
@@ -63,7 +63,7 @@ def _compared(one: str, other: str) -> tuple[Found, Found, list[Change], list[st
 
 
 def _checkpoint(path: str) -> tuple[Found, str]:
-    """Returns a checkpoint, or the newest complete one of a run, and which newer one was passed over."""
+    """Returns a checkpoint, or the newest complete one of a run, and a note on a newer one that was skipped."""
     path, note = runs.normal(path), ""
     if examine.is_one(path):
         found = examine.one(path)

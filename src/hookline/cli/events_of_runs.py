@@ -30,7 +30,7 @@ class Point(NamedTuple):
 
 
 Scalars = dict[str, list[Point]]
-"""The points of each scalar, in the order in which they were written."""
+"""The points of each scalar, in the order of writing."""
 
 
 class _Counting(RawEventFileLoader):
@@ -45,7 +45,7 @@ class _Counting(RawEventFileLoader):
 
 
 class _Loader(LegacyEventFileLoader, _Counting):
-    """TensorBoard's loader, which stops in silence where a file is torn, and here says how far it came."""
+    """TensorBoard's loader, which stops silently at a torn record, with a count of the bytes read."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -84,9 +84,9 @@ def _of_run(given: str) -> Iterator[tuple[str, Scalars]]:
 
 
 def _scalars(paths: Iterable[str]) -> Scalars:
-    """Reads the event files of one folder, in order. Where a training started again, later steps of before are void."""
+    """Reads the event files of one folder, in order. A restart voids the earlier points of later steps."""
     scalars: Scalars = {}
-    named: set[str] = set()  # Of TensorFlow 2: it says with a scalar's first value what it is.
+    named: set[str] = set()  # TensorFlow 2 marks only the first value of a scalar.
     for path in paths:
         for event in _events(path):
             if event.HasField("session_log") and event.session_log.status == event.session_log.START:
@@ -106,7 +106,7 @@ def _scalars(paths: Iterable[str]) -> Scalars:
 
 
 def _events(path: str) -> Iterator[Any]:
-    """Yields the events of a file, and says on the standard error how much was read if that is not all."""
+    """Yields the events of a file, and reports an incomplete read on the standard error."""
     nbytes = os.path.getsize(path)
     loader = _Loader(path)
     yield from loader.Load()

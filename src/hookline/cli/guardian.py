@@ -34,13 +34,13 @@ os.execvp(sys.argv[1], sys.argv[1:])
 
 
 class Guardian:
-    """Ends process groups if this process is killed before it leaves the `with` block.
+    """Ends process groups if this process is killed inside the `with` block.
 
     If the guardian itself is killed, everything continues without it.
 
     Args:
-        grace_secs: How long groups may take to end after SIGTERM, at most 5 seconds; then they are killed.
-        afterwards: A command to run when they have ended; empty for none.
+        grace_secs: The time for groups to end after SIGTERM, at most 5 seconds; then they are killed.
+        afterwards: A command to run once they have ended; empty for none.
 
     Attributes:
         pipe: The standard input for announced commands, which they replace with an empty one.
@@ -86,7 +86,7 @@ def _end(groups: set[int], grace_secs: float) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         groups = _signal(groups, number)
         for _ in range(round(grace_secs / _LOOK_EVERY_SECS)):
-            # A group that has ended is forgotten soon, because its number could later mean another one.
+            # A group that has ended is forgotten soon, because the system may reuse its number.
             groups = _signal(groups, 0)
             if not groups:
                 return
@@ -97,7 +97,7 @@ def _signal(groups: set[int], number: int) -> set[int]:
     """Sends a signal, and returns the groups that still exist."""
     there = set()
     for group in groups:
-        # macOS does not permit this for a group with only a zombie left.
+        # macOS does not permit this for a group of zombies.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, number)
             there.add(group)

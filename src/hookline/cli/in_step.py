@@ -1,4 +1,4 @@
-"""`hookline launch --in-step`: a script as several processes that run in step, on one machine."""
+"""`hookline launch --in-step`: a script as several synchronous processes, on one machine."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from hookline.monitored import RecoveryPolicy
 _RUN = (sys.executable, str(Path(__file__).with_name("in_step_script.py")))
 
 _LOOK_EVERY_SECS = 0.02
-# Without the one that has failed the others can save nothing. In a collective they notice, and end by themselves.
+# Without the failed process the others cannot save. In a collective they notice, and end by themselves.
 _AFTER_FAILURE_SECS, _BY_THEMSELVES_SECS = 3.0, 1.0
 _ABORTED = (-signal.SIGABRT, 128 + signal.SIGABRT)
 _LEFT = tuple(128 + number for number in ASKED)
 
-# Gloo prints it in C++, so it may come in the middle of a line.
+# Gloo prints this from C++, possibly in the middle of a line.
 _OF_GLOO = re.compile(rb"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\.[^\n]*? : \d+")
 
 
@@ -41,10 +41,10 @@ class InStepLaunch:
 
     Attributes:
         command: The script and its arguments.
-        processes: How many processes run it.
-        grace_secs: How long processes may take to end when they are asked to.
-        check_every_launch: Whether they compare each program before they launch it.
-        restarts: How often all are started again after a failure, and with what waits; None for never.
+        processes: The number of processes.
+        grace_secs: The time for processes to end on request.
+        check_every_launch: Whether the processes compare each program before its launch.
+        restarts: The number of restarts of all processes, and the waits before them; None for no restart.
     """
 
     command: tuple[str, ...]
@@ -55,13 +55,13 @@ class InStepLaunch:
 
 
 def launch_in_step(what: InStepLaunch) -> int:
-    """Runs a script in several processes in step, shows what they print, and waits for their end.
+    """Runs a script in several synchronous processes, shows their output, and waits for their end.
 
     The processes find each other on the loopback interface. If one fails, the others are asked to end, and killed after
-    3 seconds or the grace period, because they may wait for the one that is missing; where `restarts` says so, all are
-    started again, and go on from their last checkpoint. SIGINT and SIGTERM ask every process to end,
-    which saves and takes at most the grace period; a second signal ends everything at once. If this process is killed,
-    a guardian process ends all, within the grace period or 5 seconds.
+    3 seconds or the grace period, because they may wait for the missing one. With `restarts` all are then started
+    again, and resume from their last checkpoint. SIGINT and SIGTERM ask every process to save and end, within the grace
+    period; a second signal ends everything at once. If this process is killed, a guardian process ends all, within the
+    grace period or 5 seconds.
 
     Returns:
         The exit status of the process that failed first, else 0; 128 plus the signal if a signal ended it or the job.
@@ -85,7 +85,7 @@ def launch_in_step(what: InStepLaunch) -> int:
 
 @contextlib.contextmanager
 def _compiled(what: InStepLaunch) -> Iterator[dict[str, str]]:
-    """Yields the variables with which processes that are started again read from the disk what was compiled before."""
+    """Yields the environment variables of a compilation cache, so that restarted processes need not compile again."""
     if what.restarts is None or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         yield {}
         return
@@ -95,7 +95,7 @@ def _compiled(what: InStepLaunch) -> Iterator[dict[str, str]]:
 
 @contextlib.contextmanager
 def _held_port() -> Iterator[int]:
-    """Yields a port on which process 0 can listen, and which the system gives to nobody else in the meantime."""
+    """Yields a port for process 0, and holds it, so that the system gives it to no other program."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(("127.0.0.1", 0))
@@ -141,11 +141,11 @@ class _Job:
         threading.Thread(target=note_end, name=f"hookline-process-{index}", daemon=True).start()
 
     def _await_failure(self) -> int | None:
-        """Waits until one has ended badly, and returns which; None if all have ended well, or a signal came."""
+        """Waits for a failure, and returns the process; None if all have ended well, or a signal came."""
         while not self._signals.caught:
             statuses = [group.status() for group in self._groups]
             if failed := [index for index, status in enumerate(statuses) if status]:
-                # JAX aborts those that are left, and some end by themselves because of the first.
+                # JAX aborts the others, and some end by themselves because of the first failure.
                 order = [*self._ended, *failed]
                 return min(failed, key=lambda index: (statuses[index] in _ABORTED, order.index(index)))
             if None not in statuses:
@@ -157,7 +157,7 @@ class _Job:
         status = self._groups[first].status() or 0
         others = [group for group in self._groups if group.status() is None]
         if status in _LEFT:
-            # All leave together; a second request would end those that still save.
+            # All leave together; a second request would interrupt those that still save.
             _say(f"process {first} {ended(status)}.")
             self._await_others(self._what.grace_secs)
         elif others:

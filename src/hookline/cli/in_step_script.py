@@ -8,12 +8,12 @@ import signal
 import sys
 from types import ModuleType
 
-# Who was asked to end leaves together with the others.
+# The exit statuses of a requested end: all processes leave together.
 _LEFT = (128 + signal.SIGTERM, 128 + signal.SIGINT)
 
 
 def _main(path: str) -> None:
-    """Runs the script in a module of its own, which is `__main__` from then on, for pickles too."""
+    """Runs the script in a new module `__main__`, which pickles refer to as well."""
     from hookline.coordination import service
     from hookline.distributed.in_step import initialize
     from hookline.errors import OpError

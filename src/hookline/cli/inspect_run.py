@@ -24,13 +24,13 @@ _LONGEST_VALUE = 40
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
-    """A leaf of a checkpoint as it was read.
+    """A leaf of a checkpoint, with its value if it was read.
 
     Attributes:
-        leaf: Its description.
-        size: Its norm, if it is an array of numbers that was read.
-        value: Its value, if it is a single number or text that was read.
-        flaw: Why it could not be read; empty if it was, or was not tried.
+        leaf: The description of the leaf.
+        size: The norm of an array of numbers; None if it was not read.
+        value: The value of a single number or a text; None if it was not read.
+        flaw: The reason why it could not be read; empty if it could, or was not tried.
     """
 
     leaf: Leaf
@@ -40,7 +40,7 @@ class Variable:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints what there is, and returns the exit status."""
+    """Prints the report, and returns the exit status."""
     if not arguments.json:
         shown.require_rich()
     with runs.examined():
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Report:
-    """What is said about a run, or about one checkpoint."""
+    """The report about a run, or about one checkpoint."""
 
     def __init__(self, path: str, *, reads: bool, reads_all: bool, shows_all: bool) -> None:
         self.contents, self.all = _look(path)
@@ -68,7 +68,7 @@ class _Report:
         for found in [each for each in self._candidates() if reads]:
             try:
                 self._read[found.path] = list(read(found))
-            except NotFoundError:  # The run has removed it meanwhile.
+            except NotFoundError:  # The training has removed it meanwhile.
                 self.all.remove(found)
                 if not self._candidates():
                     raise
@@ -79,12 +79,12 @@ class _Report:
         self.inspected = next(iter([*whole, *self._candidates()]), None)
 
     def _candidates(self) -> list[Found]:
-        """Returns the complete checkpoints; the one that a training would restore comes first."""
+        """Returns the complete checkpoints, first the one that a training would restore."""
         complete = [found for found in self.all if found.manifest is not None]
         return sorted(complete, key=lambda found: found is not self.newest)
 
     def flaw(self, found: Found) -> str:
-        """Returns what is wrong with a checkpoint, as far as it was looked at."""
+        """Returns the known flaw of a checkpoint, or empty text."""
         broken = [variable for variable in self._read.get(found.path, ()) if variable.flaw]
         if found.flaw or not broken:
             return found.flaw
@@ -92,7 +92,7 @@ class _Report:
         return f"{broken[0].leaf.name}{more} cannot be read: {broken[0].flaw}"
 
     def variables(self, found: Found) -> list[Variable]:
-        """Returns the variables of a checkpoint, which may not have been read."""
+        """Returns the variables of a checkpoint, with values if they were read."""
         assert found.manifest is not None
         return self._read.get(found.path) or [Variable(leaf) for leaf in found.manifest.leaves.values()]
 
@@ -135,7 +135,7 @@ class _Report:
         elif not self.flaw(due):
             yield f"{contents.directory}: {complete}, the newest is {due.name}."
         elif inspected is None or self.flaw(inspected):
-            yield f"{contents.directory}: {complete}{'' if inspected is None else ', of which none can be read'}."
+            yield f"{contents.directory}: {complete}{'' if inspected is None else ', but none can be read'}."
             yield f"A training stops at {due.name}, which {_is_broken(self.flaw(due))}."
         else:
             yield (
@@ -205,7 +205,7 @@ class _Report:
 
 
 def read(found: Found) -> Iterator[Variable]:
-    """Yields the variables of a complete checkpoint, of which few are in memory at once."""
+    """Yields the variables of a complete checkpoint; few are in memory at once."""
     assert found.manifest is not None
     each = found.manifest.leaves.values()
     for leaf, value in zip(each, examine.values(found.path, each), strict=True):

@@ -38,8 +38,8 @@ class Launch:
         address: The head of the Ray cluster to join; None for a private cluster.
         token_path: The token of the cluster to join; None for Ray's default place.
         job: Name of the job; None for a new one.
-        grace_secs: How long workers may take to end after the chief, and tasks when they are stopped.
-        restarts: How often a failed task is started again, and with what waits; None for never.
+        grace_secs: The time for workers to end after the chief, and for tasks to end when they are stopped.
+        restarts: The number of restarts of a failed task, and the waits before them; None for no restart.
     """
 
     command: tuple[str, ...]
@@ -55,9 +55,9 @@ class Launch:
 def launch(what: Launch) -> int:
     """Starts a job, shows the output of its tasks, and waits for its end.
 
-    A failed worker is reported, and the others continue. When the chief has ended, the workers have the grace period to
-    end too. When the chief has failed for good, they are stopped. SIGINT and SIGTERM ask every task to end, which saves
-    and takes at most the grace period; a second signal ends everything at once. A task that got such a signal itself
+    A failed worker is reported, and the others continue. Once the chief has ended, the workers have the grace period to
+    end too; if the chief has failed for good, they are stopped. SIGINT and SIGTERM ask every task to save and end,
+    within the grace period; a second signal ends everything at once. A task that ends because of its own such signal
     has not failed. If this process is killed, a guardian process stops everything, within the grace period or 5
     seconds.
 
@@ -82,7 +82,7 @@ def launch(what: Launch) -> int:
 
 @contextlib.contextmanager
 def _ray(what: Launch, job: str, signals: Signals) -> Iterator[dict[str, str]]:
-    """Yields the variables by which tasks find the Ray cluster; afterwards removes everything of the job from it."""
+    """Yields the variables with the address of the Ray cluster; afterwards removes the job from the cluster."""
     if what.address is not None:
         Cluster(what.address, job=job)
         await_head(what.address, ClusterOptions().connect_secs)
@@ -141,7 +141,7 @@ class _Job:
             if status == 0:
                 self._wait(list(self._tasks), self._what.grace_secs)
             elif status is not None:
-                # Without a chief, nobody saves the workers' results.
+                # Only a chief saves the results of workers.
                 stop_all(self._processes(), self._what.grace_secs)
             if self._signals.caught:
                 self._stop_on_signal()

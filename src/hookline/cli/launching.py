@@ -1,4 +1,4 @@
-"""`hookline launch`: which words go together, and what they mean."""
+"""`hookline launch`: checks the combination of options, and starts the job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOT_IN_STEP = ("workers", "servers", "address", "token_path", "job")
 def run(arguments: argparse.Namespace) -> int:
     """Starts the processes, waits, and returns the exit status."""
     _check(arguments)
-    # Whoever has to change the words need not wait for JAX.
+    # Only now, so that wrong options are reported without a wait for JAX.
     if arguments.in_step:
         from hookline.cli.in_step import InStepLaunch, launch_in_step
 
@@ -64,7 +64,7 @@ def _check(arguments: argparse.Namespace) -> None:
             "--processes requires --in-step. The processes of a chief and workers are counted by --workers."
         )
     elif arguments.check_every_launch:
-        raise ValueError("--check-every-launch requires --in-step: a chief and workers launch what they like.")
+        raise ValueError("--check-every-launch requires --in-step: a chief and workers launch different programs.")
     elif arguments.address is None and arguments.token_path is not None:
         raise ValueError("--token-path requires --address: a private Ray cluster makes its own token.")
     if arguments.restart == "none" and arguments.max_restarts is not None:

@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments after `hookline`; None means those of this process.
 
     Raises:
-        SystemExit: The arguments are invalid (2), or ask for help (0).
+        SystemExit: The arguments are invalid (2), or request help (0).
 
     Example:
         >>> import pytest

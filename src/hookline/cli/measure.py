@@ -1,4 +1,4 @@
-"""Measures of arrays on the host, a block at a time: a large variable is not copied as a whole."""
+"""Norms and differences of arrays on the host, computed in blocks, without a copy of a large variable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BLOCK = 2**17
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """The L2 norm of an array, with NaNs and infinities in it, and how many there are of these."""
+    """The L2 norm of an array, and its counts of NaNs and infinities, which the norm includes."""
 
     norm: float
     nans: int
@@ -22,13 +22,13 @@ class Size:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """How much two arrays of one shape differ.
+    """The difference of two arrays of one shape.
 
     Attributes:
-        largest: The largest absolute difference of two elements; NaN if one of them alone is NaN.
-        relative: The norm of the difference over the norm of the first; infinite if only that is 0.
-        elements: How many elements differ.
-        total: How many there are.
+        largest: The largest absolute difference of two elements; NaN if only one of them is NaN.
+        relative: The norm of the difference over the norm of the first array; infinite if only the latter is 0.
+        elements: The number of elements that differ.
+        total: The number of elements.
     """
 
     largest: float
@@ -38,7 +38,7 @@ class Difference:
 
 
 def size_of(array: np.ndarray) -> Size:
-    """Returns the size of an array of numbers.
+    """Measures an array of numbers.
 
     Example:
         >>> size_of(np.array([3.0, 4.0]))
@@ -54,7 +54,7 @@ def size_of(array: np.ndarray) -> Size:
 
 
 def difference(a: np.ndarray, b: np.ndarray) -> Difference:
-    """Returns how much two arrays of one shape differ. A NaN equals a NaN.
+    """Compares two arrays of one shape. A NaN equals a NaN.
 
     Example:
         >>> difference(np.array([3.0, 4.0, 0.0]), np.array([3.0, 4.5, 0.0]))

@@ -17,7 +17,7 @@ class Echo:
 
     Args:
         width: The space for names.
-        without: What is taken out of lines.
+        without: A pattern to remove from lines.
 
     Example:
         >>> import io

@@ -1,4 +1,4 @@
-"""The words of the `hookline` command, and its help. It imports nothing that takes time."""
+"""The options of the `hookline` command, and its help. Its imports are quick."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ MAX_RESTARTS = 10
 
 _RUN = "folder with the checkpoints of a run, or one checkpoint in it, such as runs/a/model.ckpt-40"
 _EVERY = """
-The exit status is 0, or 1 if this could not be done or there is no run, or 2 if these words are wrong.
+The exit status is 0, or 1 if the command failed or there is no run, or 2 if the arguments are wrong.
 """
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command. What it finds has the attribute `module`, in which `run` does the work."""
+    """Returns the parser of the command. `run` of the module `module` in its result does the work."""
     made = argparse.ArgumentParser(
         prog="hookline",
-        description="Looks into runs of hookline, and starts training scripts in several processes.",
-        epilog="hookline COMMAND --help says what a command does, with examples.",
+        description="Inspects runs of hookline, and starts training scripts in several processes.",
+        epilog="hookline COMMAND --help describes a command, with examples.",
     )
     made.add_argument("--version", action="version", version=f"hookline {__version__}")
     commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -63,12 +63,12 @@ def _add_inspect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "show the checkpoints of a run, and the variables of one",
         f"""
         Lists the checkpoints of a run, newest first, with step, age, size and the devices that they were saved from;
-        says which is the newest complete one, which are broken or half-written, and why, and who saves there now. Then
-        it reads the variables of the newest one, or of the checkpoint that is given, compares them with their
-        checksums, and shows their shapes, dtypes and norms.
+        names the newest complete one, those that are broken or half-written with the reason, and the process that
+        saves there now. Then it reads the variables of the newest one, or of the given checkpoint, compares them with
+        their checksums, and shows their shapes, dtypes and norms.
 
         It needs one CPU, whatever the devices were, and holds one variable in memory at a time. It writes nothing, so
-        the run may be going on.
+        the training may be running.
 
         {_EVERY} With --verify it is 1 as well if a checkpoint is broken.
         """,
@@ -76,7 +76,7 @@ def _add_inspect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         hookline inspect runs/a
         hookline inspect runs/a/model.ckpt-40
         hookline inspect runs/a --no-values          # from the descriptions alone, for large models
-        hookline inspect runs/a --verify             # read every checkpoint
+        hookline inspect runs/a --verify             # reads every checkpoint
         hookline inspect runs/a --json | jq .newest
         """,
     )
@@ -95,9 +95,9 @@ def _add_diff(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "diff",
         "compare the variables of two checkpoints",
         f"""
-        Says which variables B has and A has not, which are gone, which have another shape or dtype, and by how much the
-        others differ: the largest difference of an element, the norm of the difference over the norm of A, and how many
-        elements differ. A NaN equals a NaN. Two variables are in memory at a time.
+        Lists the variables that only B has, those that only A has, those with another shape or dtype, and for the
+        others the largest difference of an element, the norm of the difference over the norm of A, and the number of
+        elements that differ. A NaN equals a NaN. Two variables are in memory at a time.
 
         A run stands for its newest complete checkpoint; a line names a newer one that is broken.
 
@@ -111,7 +111,7 @@ def _add_diff(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     made.add_argument("a", metavar="A", help="folder of a run, or one checkpoint")
     made.add_argument("b", metavar="B", help="the same, to compare with it")
-    made.add_argument("--json", action="store_true", help="print JSON, the variables that are the same included")
+    made.add_argument("--json", action="store_true", help="print JSON, including the variables that are the same")
 
 
 def _add_events(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -127,7 +127,7 @@ def _add_events(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         count once, as in TensorBoard.
 
         If an event file ends in the middle of a record, or a record is damaged, a line says how much of it was read:
-        TensorBoard reads no further either. The end of a run that is going may be on its way.
+        TensorBoard reads no further either. In a running training the end may still be on its way.
 
         {_EVERY}
         """,
@@ -143,7 +143,7 @@ def _add_events(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--tag",
         metavar="PATTERN",
         action="append",
-        help="only scalars with such a name, as in 'eval/*'; may be repeated",
+        help="only scalars with a matching name, as in 'eval/*'; may be repeated",
     )
     form = made.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="print every point as CSV: run,tag,step,wall_time,value")
@@ -155,12 +155,12 @@ def _add_clean(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         commands,
         "clean_run",
         "clean",
-        "remove old checkpoints, and what killed processes left of some",
+        "remove old checkpoints, and half-written ones of killed processes",
         f"""
-        Lists what would go, and removes it only with --yes. The newest N complete checkpoints stay. So do, beyond that
-        number, the best, the last that has proved good, the last one of a failed training, those that
+        Lists the checkpoints to remove, and removes them only with --yes. The newest N complete checkpoints stay. So
+        do, beyond that number, the best, the last that has proved good, the last one of a failed training, those that
         keep_checkpoint_every_n_hours keeps for good, and broken ones, which may be worth a look. Half-written
-        checkpoints of killed processes go.
+        checkpoints of killed processes are removed.
 
         Without --keep, N is the max_to_keep of the training, which the run's state file records. With --yes, the
         newest checkpoint is read first: if it is broken, nothing is removed. While another process saves there,
@@ -169,13 +169,13 @@ def _add_clean(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         {_EVERY}
         """,
         """
-        hookline clean runs/a                        # what would go
+        hookline clean runs/a                        # only lists them
         hookline clean runs/a --keep 1 --yes
         """,
     )
     made.add_argument("run", metavar="RUN", help="folder with the checkpoints of a run")
-    made.add_argument("--keep", type=_positive, metavar="N", help="how many of the newest stay")
-    made.add_argument("--yes", action="store_true", help="remove them, rather than list them")
+    made.add_argument("--keep", type=_positive, metavar="N", help="the number of newest checkpoints to keep")
+    made.add_argument("--yes", action="store_true", help="remove them, instead of only listing them")
     made.add_argument(
         "--wait",
         type=_seconds,
@@ -191,14 +191,15 @@ def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         commands,
         "launching",
         "launch",
-        "run a script in several processes: as a chief and workers with parameter servers, or in step",
+        "run a script in several processes: chief and workers with parameter servers, or in step",
         """
         Runs a script several times at once, as a chief and workers that find each other with
-        Cluster.from_environment(). Without --address it starts a private Ray cluster on the loopback interface. Ctrl-C
-        and SIGTERM ask every task to save and end, and stop all that was started. The exit status is that of the chief.
+        Cluster.from_environment(): asynchronous training with parameter servers. Without --address it starts a private
+        Ray cluster on the loopback interface. Ctrl-C and SIGTERM ask every task to save and end, and stop all started
+        processes. The exit status is that of the chief.
 
-        With --in-step the processes run in step on this machine, as jax.distributed has it, without Ray; the exit
-        status is that of the first one that fails.
+        With --in-step the processes train synchronously on this machine, with jax.distributed and without Ray; the
+        exit status is that of the first one that fails.
         """,
         """
         hookline launch --workers 4 --servers 2 train.py --steps 1000
@@ -206,34 +207,34 @@ def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         """,
     )
     add = made.add_argument
-    add("--in-step", action="store_true", help="run in step: every process does the same on its part of the data")
-    add("--processes", type=_positive, default=None, metavar="N", help="how many processes run in step")
-    add("--check-every-launch", action="store_true", help="have them compare each program before they launch it")
-    add("--workers", type=_positive, default=None, help="how many processes train, the chief included (default: 1)")
-    add("--servers", type=_positive, default=None, help="how many parameter servers hold the variables (default: 1)")
+    add("--in-step", action="store_true", help="run synchronously: all processes make each step together")
+    add("--processes", type=_positive, default=None, metavar="N", help="the number of processes in step")
+    add("--check-every-launch", action="store_true", help="compare each program among the processes before its launch")
+    add("--workers", type=_positive, default=None, help="the number of training processes, with the chief (default: 1)")
+    add("--servers", type=_positive, default=None, help="the number of parameter servers (default: 1)")
     add("--address", default=None, metavar="HOST:PORT", help="join the Ray cluster with this head")
-    add("--token-path", default=None, metavar="FILE", help="the token of the Ray cluster that is joined")
-    add("--job", default=None, help="name of the job among those of the Ray cluster (default: a new one)")
-    add("--grace", type=_seconds, default=30.0, metavar="SECS", help="how long a stop may take (default: 30)")
+    add("--token-path", default=None, metavar="FILE", help="the token of that Ray cluster")
+    add("--job", default=None, help="name of the job on the Ray cluster (default: a new one)")
+    add("--grace", type=_seconds, default=30.0, metavar="SECS", help="the longest time for a stop (default: 30)")
     add(
         "--restart",
         choices=["none", "on-failure"],
         default="none",
-        help="whether a task that failed is started again; with --in-step all are (default: none)",
+        help="whether to restart a failed task; with --in-step all processes (default: none)",
     )
     add(
         "--max-restarts",
         type=_positive,
         default=None,
         metavar="N",
-        help=f"how often each task, or all, with waits that grow from 1 to 60 seconds (default: {MAX_RESTARTS})",
+        help=f"the most restarts of each task, or of all, with waits from 1 to 60 seconds (default: {MAX_RESTARTS})",
     )
     add("script", type=Path, help="the Python script")
     add("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
 
 
 def _add_stop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    text = "Ends the parameter servers of a job, and what they hold. Their checkpoints stay."
+    text = "Ends the parameter servers of a job and frees their variables. Checkpoints stay."
     made = _command(commands, "stop", "stop", "end the parameter servers of a job on a Ray cluster", text)
     made.add_argument("--address", required=True, metavar="HOST:PORT", help="head of the Ray cluster")
     made.add_argument("--job", required=True, help="name of the job")
@@ -247,8 +248,8 @@ def _add_completion(commands: argparse._SubParsersAction[argparse.ArgumentParser
         "completion",
         "print a script that completes this command in a shell",
         """
-        Prints a script for a shell, which then completes commands, options and folders at a press of Tab. It starts no
-        Python for that.
+        Prints a script for a shell, which then completes commands, options and folders on Tab. The completion starts no
+        Python.
         """,
         """
         eval "$(hookline completion bash)"           # in ~/.bashrc

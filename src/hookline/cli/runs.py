@@ -1,4 +1,4 @@
-"""Runs: the folders that the commands look into."""
+"""Runs: the folders that the commands read."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _OF_A_RUN = ("checkpoint", "graph.txt")
 
 @contextlib.contextmanager
 def examined() -> Iterator[None]:
-    """Has JAX use the CPU alone, for a run may have the other devices, and lets the command alone say what is broken.
+    """Restricts JAX to the CPU, because a run may use the other devices, and silences the log.
 
-    Hookline logs it as well. TensorStore has Python print a stack trace for each read that ends after another one has
-    failed, when nobody waits for it any more. That may be after the command, so it is left out until the process ends.
+    The command reports broken checkpoints itself. For each read that ends after another one has failed, TensorStore has
+    Python print a stack trace, possibly after the command, so these are left out until the process ends.
     """
     import jax
 
@@ -39,7 +39,7 @@ def examined() -> Iterator[None]:
 
 
 class _OfOthers:
-    """Prints what `hook` prints, but for errors of TensorStore's reads whose event loop has ended."""
+    """Passes errors on to `hook`, except those of TensorStore's reads whose event loop has ended."""
 
     def __init__(self, hook: Callable[[sys.UnraisableHookArgs], object]) -> None:
         self._hook = hook
@@ -50,7 +50,7 @@ class _OfOthers:
 
 
 def looked_again(look: Callable[[], T]) -> T:
-    """Returns what `look` returns, and has it look again if a run has removed the checkpoint that it was looking at."""
+    """Returns the result of `look`, and repeats it if the training has removed the checkpoint meanwhile."""
     for _ in range(_LOOKS - 1):
         with contextlib.suppress(NotFoundError):
             return look()
@@ -61,7 +61,7 @@ def folder(path: str) -> str:
     """Returns the path of a folder in its normal form.
 
     Raises:
-        NotFoundError: There is none.
+        NotFoundError: The folder does not exist.
         ValueError: The path is empty text.
     """
     path = normal(path)
@@ -72,7 +72,7 @@ def folder(path: str) -> str:
 
 
 def _neighbours(path: str) -> str:
-    """Returns a sentence with the checkpoints beside a path that is named like one; empty if there are none."""
+    """Returns a sentence with the checkpoints beside a path with such a name; empty if there are none."""
     from hookline.checkpoint import layout
 
     parent, base = os.path.split(layout.base_of(path))
@@ -82,14 +82,14 @@ def _neighbours(path: str) -> str:
 
 
 def normal(path: str) -> str:
-    """Returns a path in its normal form; raises `ValueError` for empty text, which is what an unset variable gives."""
+    """Returns a path in its normal form; raises `ValueError` for empty text, as of an unset shell variable."""
     if not path:
         raise ValueError("a folder is required, got ''. The current one is '.'.")
     return os.path.normpath(path)
 
 
 def event_files(directory: str) -> dict[str, list[str]]:
-    """Returns the event files in a folder and below it, sorted, by their folders; checkpoints are not searched.
+    """Returns the event files in a folder and below it, sorted, by folder; checkpoints are not searched.
 
     In TensorBoard, too, each of these folders is a run.
     """
@@ -102,7 +102,7 @@ def event_files(directory: str) -> dict[str, list[str]]:
 
 
 def no_run(directory: str, lacks: str) -> NotFoundError:
-    """Returns the error that says that a folder is no run; it names those below that may be meant."""
+    """Returns the error for a folder that is no run, with suggestions from below it."""
     entries = sorted(os.listdir(directory))
     below = [os.path.join(directory, name) for name in entries if is_run(os.path.join(directory, name))]
     message = f"'{directory}' {'is empty' if not entries else f'is not a run: {lacks}'}."
@@ -112,7 +112,7 @@ def no_run(directory: str, lacks: str) -> NotFoundError:
 
 
 def is_run(directory: str) -> bool:
-    """Returns whether a folder has a file that a run writes."""
+    """Returns whether a folder has a file of a run."""
     try:
         names = os.listdir(directory)
     except OSError:

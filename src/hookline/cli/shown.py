@@ -1,4 +1,4 @@
-"""Words, numbers and tables, as commands show them to a person, and JSON for programs."""
+"""The output of commands: text, numbers and tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 
 _BARS = "▁▂▃▄▅▆▇█"
 _CURVE_WIDTH = 24
-# As wide as a table can be: in a pipe a row is one line.
+# Wider than any table: in a pipe a row is one line.
 _WIDE = 100_000
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, styles: Iterable[str] = ()) -> None:
-    """Prints a table: on a terminal with colours and as wide as that, elsewhere one plain line for each row.
+    """Prints a table: on a terminal with colours and within its width, elsewhere one plain line for each row.
 
     Args:
-        columns: The heads; a ">" before one aligns its column on the right.
-        rows: The cells.
-        styles: A style for each row; none for those after the last.
+        columns: The headings; a leading ">" aligns the column on the right.
+        rows: The cells of each row.
+        styles: A style for each row; further rows have none.
 
     Raises:
         ModuleNotFoundError: Rich is not installed.
@@ -41,7 +41,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, styles: Iter
 
 
 def say(line: str) -> None:
-    """Prints a line; characters that the output cannot hold become question marks."""
+    """Prints a line; characters that the encoding lacks become question marks."""
     encoding = sys.stdout.encoding or "utf-8"
     print(line.encode(encoding, "replace").decode(encoding))
 
@@ -52,7 +52,7 @@ def require_rich() -> None:
 
 
 def as_json(value: Any) -> None:
-    """Prints a value as JSON, in which NaN and infinities are strings. Of a list, each item is a line."""
+    """Prints a value as JSON, with NaN and infinities as strings. Each item of a list is a line."""
     if isinstance(value, list):
         print("[" + ",\n ".join(json.dumps(_finite(item), allow_nan=False) for item in value) + "]")
     else:
@@ -70,7 +70,7 @@ def _finite(value: Any) -> Any:
 
 
 def duration(secs: float) -> str:
-    """Returns a time in words.
+    """Returns a duration with its unit.
 
     Example:
         >>> duration(12.3), duration(150), duration(200_000)
@@ -83,7 +83,7 @@ def duration(secs: float) -> str:
 
 
 def number(value: float) -> str:
-    """Returns a number with the digits that a person compares."""
+    """Returns a number with six significant digits."""
     return f"{value:.6g}"
 
 
@@ -98,7 +98,7 @@ def shape(sizes: Sequence[int]) -> str:
 
 
 def curve(points: Sequence[tuple[float, float]]) -> str:
-    """Returns the curve of points (x, y): the mean in each part of the x axis, and "x" for NaN and infinities.
+    """Returns a curve of points (x, y): the mean in each part of the x axis, "x" for NaN and infinities.
 
     Example:
         >>> curve([(0, 1.0), (1, 2.0), (2, 3.0), (3, float("nan"))])

@@ -13,9 +13,9 @@ class Signals:
     """Catches SIGINT, SIGTERM, and SIGHUP of a closed terminal, inside the `with` block.
 
     Attributes:
-        event: Set when one comes.
-        caught: Those that have come.
-        again: Whether one came again, after the time within which the same one may reach a process twice.
+        event: Set by the first one.
+        caught: The signals so far.
+        again: Whether another one came, later than a duplicate delivery of the first could.
     """
 
     _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

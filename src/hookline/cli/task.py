@@ -1,4 +1,4 @@
-"""One task of `hookline launch`: its process, and the next process if it is started again after a failure."""
+"""One task of `hookline launch`: its process, and further processes after failures."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from hookline.distributed.processes import ProcessGroup
 from hookline.monitored import RecoveryPolicy
 
 ASKED = (signal.SIGTERM, signal.SIGINT)
-"""The signals that ask a task to end in order."""
+"""The signals for an orderly end of a task."""
 
 
 class Task:
-    """A task, from its first start to its last end; `process` is the one that was started last.
+    """A task, from its first start to its last end; `process` is its latest process.
 
     Args:
         name: Its name in messages.
         start: Starts a process for it.
-        restarts: How often it is started again after a failure, and with what waits; None for never.
+        restarts: The number of restarts after failures, and the waits before them; None for no restart.
         say: Called with messages about its failures.
     """
 
@@ -48,7 +48,7 @@ class Task:
         return None if self._due is not None else self._status
 
     def start_no_more(self) -> None:
-        """Starts no further process: the task is left running or ended."""
+        """Disables restarts; the task stays running or ended."""
         self._restarts = None
         if self._due is not None:
             self._due, self._status = None, self.process.status()
@@ -69,12 +69,12 @@ class Task:
 
 
 def is_failure(status: int) -> bool:
-    """Returns whether an exit status means a failure: the task ended badly, and nobody asked it to end."""
+    """Returns whether an exit status is a failure: neither 0 nor that of a requested end."""
     return status != 0 and not any(status in (-number, 128 + number) for number in ASKED)
 
 
 def ended(status: int) -> str:
-    """Returns how a task has ended that has not ended well, as the predicate of a sentence."""
+    """Returns the predicate of a sentence about a task with a nonzero exit status."""
     for number in ASKED:
         if status == 128 + number:
             return f"left the training on {number.name}"
@@ -86,7 +86,7 @@ def ended(status: int) -> str:
 def started(
     name: str, command: Sequence[str], environment: Mapping[str, str], guardian: Guardian, echo: Echo
 ) -> ProcessGroup:
-    """Starts a process that ends with this one, and shows what it prints."""
+    """Starts a process that ends with this one, and shows its output."""
     pipes = {"stdin": guardian.pipe, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = ProcessGroup(guardian.announced(command), environment, on_end=guardian.forget, **pipes)
     echo.follow(name, process.stdout, sys.stdout)

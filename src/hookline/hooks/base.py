@@ -1,4 +1,4 @@
-"""The contract between a monitored session and what rides along with it."""
+"""The contract between a monitored session and its hooks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _logger = logging.getLogger(__name__)
 
 
 class SessionRunArgs(NamedTuple):
-    """What a run is asked for: fetches, feeds and options.
+    """The fetches, feeds and options of one request.
 
-    A hook returns one from `before_run` to add to the run that is about to start. It may return the same object each
-    time; a hook on the per-step path should.
+    A hook returns one from `before_run` to add to the run that is about to start. A hook that asks for the same in each
+    run should return the same object each time.
 
     Args:
-        fetches: Any nesting of lists, tuples, named tuples and dicts around tensors, operations and names of them, or
-            None to ask for nothing. `SessionRunValues.results` has exactly this structure; an operation yields None.
+        fetches: Tensors, operations and names of them, in any nesting of lists, tuples, named tuples and dicts; None
+            fetches nothing. `SessionRunValues.results` has the same structure; an operation yields None.
         feed_dict: Values for tensors of the graph. A tensor that the caller or another hook feeds too is an error.
         options: Merged with those of the caller and of the other hooks: numbers take the larger (a limit on the step
             the smaller), booleans are or-ed, lists are joined.
@@ -41,13 +41,13 @@ class SessionRunArgs(NamedTuple):
 
 
 class SessionRunValues(NamedTuple):
-    """What came of a run, as one hook sees it.
+    """The results of a run for one hook.
 
     Args:
-        results: The values of the hook's own fetches, in their structure; None if it asked for nothing. Device values
-            are `jax.Array`s that may still be on their way: whoever reads one waits for it.
+        results: The values of the hook's own fetches, in their structure; None without fetches. Device values are
+            `jax.Array`s that may still be on their way; reading one waits for it.
         options: The merged options of the run.
-        run_metadata: What the run recorded about itself; of a run that was not asked to, an empty one.
+        run_metadata: The metadata that the options asked for; else empty.
 
     Example:
         >>> from hookline import RunMetadata, RunOptions
@@ -64,18 +64,18 @@ class SessionRunValues(NamedTuple):
 
 
 class Firing(NamedTuple):
-    """What a hook gets when its trigger fires.
+    """The argument of `on_trigger`: the values and the circumstances of one firing.
 
     Args:
-        values: The values of its `fetches`, in their structure; None where it asked for nothing, and where a latch is
-            why it fires. Device values are `jax.Array`s; those of a late hook have arrived.
-        global_step: The global step to which the run led that computed them; None in a graph without one.
+        values: The values of the hook's `fetches`, in their structure; None without fetches, and if a latch fired it.
+            Values on the device are `jax.Array`s; those of a late hook are computed already.
+        global_step: The global step after the run that computed them; None in a graph without one.
         elapsed_steps: Global steps since the trigger last fired; None the first time, and the first time after the step
-            has gone back.
-        elapsed_secs: Seconds since then; None likewise.
+            went back.
+        elapsed_secs: Seconds since then; None in the same cases.
         options: The merged options of the run.
-        run_metadata: What the run recorded about itself; of a run that was not asked to, an empty one.
-        context: Of the run under way now, for `request_stop()` and the raw session.
+        run_metadata: The metadata that the options asked for; else empty.
+        context: The context of the current run, for `request_stop()` and the raw session.
 
     Example:
         >>> class PrintLoss(SessionRunHook):
@@ -93,7 +93,7 @@ class Firing(NamedTuple):
 
 
 def ask_alone(hook: SessionRunHook, context: SessionRunContext) -> SessionRunArgs | None:
-    """Asks the trigger of a hook that no session knows: another hook forwards to it, with a context of its own."""
+    """Asks the trigger of a hook outside the session's list: another hook calls it, with a context of its own."""
     trigger = _trigger_of(hook, context.session)
     if trigger is None:
         return None
@@ -110,7 +110,7 @@ def ask_alone(hook: SessionRunHook, context: SessionRunContext) -> SessionRunArg
 
 
 def deliver_alone(hook: SessionRunHook, context: SessionRunContext, run_values: SessionRunValues) -> None:
-    """Calls `on_trigger` of such a hook if it fires."""
+    """Calls `on_trigger` of such a hook, if it fires."""
     trigger = _trigger_of(hook, context.session)
     if trigger is None:
         return
@@ -141,10 +141,10 @@ def deliver_alone(hook: SessionRunHook, context: SessionRunContext, run_values: 
 
 
 def _trigger_of(hook: SessionRunHook, session: Any) -> Any:
-    """Returns the trigger of a hook, which begins anew with each raw session."""
+    """Returns the trigger of a hook, and resets it for a new raw session."""
     trigger, known = own_trigger(hook), vars(hook).get(_SESSION)
     if trigger is not None and session is not None and (known is None or known() is not session):
-        # An after_create_session that has marked it as fired has done so for this session.
+        # If after_create_session has marked it as fired, that is for this session.
         if known is not None and trigger.last_triggered_step() != _global_step(session):
             trigger.reset()
         vars(hook)[_SESSION] = weakref.ref(session)
@@ -156,7 +156,7 @@ def _trigger_of(hook: SessionRunHook, session: Any) -> Any:
 def _look_at(
     latches: Sequence[Any], hook: SessionRunHook, context: SessionRunContext, run_values: SessionRunValues
 ) -> None:
-    """Fires a hook for the latches that have latched, once each."""
+    """Calls `on_trigger` for each latch that has latched, once."""
     told = vars(hook).setdefault(_TOLD, set())
     for latch in latches:
         step = context.session.latched(latch)
@@ -171,10 +171,10 @@ _SESSION = "_hookline_session_alone"
 
 
 def own_trigger(hook: Any) -> Any:
-    """Returns the trigger of a hook; where its class declares one, a phase of its own for this hook.
+    """Returns the trigger of a hook; a trigger that the class declares is copied for the hook first.
 
     Raises:
-        TypeError: Its class declares one, and the hook cannot have one of its own.
+        TypeError: The class declares one, and the hook cannot hold a copy.
     """
     trigger = getattr(hook, "trigger", None)
     if trigger is not None and trigger is getattr(type(hook), "trigger", None) and hasattr(trigger, "anew"):
@@ -192,24 +192,24 @@ def own_trigger(hook: Any) -> Any:
 def _global_step(session: Any) -> int | None:
     try:
         return session.global_step
-    except (AttributeError, RuntimeError):  # There is none.
+    except (AttributeError, RuntimeError):  # No session, or no global step.
         return None
 
 
 class SessionRunContext:
-    """One run call, as all hooks see it: made before `before_run`, shared up to the last `after_run`.
+    """The context of one run, shared by all hooks from the first `before_run` to the last `after_run`.
 
     Args:
-        original_args: What the caller asked for, without what hooks add.
-        session: The raw session. Running it triggers no hooks.
+        original_args: The caller's request, without the additions of hooks.
+        session: The raw session. Running it calls no hooks.
         runs: As below.
 
     Attributes:
         original_args: As above.
         session: As above.
         stop_requested: Whether a hook has called `request_stop` on this run.
-        runs: How many runs of the monitored session came before, also those that the hook was not called on, and those
-            before a recovery. A run that is made again after one counts once.
+        runs: The number of earlier runs of the monitored session, including those without this hook and those before a
+            recovery. A run that a recovery repeats counts once.
 
     Example:
         >>> context = SessionRunContext(SessionRunArgs("train_op"), session=None)
@@ -230,7 +230,7 @@ class SessionRunContext:
 
     @property
     def expected_step(self) -> int | None:
-        """The global step to which the run that is about to start is expected to lead; None in a graph without one."""
+        """The expected global step after the run that is about to start; None in a graph without one."""
         step = _global_step(self.session)
         return None if step is None else step + 1
 
@@ -239,22 +239,22 @@ class SessionRunContext:
         self.stop_requested = True
 
     def settle(self) -> None:
-        """Completes all that hooks have asked for so far; for use in `after_run` and `on_trigger`.
+        """Delivers all results that hooks still wait for; for use in `after_run` and `on_trigger`.
 
-        A hook that is about to make the present state permanent calls it first: a loss that was NaN must not get into a
-        checkpoint because nobody has read it yet. Hooks behind the caller get their `after_run` of this run first, then
-        late firings are delivered, then latches are read.
+        A hook that is about to make the present state permanent calls it first: otherwise a checkpoint could hold a
+        NaN that no hook has read yet. First the hooks later in the list get their `after_run` of this run, then late
+        firings are delivered, then latches are read.
         """
 
     def retire(self, hook: Any) -> None:
-        """Has a hook called on no more runs until the next raw session; its trigger goes on firing.
+        """Ends the calls of `before_run` and `after_run` until the next raw session; the trigger goes on firing.
 
-        For a `before_run` or `after_run` that has done its work, so that later runs need not pay for it. A callback
-        that a subclass overrides is called all the same. Nothing happens if the session does not know the hook.
+        Call it once these callbacks have done their work, so that later runs do not pay for them. A callback that a
+        subclass overrides is still called. Has no effect for a hook that is not in the session's list.
         """
 
     def ask(self, hook: SessionRunHook) -> SessionRunArgs | None:
-        """Returns what `before_trigger` asks for if the hook fires in this run, else None; see `before_run`."""
+        """Returns the request of `before_trigger` if the hook fires in this run, else None; see `before_run`."""
         return ask_alone(hook, self)
 
     def deliver(self, hook: SessionRunHook, run_values: SessionRunValues) -> None:
@@ -263,38 +263,39 @@ class SessionRunContext:
 
 
 class SessionRunHook:
-    """Rides along with the runs of a monitored session.
+    """The base class of hooks: callbacks around the runs of a monitored session.
 
-    Most hooks declare *when* (`trigger`), *what* (`fetches`), and do something in `on_trigger`. The session asks the
-    trigger, adds the fetches to the runs in which it fires, calls `on_trigger` then, and on no other run. It keeps the
-    phase of the trigger in checkpoints, and moves it back with the global step.
+    Most hooks declare a `trigger` and `fetches`, and act in `on_trigger`. The session adds the fetches to the runs in
+    which the trigger fires, and calls `on_trigger` after these runs only. It keeps the phase of the trigger in
+    checkpoints, and moves it back with the global step.
 
     | attribute | meaning | default |
     |---|---|---|
     | `trigger` | when the hook fires: `train.every(100)`, say | None: never |
-    | `fetches` | what it wants to see then, any nesting of tensors, operations and names | None: nothing |
-    | `late` | whether it can wait for the values: True, until they have arrived; n, for n runs | False |
-    | `stacked` | whether it takes the values of all steps of a run at once, in rows | False |
-    | `writes` | what it writes, and where, in words, for `Loop.describe` | nothing |
+    | `fetches` | values to fetch then: any nesting of tensors, operations and names | None: nothing |
+    | `late` | whether to call `on_trigger` later: True, once the values are computed; n, after n runs | False |
+    | `stacked` | whether to take the values of all steps of a run at once, in rows | False |
+    | `writes` | its output and the place of it, in words, for `Loop.describe` | nothing |
 
     | callback | when | the graph |
     |---|---|---|
-    | `begin` | once, before a session exists | open: ops may be added |
+    | `begin` | once, before a session exists | open: operations may be added |
     | `after_create_session` | after the session was created, and again after every recovery | finalized |
-    | `before_trigger` | before a run in which the hook fires; by default it asks for `fetches` | finalized |
+    | `before_trigger` | before a run in which the hook fires; by default requests `fetches` | finalized |
     | `on_trigger` | after a run in which the hook fires | finalized |
     | `before_run`, `after_run` | around every run, where a class overrides them | finalized |
-    | `end` | on close, unless an error is leaving; the end of the input is none | finalized |
+    | `end` | on close, unless an error ends the session; the end of the input is no error | finalized |
     | `on_exception` | in place of `end`: a run or the body of the `with` block failed | finalized |
     | `get_state`, `set_state` | when a checkpoint is saved, and restored | |
 
     The declarations are read after `after_create_session`, which may still set them. A trigger that a class declares is
     copied for each hook; one that is given to several hooks has one phase, and they fire together. A hook with neither
-    `fetches` nor a `before_trigger` of its own fires in the run that got there, whatever moved the step; one that has
-    either may then fire one run later. `on_exception` is looked up by name and is not defined here.
+    `fetches` nor a `before_trigger` of its own fires in the run that reaches the step, even if another session moved
+    the step; a hook with either may then fire one run later. `on_exception` is looked up by name, and is not defined
+    here.
 
-    A hook may also say which others it must come after or before, with `comes_after` and `comes_before`: a class of
-    hooks, a hook, or a tuple of them. The order of the list stays but where that demands another.
+    A hook may also declare its place relative to others, with `comes_after` and `comes_before`: a hook class, a hook,
+    or a tuple of them. The list keeps its order except where such a declaration demands another.
 
     Example:
         >>> from hookline import train
@@ -304,21 +305,21 @@ class SessionRunHook:
         ...         print(firing.global_step)
 
     References:
-        `tf.train.SessionRunHook`. Differences: the trigger and what belongs to it, `on_exception`, the state, and what
-        it may say of its order.
+        `tf.train.SessionRunHook`. Differences: the trigger and its attributes, `on_exception`, the state, and the
+        declarations of order.
     """
 
-    trigger: Any = None  # A Trigger or None; not so annotated, for a subclass may say that it always has one.
+    trigger: Any = None  # A Trigger or None; not annotated as such, because a subclass may always have one.
     fetches: Any = None
     late: bool | int = False
     stacked: bool = False
     writes: str = ""
 
-    # What a subclass may define that TF 1.x called, and nothing calls here, with what is called in its place.
+    # Methods that TF 1.x calls and hookline does not, each with the method called instead.
     _renamed: ClassVar[tuple[tuple[str, str], ...]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Warns of a subclass that overrides what is called otherwise here."""
+        """Warns of a subclass that overrides a method of TF 1.x that is never called here."""
         super().__init_subclass__(**kwargs)
         for old, new in cls._renamed:
             if old in vars(cls):
@@ -327,11 +328,11 @@ class SessionRunHook:
     def begin(self) -> None:
         """Called once, in the constructor of the monitored session, with the graph to be run as default graph.
 
-        May add to the graph, or look things up in it. A second call on the same graph must not change it.
+        It may add to the graph, or look up tensors. A second call on the same graph must not change the graph.
         """
 
     def get_state(self) -> Any:
-        """Returns what the hook needs to go on where it stands; a checkpoint keeps it, and None is nothing to keep.
+        """Returns the state of the hook for a checkpoint, or None for no state.
 
         Called when a checkpoint of the whole model is saved, after every hook has had its `after_run` of that run.
 
@@ -349,33 +350,33 @@ class SessionRunHook:
         return None
 
     def set_state(self, state: Any) -> None:
-        """Goes on where the hook of that state stood; called after `begin`, before `after_create_session`.
+        """Restores the state of the hook; called after `begin`, before `after_create_session`.
 
-        Only where a checkpoint was restored that has a state of the hook's class, for its number among the hooks of
-        that class: when training goes on in a new process, and after a recovery.
+        Called after a restart or a recovery, if the restored checkpoint has a state for this hook. Hooks are matched by
+        their class, and by their position among the hooks of that class.
 
         Args:
-            state: What `get_state` has returned; tuples come back as such, numbers as what they were.
+            state: The value that `get_state` returned; types are kept, also those of tuples and numbers.
         """
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Called when a session was created and initialised or restored, and again after every recovery.
+        """Called once a session is created and initialised or restored, and again after every recovery.
 
         Args:
-            session: The raw session. Running it triggers no hooks.
-            coord: Keeps track of the threads. Register there the ones you start.
+            session: The raw session. Running it calls no hooks.
+            coord: The coordinator of the session's threads. Register your own threads there.
         """
 
     def before_trigger(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Called before each run in which the hook fires; by default it asks for `fetches`.
+        """Called before each run in which the hook fires; by default requests `fetches`.
 
-        Override it for feeds and options, or for fetches that depend on the moment.
+        Override it to add feeds or options, or to choose the fetches for each run.
 
         Args:
             run_context: The run that is about to start.
 
         Returns:
-            What to add to the run, or None.
+            The additions to the run, or None.
         """
         return None if self.fetches is None else SessionRunArgs(self.fetches)
 
@@ -383,38 +384,38 @@ class SessionRunHook:
         """Called when the trigger fires: in the `after_run` of its run, in list order; if the hook is late, later.
 
         Args:
-            firing: What was asked for, and where and when.
+            firing: The values, the step and the context.
         """
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Called before each run, where a class overrides it.
+        """Called before each run, if a class overrides it.
 
-        Here it asks for what `before_trigger` returns, if the hook fires: a class that overrides it and still has a
-        trigger calls `super()`.
+        The default returns the request of `before_trigger`, if the hook fires. An override in a hook that has a trigger
+        must call `super()`.
 
         Args:
             run_context: The run that is about to start.
 
         Returns:
-            What to add to the run, or None.
+            The additions to the run, or None.
         """
         return None if self.trigger is None else run_context.ask(self)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Called after each run that did not raise, where a class overrides it.
+        """Called after each run that did not raise, if a class overrides it.
 
-        Here it calls `on_trigger`, if the hook fires.
+        The default calls `on_trigger`, if the hook fires.
 
         Args:
-            run_context: The same object that `before_run` was given. Its `request_stop()` ends the training.
-            run_values: The results of what this hook asked for.
+            run_context: The object that `before_run` got. Its `request_stop()` ends the training.
+            run_values: The results of this hook's request.
         """
         if self.trigger is not None:
             run_context.deliver(self, run_values)
 
     def end(self, session: Session) -> None:
-        """Called on close, unless an error other than the end of the input is leaving.
+        """Called on close, unless an error other than the end of the input ends the session.
 
         Args:
-            session: The raw session, about to be closed; last ops may be run.
+            session: The raw session, about to be closed; it can still run operations.
         """

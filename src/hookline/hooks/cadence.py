@@ -1,4 +1,4 @@
-"""Shared by hooks with a cadence: the trigger that their arguments mean."""
+"""The trigger for the cadence arguments of a hook."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hookline.hooks.trigger import Trigger
 
 
 class DefaultSteps(int):
-    """A default number of steps, which can be told apart from the same number given by a user."""
+    """A default number of steps, distinct from the same number given by a user."""
 
 
 def chosen_trigger(
@@ -19,13 +19,13 @@ def chosen_trigger(
     *,
     both: bool = False,
 ) -> Trigger:
-    """Returns the trigger that the arguments of a hook mean: a trigger, or a named cadence in steps or in seconds.
+    """Returns the trigger for the arguments of a hook: a trigger, or a named cadence in steps or in seconds.
 
-    With `both`, a hook takes both cadences at once; then whichever comes first counts.
+    With `both`, a hook may have both cadences, and fires at whichever comes first.
 
     Raises:
-        TypeError: One of them is of the wrong type.
-        ValueError: None is given, or too many are.
+        TypeError: An argument is of the wrong type.
+        ValueError: No cadence is given, or too many.
     """
     arguments.instance(who, "trigger", trigger, Trigger)
     if trigger is not None and isinstance(steps[1], DefaultSteps):

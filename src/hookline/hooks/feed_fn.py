@@ -28,5 +28,5 @@ class FeedFnHook(SessionRunHook):
         self._feed_fn = arguments.function("FeedFnHook", "feed_fn", feed_fn)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
-        """Asks the function for the feed of this run."""
+        """Returns the feed of this run."""
         return SessionRunArgs(None, feed_dict=self._feed_fn())

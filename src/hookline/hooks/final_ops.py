@@ -1,4 +1,4 @@
-"""FinalOpsHook: evaluates something once, at the end."""
+"""FinalOpsHook: evaluates operations once, at the end."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class FinalOpsHook(SessionRunHook):
         """Evaluates the operations.
 
         Raises:
-            OutOfRangeError: One of `final_ops` reads an input that has ended; likewise `StopIteration`.
+            OutOfRangeError, StopIteration: One of `final_ops` reads an input that has ended.
         """
         if self._final_ops is None:
             return
@@ -59,6 +59,6 @@ class FinalOpsHook(SessionRunHook):
         except END_OF_INPUT:
             _logger.warning(
                 "FinalOpsHook met the end of the input: something in final_ops reads a batch, and none is left when a "
-                "session ends. Let final_ops depend on variables only, or feed what they read."
+                "session ends. Let final_ops depend on variables only, or feed their inputs."
             )
             raise

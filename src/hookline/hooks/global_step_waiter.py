@@ -23,7 +23,7 @@ _LOG_EVERY_STEPS = 1000
 class GlobalStepWaiterHook(SessionRunHook):
     """Holds back this worker's first run until the shared global step is at least `wait_until_step`.
 
-    For workers that train one model out of step and should start one after another: `wait_until_step=int(K *
+    For asynchronous workers (parameter servers) that should start one after another: `wait_until_step=int(K *
     log(task_id + 1))`, where task 0 is the chief. Once started, it never waits again, even after a recovery; only
     `begin` resets it. A recovery during the wait does not end the wait.
 
@@ -32,7 +32,7 @@ class GlobalStepWaiterHook(SessionRunHook):
 
     Args:
         wait_until_step: The global step to wait for; with 0 or less it never waits.
-        timeout_secs: How long to wait, across all recoveries; None means for ever.
+        timeout_secs: The longest wait, across all recoveries; None means no limit.
         poll_secs: The interval for checking for a stop request. The session reports the step, which needs no polling.
 
     Raises:
@@ -61,7 +61,7 @@ class GlobalStepWaiterHook(SessionRunHook):
         self._deadline: float | None = None
 
     def begin(self) -> None:
-        """Checks that there is a global step that others can advance, and makes the next run wait."""
+        """Checks that other workers can advance the global step, and makes the next run wait."""
         require_global_step(self)
         if (others := peers.current()) is not None:
             raise RuntimeError(
@@ -73,11 +73,11 @@ class GlobalStepWaiterHook(SessionRunHook):
         self._deadline = None
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Remembers the coordinator, which knows whether the training was stopped."""
+        """Keeps the coordinator, to check for stop requests."""
         self._coord = coord
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Waits, the first time.
+        """Waits for the global step, the first time.
 
         Raises:
             StopIteration: The training was stopped in the meantime.
@@ -98,7 +98,7 @@ class GlobalStepWaiterHook(SessionRunHook):
         if not session.lowlevel.shared:
             _logger.warning(
                 "GlobalStepWaiterHook waits for global step %d in a session that shares its variables with no other: "
-                "nobody else can advance the step. Give this hook to workers only.",
+                "no other can advance the step. Give this hook to workers only.",
                 wanted,
             )
         if self._timeout_secs is not None and self._deadline is None:

@@ -1,4 +1,4 @@
-"""LoggingTensorHook: prints values to the log at a cadence."""
+"""LoggingTensorHook: logs values at a cadence."""
 
 from __future__ import annotations
 
@@ -32,28 +32,29 @@ _ARRAYS = (np.generic, np.ndarray, jax.Array)
 class LoggingTensorHook(SessionRunHook):
     """Logs the values of tensors at INFO: on the first run, and then at a cadence of local runs or of seconds.
 
-    The values are asked for on the runs that are logged, and on no other, and are logged when they have arrived: on a
-    later run, before the next checkpoint, or at the end. The training does not wait for them. Numbers print without
-    scientific notation. Each process counts its own runs, and logs its first. Runs `begin`, `on_trigger` and `end`;
-    after an exception what has arrived is logged.
+    Only the logged runs fetch the values. They are logged once they are computed: on a later run, before the next
+    checkpoint, or at the end. The training does not wait for them. Numbers print without scientific notation. Each
+    process counts its own runs, and logs its first. Runs `begin`, `on_trigger` and `end`; after an exception the
+    computed values are still logged.
 
-    To make another line, give a `formatter` or override `format_line`; to put the values elsewhere, override `log`.
+    To change the line, give a `formatter` or override `format_line`; to put the values elsewhere, override `log`.
 
     Args:
-        tensors: What to log: a dict from tag to tensor or name, logged in the order of the tags, or an iterable of
-            tensors and names, which are their own tags. The name `"loss"` means the tensor `"loss:0"`.
-        every_n_iter: Runs of this session from one line to the next; the global step does not matter.
+        tensors: A dict from tag to tensor or name, logged in alphabetical order of the tags, or an iterable of tensors
+            and names, whose names are the tags. The name `"loss"` means the tensor `"loss:0"`.
+        every_n_iter: Runs of this session (not global steps) from one line to the next.
         every_n_secs: Seconds from one line to the next.
         at_end: Whether to log once more when the session ends; alone, or added to a cadence.
         formatter: Makes the line, from a dict of tags to values.
-        trigger: Says on which global steps (not runs), or at which times, to log, in place of both cadences.
+        trigger: Used instead of both cadences. It counts global steps, not runs.
 
     Attributes:
-        trigger: Says when.
+        trigger: The trigger in use.
 
     Raises:
-        TypeError: `tensors` is no dict and no list, or a cadence no number.
-        ValueError: Nothing to log, no cadence and not `at_end`, two cadences, or one out of range.
+        TypeError: `tensors` is neither a dict nor a list, or a cadence is no number.
+        ValueError: There is no tensor, there is no cadence and `at_end` is False, there are two cadences, or one is out
+            of range.
 
     Example:
         >>> hook = LoggingTensorHook({"loss": "loss:0"}, every_n_iter=100)
@@ -63,8 +64,8 @@ class LoggingTensorHook(SessionRunHook):
         ValueError: LoggingTensorHook requires every_n_iter >= 1, got 0.
 
     References:
-        `tf.train.LoggingTensorHook`. Differences: a scalar, too, prints without scientific notation; a tensor in an
-        iterable has its name as tag; the end of the input in the last line is a warning; `trigger`; `format_line`
+        `tf.train.LoggingTensorHook`. Differences: scalars too print without scientific notation; a tensor in an
+        iterable has its name as tag; if the input has ended, the last line is a warning; `trigger`; `format_line`
         and `log`.
     """
 
@@ -95,10 +96,10 @@ class LoggingTensorHook(SessionRunHook):
         self._writes_own_lines = not overridden and formatter is None
 
     def format_line(self, values: dict[str, Any], elapsed_secs: float | None) -> str:
-        """Returns the line for the log. Override it to make another.
+        """Returns the line for the log. Override it to change the line.
 
         Args:
-            values: By tag, in the order in which they are logged.
+            values: The values by tag, in the order of the line.
             elapsed_secs: Seconds since the last line; None for the first one.
 
         Example:
@@ -118,7 +119,7 @@ class LoggingTensorHook(SessionRunHook):
         return line if elapsed_secs is None else f"{line} ({elapsed_secs:.3f} sec)"
 
     def log(self, values: dict[str, Any], elapsed_secs: float | None) -> None:
-        """Logs values that have arrived. Override it to put them elsewhere; the arguments are those of `format_line`.
+        """Logs computed values. Override it to put them elsewhere; the arguments are those of `format_line`.
 
         Example:
             >>> class Keeping(LoggingTensorHook):
@@ -129,10 +130,10 @@ class LoggingTensorHook(SessionRunHook):
         _logger.info("%s", self.format_line(values, elapsed_secs))
 
     def begin(self) -> None:
-        """Looks the tensors up.
+        """Looks up the tensors.
 
         Raises:
-            KeyError: One of them is not in the graph.
+            KeyError: A tensor is not in the graph.
         """
         self.fetches = {tag: find_tensor(self, item) for tag, item in self._tensors.items()}
 
@@ -157,7 +158,7 @@ class LoggingTensorHook(SessionRunHook):
 
     def _log(self, values: dict[str, Any], elapsed_secs: float | None) -> None:
         chosen = {tag: values[tag] for tag in self._tensors}
-        own = self.__dict__  # Somebody may have set a function on this hook alone.
+        own = self.__dict__  # A function may be set on this object alone.
         if self._writes_own_lines and "log" not in own and "format_line" not in own:
             self.log(chosen, elapsed_secs)
             return
@@ -177,10 +178,10 @@ def _chosen(every_n_iter: int | None, every_n_secs: float | None, at_end: bool, 
 
 
 def _text(value: Any) -> str:
-    """Returns a value as text; array leaves of a structure as they print alone."""
+    """Returns a value as text; arrays in a structure print as they do alone."""
     if _is_scalar(value):
         return _leaf_text(value)
-    # Only here: setting the options takes longer than writing a line of numbers.
+    # Not for scalars: setting the options takes longer than writing a line of numbers.
     with np.printoptions(suppress=True):
         leaves, structure = jax.tree.flatten(value)
         texts = [_Verbatim(_leaf_text(leaf)) for leaf in leaves]
@@ -188,7 +189,7 @@ def _text(value: Any) -> str:
 
 
 class _Verbatim(str):
-    """A text that shows without quotes inside a container."""
+    """A text that prints without quotes inside a container."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Lookups that hooks make in the default graph in their `begin`, and their errors if something is missing."""
+"""Lookups of hooks in the default graph and in the session, with their errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def require_global_step(hook: SessionRunHook) -> Tensor:
-    """Returns the global step of the default graph; a `RuntimeError` that names the hook where there is none."""
+    """Returns the global step of the default graph; raises a `RuntimeError` that names the hook if it has none."""
     global_step = get_global_step()
     if global_step is None:
         raise RuntimeError(
@@ -27,7 +27,7 @@ def require_global_step(hook: SessionRunHook) -> Tensor:
 def find_tensor(hook: SessionRunHook, tensor: Tensor | str) -> Tensor:
     """Returns a tensor of the default graph, given the tensor or its name.
 
-    Unlike in a fetch, `"loss"` means the tensor `"loss:0"`, because an operation has no value that a hook could read.
+    Unlike in a fetch, `"loss"` means the tensor `"loss:0"`, because an operation has no value to read.
 
     Raises:
         KeyError: The graph has no tensor of this name.
@@ -41,11 +41,11 @@ def find_tensor(hook: SessionRunHook, tensor: Tensor | str) -> Tensor:
 
 
 def tagged(who: str, tensors: Mapping[str, Tensor | str] | Iterable[Tensor | str]) -> dict[str, Tensor | str]:
-    """Returns tensors and names by their tags: those of a dict, else their own names; `TypeError` if it is neither."""
+    """Returns tensors or names by tag: the key in a dict, else the name; `TypeError` for anything else."""
     if isinstance(tensors, str | Tensor) or not isinstance(tensors, Iterable):
         raise TypeError(f"{who} requires a dict or a list of tensors, got {tensors!r}. Put it in a list.")
     if isinstance(tensors, Mapping):
-        return dict(cast("Mapping[str, Tensor | str]", tensors))  # isinstance alone cannot tell what the keys are
+        return dict(cast("Mapping[str, Tensor | str]", tensors))  # isinstance does not narrow the keys
     items = list(tensors)
     for item in items:
         if not isinstance(item, str):
@@ -54,22 +54,22 @@ def tagged(who: str, tensors: Mapping[str, Tensor | str] | Iterable[Tensor | str
 
 
 def check_writer(who: str, summary_writer: Any) -> None:
-    """Raises `TypeError` for a `summary_writer` that writes no summaries; None is one."""
+    """Raises `TypeError` for a `summary_writer` without `add_summary`; None is allowed."""
     arguments.having(who, "summary_writer", summary_writer, "a FileWriter", "add_summary", optional=True)
 
 
 def savers_of(session: Session) -> dict[Any, Callable[[Session], object]]:
-    """Returns the savers with which hooks save this session's checkpoints, each with a function that saves now.
+    """Returns the savers of this session's checkpoints, each with a function that saves now.
 
-    A hook that saves enters its own in `after_create_session`, for hooks that roll back or want the best state kept.
+    A hook with a saver adds it in `after_create_session`, for hooks that roll back or keep the best checkpoint.
     """
     return session.hook_data.setdefault("savers", {})
 
 
 def not_started(hook: SessionRunHook) -> RuntimeError:
-    """Returns the error for a hook that is called in a run before it knows its session."""
+    """Returns the error for a hook that takes part in a run before its `after_create_session`."""
     return RuntimeError(
         f"{type(hook).__name__} takes part in a run before its after_create_session was called. A monitored session "
-        f"calls begin, then after_create_session, then the callbacks of each run; so must whoever calls them by hand, "
-        f"and a subclass that overrides one of them calls that of super()."
+        f"calls begin, then after_create_session, then the callbacks of each run. A program that calls hooks itself "
+        f"must do the same, and a subclass that overrides one of them must call that of super()."
     )

@@ -1,4 +1,4 @@
-"""NanTensorHook: notices that the loss has become NaN, without making the training wait for it."""
+"""NanTensorHook: detects NaN in the loss, without making the training wait."""
 
 from __future__ import annotations
 
@@ -28,43 +28,45 @@ _logger = logging.getLogger(__name__)
 
 RAISE, STOP, SKIP, ROLLBACK = "raise", "stop", "skip", "rollback"
 _REACTIONS = (RAISE, STOP, SKIP, ROLLBACK)
-# When a rollback comes must not depend on how fast the device is today: then an interrupted job would end otherwise.
+# A fixed number, whatever the speed of the device: otherwise an interrupted job could end with other weights.
 _ROLLBACK_LAG_RUNS = 8
 _MAX_TIMES = 10
 
 
 class NanTensorHook(SessionRunHook):
-    """Does something about a tensor, usually the loss, that has a NaN anywhere in its value.
+    """Reacts to NaN in a tensor, usually the loss: ends the training, skips the update, or rolls back.
 
-    The device checks the value in the step, and remembers the first run in which it was bad (`hookline.latch`). The
-    session looks at that now and then, and calls the hook when there is something to say. A NaN is therefore reported
-    up to `SessionConfig.max_runs_ahead` (28) runs late, but before any checkpoint is written and before the `end` of
-    any hook; the error names the step where it happened. Runs `begin`, `after_create_session` and `on_trigger`;
-    nothing after an exception.
+    The device checks the value in the step, and remembers the first run with a NaN (`hookline.latch`). The session
+    reads that from time to time, and calls the hook if a NaN was found. A NaN is therefore reported up to
+    `SessionConfig.max_runs_ahead` (28) runs late, but before any checkpoint is written and before the `end` of any
+    hook; the error names the step of the NaN. Runs `begin`, `after_create_session` and `on_trigger`; nothing after an
+    exception.
 
-    What it does is said by `on_nan`:
+    `on_nan` chooses the reaction:
 
-    - "raise": it ends the training with an error; "stop": with a warning.
-    - "skip": the run changes nothing. The device decides that, in the same program, as of `hookline.skip_updates_if`:
-      the step counts, keys and data go on, every other update is held back. The hook then reads the check of each run.
+    - "raise" ends the training with an error, "stop" with a warning.
+    - "skip": the run changes nothing. The device decides this in the same program, as with `hookline.skip_updates_if`:
+      the global step, keys and data advance, every other update is held back. The hook then reads the check of each
+      run.
     - "rollback": weights, slots and averages go back to the last checkpoint from which a finite value was computed, or
-      else to the newest (`Saver.roll_back`). The global step, keys and data go on, so no batch between is used again.
-      It comes eight runs late, always. A checkpoint that is not known to be good yet leaves the one before it in place.
+      else to the newest (`Saver.roll_back`). The global step, keys and data advance, so no batch between is used again.
+      A rollback happens exactly eight runs after the NaN, or before the next checkpoint if that comes first. A
+      checkpoint that is not known to be good yet leaves the one before it in place.
 
     Args:
-        loss_tensor: The tensor to watch, or its name: any structure of arrays.
-        fail_on_nan_loss: Whether a NaN is an error; if not, it is a warning and a request to stop. Not beside `on_nan`.
+        loss_tensor: The tensor to watch, or its name. Its value may be any structure of arrays.
+        fail_on_nan_loss: Whether a NaN is an error; if not, it is a warning and a request to stop. Not with `on_nan`.
         include_inf: Whether infinities count as well.
-        strict: Whether to wait for each run and report in its own `after_run`.
+        strict: Whether to wait for each run and report in its `after_run`.
         on_nan: "raise", "stop", "skip" or "rollback".
-        max_times: How often in a row a run may be skipped, or the training go back; 10 by default. The next time is an
-            error. Rollbacks are in a row until a later checkpoint has proved good. A restart goes on counting.
-        saver: Whose checkpoints to go back to; by default the saver of the session's `CheckpointSaverHook`.
+        max_times: The number of skips or rollbacks in a row that is allowed, 10 by default; one more is an error.
+            Rollbacks are in a row until a later checkpoint has proved good. A restart keeps the count.
+        saver: The saver of the checkpoints for rollbacks; by default that of the session's `CheckpointSaverHook`.
 
     Raises:
-        ValueError: Arguments that contradict each other. From `after_create_session`: skipping or going back where
-            variables live on parameter servers.
-        RuntimeError: From `after_create_session`: there is no saver to go back with, or several.
+        ValueError: Arguments contradict each other. From `after_create_session`: "skip" or "rollback" with variables on
+            parameter servers.
+        RuntimeError: From `after_create_session`: there is no saver for rollbacks, or there are several.
         NanLossDuringTrainingError: From `on_trigger`.
 
     Example:
@@ -75,8 +77,8 @@ class NanTensorHook(SessionRunHook):
         ValueError: NanTensorHook takes fail_on_nan_loss or on_nan, got both. ...
 
     References:
-        `tf.train.NanTensorHook`. Differences: the check runs on the device and is read late, `strict=True` gives the
-        documented moment; `include_inf`; the error names the step; `on_nan`.
+        `tf.train.NanTensorHook`. Differences: the check runs on the device and is read late, unless `strict=True`;
+        `include_inf`; the error names the step; `on_nan`.
     """
 
     def __init__(
@@ -99,15 +101,15 @@ class NanTensorHook(SessionRunHook):
         self.late = not strict and {SKIP: True, ROLLBACK: _ROLLBACK_LAG_RUNS}.get(self._reaction, False)
         kind = type(self)
         is_own = kind.before_run is SessionRunHook.before_run and kind.after_run is SessionRunHook.after_run
-        self.stacked = not self._latches and is_own  # Whoever adds to them looks at one step.
+        self.stacked = not self._latches and is_own  # An override of them expects one step.
         if self._reaction == ROLLBACK:
             self.comes_after = CheckpointSaverHook
         self._loss_name = ""
         self._saver: Saver | None = None
         self._last_step = 0
-        # How often the training has gone back, as far as is known: not only this hook may have it go back.
+        # The known number of rollbacks, including those by others.
         self._rollbacks = 0
-        # What the runs up to this step did has been taken back.
+        # The runs up to this step were rolled back.
         self._undone = -1
         self._times = 0
         self._gone_back_to: str | None = None
@@ -129,7 +131,7 @@ class NanTensorHook(SessionRunHook):
             self.trigger, self.fetches = every(runs=1), check
 
     def get_state(self) -> dict[str, Any] | None:
-        """Returns how often in a row it has skipped, or gone back to which checkpoint."""
+        """Returns the count of skips or rollbacks in a row, and the checkpoint of the last rollback."""
         if self._reaction not in (SKIP, ROLLBACK):
             return None
         return {"times": self._times, "gone_back_to": self._gone_back_to}
@@ -139,11 +141,11 @@ class NanTensorHook(SessionRunHook):
         self._times, self._gone_back_to = state["times"], state["gone_back_to"]
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Forgets the runs of a lost session: what they did has been undone."""
+        """Looks up the saver, and forgets the runs of a lost session."""
         if self._reaction in (SKIP, ROLLBACK) and session.lowlevel.shared:
             raise ValueError(
                 f"NanTensorHook cannot do on_nan={self._reaction!r} where variables live on parameter servers: other "
-                f"workers go on from them. Use {RAISE!r} or {STOP!r}, or leave out such values in the updates."
+                f"workers go on from them. Use {RAISE!r} or {STOP!r}, or leave such values out of the updates."
             )
         if self._reaction == ROLLBACK:
             self._saver = self._given_saver or _only_saver(session)
@@ -151,15 +153,15 @@ class NanTensorHook(SessionRunHook):
             self._rollbacks = self._saver.rollbacks
 
     def before_trigger(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Asks for the check; nothing where a latch carries it."""
+        """Requests the check, unless a latch holds it."""
         self._notice_rollbacks(run_context.session)
         return super().before_trigger(run_context)
 
     def on_trigger(self, firing: Firing) -> None:
-        """Does what is to be done about a NaN: a latch has found it, or a check of each step says so.
+        """Reacts to a NaN that a latch or the check of a step has found.
 
         Raises:
-            NanLossDuringTrainingError: There is one, and it is an error.
+            NanLossDuringTrainingError: A NaN was found, and is an error.
         """
         step = firing.global_step
         assert step is not None, "begin requires a global step"
@@ -167,7 +169,7 @@ class NanTensorHook(SessionRunHook):
         if self._latches:
             self.react(firing.context, step)
             return
-        # Where the run before it had led to.
+        # The global step before the run.
         began, self._last_step = self._last_step, step
         rows = np.atleast_1d(firing.values)
         gain = (step - began) // len(rows)
@@ -185,7 +187,7 @@ class NanTensorHook(SessionRunHook):
             self._times = 0
 
     def react(self, context: SessionRunContext, step: int) -> None:
-        """Does what is to be done about a NaN in the run that led to a step."""
+        """Reacts to a NaN in the run that led to `step`."""
         what = "NaN or an infinity" if self._include_inf else "NaN"
         message = f"NanTensorHook found {what} in {self._loss_name}, in the run that led to global step {step}."
         if self._reaction == SKIP:
@@ -214,7 +216,7 @@ class NanTensorHook(SessionRunHook):
         self._notice_rollbacks(session)
         self._last_step = session.global_step
         _logger.warning(
-            "%s The weights went back to those of %s; the training goes on at global step %d with what comes next.%s",
+            "%s The weights went back to those of %s; the training goes on at global step %d with the next batch.%s",
             message,
             path,
             self._last_step,
@@ -231,7 +233,7 @@ class NanTensorHook(SessionRunHook):
             done = "been skipped" if self._reaction == SKIP else "led back to the same checkpoint"
             error = NanLossDuringTrainingError(
                 f"{message} {self._max_times} before it in a row have {done} (max_times). Change something: the "
-                f"learning rate, the data, or what is watched."
+                f"learning rate, the data, or the watched tensor."
             )
             session.condemn(error)
             raise error
@@ -241,7 +243,7 @@ class NanTensorHook(SessionRunHook):
 
 
 def _checked_reaction(on_nan: str | None, fail_on_nan_loss: bool, max_times: int | None, saver: Saver | None) -> str:
-    """Returns what to do about a NaN; `ValueError` or `TypeError` where the arguments do not say one thing."""
+    """Returns the reaction to a NaN; raises `ValueError` or `TypeError` for contradictory arguments."""
     if on_nan is not None and not fail_on_nan_loss:
         raise ValueError(
             "NanTensorHook takes fail_on_nan_loss or on_nan, got both. on_nan='stop' means fail_on_nan_loss=False."
@@ -278,7 +280,7 @@ def _check_of(loss: Tensor, include_inf: bool, skips: bool) -> Tensor:
 
 
 def _shared(kind: str, of: Any, make: Callable[[], Any]) -> Any:
-    """Returns what all hooks on this graph share of a kind; makes it, the first time."""
+    """Returns a node that all hooks on this graph share; makes it the first time."""
     graph, collection = get_default_graph(), f"hookline/nan_{kind}"
     found = next((made for known, made in graph.get_collection(collection) if known == of), None)
     if found is None:

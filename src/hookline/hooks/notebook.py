@@ -1,4 +1,4 @@
-"""CellLine: a line in the output of a notebook's cell, which is shown anew."""
+"""CellLine: a progress line in the output of a notebook cell, updated in place."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from hookline.hooks.progress_text import Progress
 
 
 def is_cell(file: Any) -> bool:
-    """Returns whether it is the output of a notebook's cell: a stream of a Jupyter kernel, in that kernel."""
+    """Returns whether a file is the output of a notebook cell: a stream of a Jupyter kernel, in that kernel."""
     shell = notebooks.shell()
     return hasattr(shell, "kernel") and type(file).__module__.partition(".")[0] == "ipykernel"
 
 
 class CellLine:
-    """Shows how far a training has come as one output of the cell that runs, which each `show` replaces.
+    """Shows the progress as one output of the running cell, which each `show` replaces.
 
-    What others print or log stands in outputs of its own. A cell that goes on with the training gets an output of its
-    own, too, and that of the cell before stays as it is. The notebook keeps what was shown last, as text and as HTML
-    with a bar; no widget is needed.
+    Printed and logged lines have outputs of their own. A cell that continues the training gets a new output, and the
+    output of the earlier cell stays as it is. The notebook keeps the last progress, as text and as HTML with a bar; no
+    widget is needed.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class CellLine:
         self._handle: Any = None
 
     def show(self, progress: Progress) -> None:
-        """Shows it in place of what was shown before."""
+        """Replaces the shown progress."""
         from IPython.display import display  # pyright: ignore[reportMissingImports]
 
         shell = notebooks.shell()
@@ -40,7 +40,7 @@ class CellLine:
             self._handle.update(bundle, raw=True)
 
     def finish(self) -> None:
-        """Leaves it as it stands."""
+        """Keeps the last progress."""
         self._handle = None
 
 

@@ -26,7 +26,7 @@ _logger = logging.getLogger(__name__)
 
 
 class ProfilerHook(SessionRunHook):
-    """Profiles the run on which it fires, with `jax.profiler`: what host and devices did, and for how long.
+    """Profiles the run on which it fires, with `jax.profiler`: the work of host and devices, and its duration.
 
     The first run of a session compiles and is never profiled; the first profile comes one cadence later. A profile
     holds one run: the hook waits for the earlier runs before the profile begins, and for the profiled run before it
@@ -34,8 +34,8 @@ class ProfilerHook(SessionRunHook):
     `loss` is under `loss`, and the work of its derivatives under `gradients`.
 
     A profile is the folder `<output_dir>/plugins/profile/step_<n>`, where n is the global step to which the run was
-    expected to lead. If the run gains less, because it only evaluates for instance, it does not count, and the next run
-    is profiled instead. The event file has the durations of the run's stages, under the tag `step_<n>`. If no profile
+    expected to lead. A run that advances the step by less, such as an evaluation, does not count; the next run is
+    profiled instead. The event file has the durations of the run's stages, under the tag `step_<n>`. If no profile
     can be made (another profiler is running, the disk is full), a WARNING says why, and the training continues. Runs
     `begin`, `after_create_session`, `after_run` once, `before_trigger`, `on_trigger` and `end`; a failed run also
     leaves its profile.
@@ -43,18 +43,18 @@ class ProfilerHook(SessionRunHook):
     Args:
         save_steps: Global steps from one profile to the next.
         save_secs: Seconds from one profile to the next.
-        output_dir: Where to write: the log directory of TensorBoard. Each worker needs its own.
+        output_dir: The log directory of TensorBoard. Each worker needs its own.
         show_dataflow: Whether the profile holds the compiled program. TensorBoard then draws the dataflow and names the
             operation of the graph for each piece of work. Without it, the profile is smaller.
         show_memory: Whether to also write `<output_dir>/memory_step_<n>.prof`, the contents of the devices' memory
             after the run, for the tool `pprof`.
-        trigger: Says when to profile, instead of `save_steps` and `save_secs`.
+        trigger: Used instead of `save_steps` and `save_secs`.
 
     Attributes:
-        trigger: Says when to profile.
+        trigger: The trigger in use.
 
     Raises:
-        ValueError: Not exactly one cadence.
+        ValueError: Not exactly one cadence is given.
 
     Example:
         >>> ProfilerHook(save_steps=1000, save_secs=600)
@@ -64,8 +64,8 @@ class ProfilerHook(SessionRunHook):
 
     References:
         `tf.train.ProfilerHook`. Differences: profiles of `jax.profiler` instead of `timeline-<step>.json`, so
-        `show_dataflow` and `show_memory` choose what is recorded, not what is drawn; the first run after a restart or a
-        recovery is not profiled either; `trigger`.
+        `show_dataflow` and `show_memory` choose the contents of the profile, not of a drawing; the first run
+        after a restart or a recovery is not profiled either; `trigger`.
     """
 
     trigger: Trigger
@@ -113,7 +113,7 @@ class ProfilerHook(SessionRunHook):
             self.trigger.update_last_triggered_step(self._began_at)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Begins to count after the first run, which has compiled."""
+        """Starts the cadence after the first run, which compiles."""
         super().after_run(run_context, run_values)
         self._started = True
         if self._began_at is not None:
@@ -165,7 +165,7 @@ class ProfilerHook(SessionRunHook):
             try:
                 jax.profiler.save_device_memory_profile(os.path.join(self._output_dir, f"memory_{name}.prof"))
             except (RuntimeError, OSError) as error:
-                _logger.warning("ProfilerHook could not write what was in memory at step %d: %s", step, error)
+                _logger.warning("ProfilerHook could not write the memory profile of step %d: %s", step, error)
 
 
 class _Profile:

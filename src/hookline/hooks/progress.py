@@ -1,4 +1,4 @@
-"""ProgressHook: shows how far the training has come."""
+"""ProgressHook: shows the progress of the training."""
 
 from __future__ import annotations
 
@@ -34,36 +34,35 @@ _RUNS_THAT_COMPILE = 2
 
 
 class ProgressHook(SessionRunHook):
-    """Shows the step, of how many, chosen values, the steps a second and the time that is left.
+    """Shows the step and the last step, chosen values, the steps per second and the time left.
 
-    On a terminal that is one line at the bottom, drawn anew five times a second, with a bar where Rich is installed
-    (`pip install hookline[cli]`); what the log and `print` have to say comes above it. In a notebook it is one output
-    of the cell, with a bar, shown anew as often, and the notebook keeps the last. Elsewhere (a file, a pipe, the tasks
-    of `hookline launch`, which writes the task's name before each line) it is a plain line at the first step, then each
-    `every_secs`, and at the last step.
+    On a terminal this is one line at the bottom, redrawn five times a second, with a bar if Rich is installed
+    (`pip install hookline[cli]`); log lines and `print` go above it. In a notebook it is one output of the cell, with a
+    bar, updated as often, and the notebook keeps the last state. Elsewhere (a file, a pipe, the tasks of
+    `hookline launch`, which writes the task's name before each line) it is a plain line at the first step, then every
+    `every_secs` seconds, and at the last step.
 
-    The training does not wait: a line stands for a step that the device has computed, and comes when its values have
-    arrived, which are asked for on the runs that are shown, and on the third run. Then whatever runs with them and
-    without them has been compiled, and the steps a second are counted from there: they are those of the last 30
-    seconds, or of the time since the last line if that is longer. Where the output fails (a pipe that nobody reads),
-    the log says so once and the training goes on. Runs `begin`, `after_create_session`, `on_trigger` and `end`; after
-    an exception the line is ended.
+    The training does not wait: a line shows a step once the device has computed its values. Only the runs that are
+    shown fetch the values, and the third run, so that both programs, with and without values, are compiled by then. The
+    steps per second are measured from that run on: over the last 30 seconds, or since the last line if that is longer.
+    If the output fails (a closed pipe), the log says so once, and the training goes on. Runs `begin`,
+    `after_create_session`, `on_trigger` and `end`; after an exception the line is ended.
 
     Args:
-        values: What to show beside the step: a dict from tag to tensor or name, or an iterable of tensors and names,
-            which are their own tags. Scalars, best; `"loss"` means the tensor `"loss:0"`.
-        last_step: Where the training ends; by default where `StopAtStepHook`, or another hook's `session.limit_step`,
-            ends it.
+        values: The values beside the step: a dict from tag to tensor or name, or an iterable of tensors and names,
+            whose names are the tags. They should be scalars; `"loss"` means the tensor `"loss:0"`.
+        last_step: The last step of the training; by default that of `StopAtStepHook`, or of another hook's
+            `session.limit_step`.
         every_secs: Seconds from one plain line to the next; 10 by default.
-        trigger: Says when plain lines are due, in place of `every_secs`.
-        file: Where to write; by default what `sys.stdout` is at `begin`.
-        per_step: How many of what a step takes: with `{"examples": 32}` examples a second are shown as well.
+        trigger: Decides when plain lines are due, instead of `every_secs`.
+        file: The output; by default `sys.stdout` as it is at `begin`.
+        per_step: The counts in one step, by name: with `{"examples": 32}` the line also shows examples per second.
 
     Attributes:
-        trigger: Says when plain lines are due.
+        trigger: The trigger in use.
 
     Raises:
-        TypeError: `values` is no dict and no list, or a number is none.
+        TypeError: `values` is neither a dict nor a list, or another argument is of the wrong type.
         ValueError: Both `every_secs` and `trigger` are given, or a number is out of range.
 
     Example:
@@ -77,7 +76,7 @@ class ProgressHook(SessionRunHook):
         step 3/3  100%  step before 2
 
     References:
-        None in `tf.train`; the progress bars of Keras and tqdm, which wait for the values each time.
+        None in `tf.train`. The progress bars of Keras and tqdm wait for the values each time.
     """
 
     late = True
@@ -106,22 +105,22 @@ class ProgressHook(SessionRunHook):
         self._third_run = FirstRun(_RUNS_THAT_COMPILE + 1)
         self._shows: list[Trigger] = []
         self._is_new = True
-        # When which steps were there, oldest first.
+        # Times and their steps, oldest first.
         self._seen: collections.deque[tuple[float, int]] = collections.deque()
         self._shown_step = 0
         self._output: _Lines | _Bar | CellLine | None = None
 
     def begin(self) -> None:
-        """Looks the tensors up, and whether the output is a terminal or a notebook.
+        """Looks up the tensors, and checks whether the output is a terminal or a notebook.
 
         Raises:
-            KeyError: One of the tensors is not in the graph.
+            KeyError: A tensor is not in the graph.
             RuntimeError: The graph has no global step.
         """
         require_global_step(self)
         self.fetches = {tag: find_tensor(self, item) for tag, item in self._values.items()} or None
         file = sys.stdout if self._given_file is None else self._given_file
-        # In step all fire alike, whatever the chief writes to, and the others write nothing.
+        # Processes in step all fire alike, whatever the output of the chief; the others write nothing.
         output: _Lines | _Bar | CellLine = _Lines(file)
         if peers.current() is None:
             output = CellLine() if is_cell(file) else _Bar(file) if is_terminal(file) else output
@@ -130,7 +129,7 @@ class ProgressHook(SessionRunHook):
         self._pace = self._given_trigger if isinstance(output, _Lines) else spaced(secs=_DRAW_EVERY_SECS)
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Goes back with a session that was restored from an earlier step."""
+        """Starts from the step of the session, which may have been restored."""
         self._session = session
         if self._is_new:
             self._pace.reset()  # A new process shows its first run.
@@ -146,7 +145,7 @@ class ProgressHook(SessionRunHook):
         return limit if self._given_last_step is None else self._given_last_step
 
     def on_trigger(self, firing: Firing) -> None:
-        """Shows the step and the values, which have arrived; on the third run it begins to measure."""
+        """Shows the step and the computed values; on the third run the measurement starts."""
         step = firing.global_step
         assert step is not None, "begin requires a global step"
         is_third = step == self._third_run.last_triggered_step()
@@ -156,11 +155,11 @@ class ProgressHook(SessionRunHook):
             self._show(firing.values, step)
 
     def on_exception(self, session: Session, exception: BaseException) -> None:
-        """Ends the line, so that what is said of the exception gets one of its own."""
+        """Ends the line, so that the traceback starts on a new one."""
         self._finish()
 
     def end(self, session: Session) -> None:
-        """Shows the last step, if that was not shown; nothing where there was no run."""
+        """Shows the last step, if it was not shown yet and there was a run."""
         if self._third_run.has_run and session.global_step > self._shown_step:
             self._show(None, session.global_step)
         self._finish()
@@ -178,7 +177,7 @@ class ProgressHook(SessionRunHook):
             return
         try:
             what(self._output)
-        except (OSError, ValueError) as exc:  # of a closed file, and of characters that it does not take
+        except (OSError, ValueError) as exc:  # a closed file, or characters that its encoding lacks
             self._output = None
             _logger.warning("ProgressHook cannot show more, and the training goes on: %s: %s", type(exc).__name__, exc)
 
@@ -194,7 +193,7 @@ class ProgressHook(SessionRunHook):
 
 
 class _At(Trigger):
-    """Fires at one step, which may be known later only."""
+    """Fires at one step, which may become known only later."""
 
     def __init__(self, step: Callable[[], int | None]) -> None:
         self._step = step
@@ -214,11 +213,11 @@ class _Lines:
         print(progress, file=self._file, flush=True)
 
     def finish(self) -> None:
-        """Each line is ended already."""
+        """Has nothing to do: each line is ended already."""
 
 
 class _Bar:
-    """One line of a terminal, from when it is shown first until it is finished."""
+    """One line of a terminal, from the first `show` to `finish`."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file

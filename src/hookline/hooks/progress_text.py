@@ -1,4 +1,4 @@
-"""How far a training has come, as a line of text, and as one with a bar and colours where Rich is installed."""
+"""The progress of a training as a line of text; with a bar and colours if Rich is installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MIN_BAR_CELLS, _MAX_BAR_CELLS = 8, 40
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """How far a training has come.
+    """The progress of a training.
 
     Example:
         >>> print(Progress(250, 1000, {"loss": 0.125}, 12.5))
@@ -30,12 +30,12 @@ class Progress:
 
     @property
     def step_text(self) -> str:
-        """The step, and of how many."""
+        """The step, and the last step if it is known."""
         return f"step {self.step}" if self.last_step is None else f"step {self.step}/{self.last_step}"
 
     @property
     def more_texts(self) -> list[str]:
-        """Everything else, as far as it is known."""
+        """The other texts: percentage, values, rates and time left, as far as they are known."""
         texts = [f"{math.floor(100 * min(self.step / self.last_step, 1))}%"] if self.last_step else []
         texts += [f"{tag} {_value_text(value)}" for tag, value in self.values.items()]
         if rate := self.steps_per_sec:
@@ -50,7 +50,7 @@ class Progress:
 
 
 def painter(terminal: TextIO) -> Callable[[Progress, int], str]:
-    """Returns what makes a line of so many characters at most: with Rich if it is installed."""
+    """Returns a function from progress and width to a line; it uses Rich if that is installed."""
     return _rich_painter(terminal) if importlib.util.find_spec("rich") else _paint_plainly
 
 

@@ -1,4 +1,4 @@
-"""SinkHook: gives sinks what the hooks of a session write."""
+"""SinkHook: passes the summaries of a session's hooks to sinks."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ _PLAIN = bool | int | float | str | None
 
 
 class SinkHook(SessionRunHook):
-    """Gives sinks the summaries that the session's hooks write, and hyperparameters to them and TensorBoard.
+    """Passes the summaries of the session's hooks to sinks, and hyperparameters to sinks and TensorBoard.
 
     `MonitoredTrainingSession(sinks=...)` and `Loop.run(sinks=...)` add this hook; other sessions take it among their
-    hooks. The sinks get what is written with the writers that hooks, and `session.summary_writer`, take from
-    `FileWriterCache`. The tags from a directory below `output_dir`, such as an evaluation's, begin with its name. Of
-    processes that run in step the chief writes. Runs `begin`, `after_create_session`, which opens the sinks,
-    `on_exception` and `after_close`, which closes them.
+    hooks. The sinks get all summaries that go through the writers of `FileWriterCache`, which hooks and
+    `session.summary_writer` use. The tags from a directory below `output_dir`, such as an evaluation's, begin with its
+    name. Of processes that run in step only the chief writes. Runs `begin`, `after_create_session`, which opens the
+    sinks, `on_exception` and `after_close`, which closes them.
 
     Args:
         sinks: The sinks. Each serves one session at a time.
         output_dir: The directory for summaries. With None, no hyperparameters go to TensorBoard, and some sinks require
             a path of their own.
-        hparams: Hyperparameters: numbers, flags, text, None, and lists of them, in a dict, nested if you like, or a
-            dataclass. The names of nested ones have slashes.
+        hparams: Hyperparameters: numbers, booleans, strings, None, and lists of them, in a dict, which may be nested,
+            or a dataclass. Nested names get slashes.
 
     Attributes:
         sinks: The sinks.
 
     Raises:
-        TypeError: A sink is none, or a hyperparameter is something else.
+        TypeError: An item of `sinks` is no sink, or a hyperparameter is of another type.
         RuntimeError: From `begin`: a sink serves another session.
-        Exception: From `after_create_session`: a sink cannot begin. A full disk, and a server that is away, only cost
+        Exception: From `after_create_session`: a sink cannot open. A full disk or an unreachable server only loses
             summaries.
 
     Example:
         >>> SinkHook([], hparams={"rate": 0.1, "schedule": print})
         Traceback (most recent call last):
         ...
-        TypeError: SinkHook requires numbers, flags, text, None or lists of them as hparams, got <built-in function ...
+        TypeError: SinkHook requires numbers, booleans, strings, None or lists of them as hparams, got <built-in ...
 
     References:
         None in `tf.train`.
@@ -84,12 +84,12 @@ class SinkHook(SessionRunHook):
         self.writes = ", and ".join(written)
 
     def begin(self) -> None:
-        """Follows the writers that this session's hooks take."""
+        """Follows the writers of this session's hooks."""
         require_global_step(self)
         self._is_told = self._has_failed = False
         scope = SCOPE.get()
         if scope is None and self.sinks:
-            _logger.warning("SinkHook gives its sinks nothing: it rides along on no monitored session.")
+            _logger.warning("SinkHook gives its sinks nothing: it is not in the hooks of a monitored session.")
         elif peers.speaks() and scope is not None:
             self._feeding = Feeding(self.sinks, self._output_dir, scope.strict)
             FileWriterCache.follow(scope, self._feeding)
@@ -111,7 +111,7 @@ class SinkHook(SessionRunHook):
         self._is_told = True
 
     def on_exception(self, session: Session, exception: BaseException) -> None:
-        """Notes that the training has failed."""
+        """Notes the failure of the training."""
         self._has_failed = True
 
     def after_close(self) -> None:
@@ -171,8 +171,8 @@ def _plain(name: str, value: Any) -> Any:
         return [_plain(name, item) for item in value]
     if not isinstance(value, _PLAIN):
         raise TypeError(
-            f"SinkHook requires numbers, flags, text, None or lists of them as hparams, got {value!r} as {name!r}. "
-            f"Give a name or a number in its place, or leave it out."
+            f"SinkHook requires numbers, booleans, strings, None or lists of them as hparams, got {value!r} as "
+            f"{name!r}. Give a name or a number in its place, or leave it out."
         )
     if isinstance(value, int) and abs(value) > sys.float_info.max:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""StepCounterHook: the number of steps per second, and of what they take."""
+"""StepCounterHook: steps per second, and other rates."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ _EVERY_N_STEPS = DefaultSteps(100)
 
 
 class StepCounterHook(SessionRunHook):
-    """Writes and logs the steps per second, at a cadence.
+    """Writes and logs the steps per second at a cadence.
 
     The tag is `<name of the global step>/sec`. The first firing writes nothing, because it only starts the measurement;
     the same holds for the first firing after a recovery that moved the step back. Runs `begin`, `after_create_session`,
     `on_trigger` and `end`, which flushes; nothing after an exception.
 
-    Where it is told how many examples, tokens or floating point operations a step takes, it writes these per second as
-    well, under `examples/sec`, in the same line of the log.
+    With `per_step` it also writes examples, tokens or floating point operations per second, under tags such as
+    `examples/sec`, and logs them in the same line.
 
     To record something else, override `record`.
 
     Args:
         every_n_steps: Global steps from one firing to the next. Pass None to use `every_n_secs`.
         every_n_secs: Seconds from one firing to the next.
-        trigger: Says when to fire, instead of both.
-        output_dir: Where to write; all hooks with this directory share one writer.
+        trigger: Used instead of both.
+        output_dir: The directory of the event file; all hooks with this directory share one writer.
         summary_writer: A writer to use instead of `output_dir`. With neither, the rate is only logged.
-        per_step: How many of what a step takes, by name: `{"examples": 32, "tokens": 32 * 512}`.
-        peak_flops: How many floating point operations a second all devices together can make. With
-            `per_step["flops"]`, the share of them that is made (MFU) is written under `peak_share`.
-        memory: Whether to write how many bytes of device memory are in use, and were at most, under
-            `device_memory/bytes_in_use` and `device_memory/peak_bytes`: those of the fullest device of this process.
-            Devices that do not say it, as a CPU, are passed over.
+        per_step: The counts in one step, by name: `{"examples": 32, "tokens": 32 * 512}`.
+        peak_flops: The peak of floating point operations a second of all devices together. With `per_step["flops"]`,
+            the share of the peak (MFU) is written under `peak_share`.
+        memory: Whether to write the device memory in use, and its peak, in bytes, under
+            `device_memory/bytes_in_use` and `device_memory/peak_bytes`: those of this process's fullest device. Devices
+            that do not report it, such as a CPU, are skipped.
 
     Attributes:
-        trigger: Says when to fire.
+        trigger: The trigger in use.
 
     Raises:
-        TypeError: An argument of another kind.
+        TypeError: An argument is of the wrong type.
         ValueError: Not exactly one cadence, or a number that is not above 0.
 
     Example:
@@ -65,11 +65,11 @@ class StepCounterHook(SessionRunHook):
 
     References:
         `tf.train.StepCounterHook`. Differences: rates are never negative; it needs no run of its own; the session
-        says that the step does not move; `trigger`; `record`; `per_step`, `peak_flops` and `memory`.
+        warns if the step does not move; `trigger`; `record`; `per_step`, `peak_flops` and `memory`.
     """
 
     _renamed = (("_log_and_record", "record"),)
-    # Of a subclass that does not call `__init__`.
+    # For a subclass that does not call `__init__`.
     _per_step: Mapping[str, float] = MappingProxyType({})
     _peak_flops: float | None = None
     _shows_memory = False
@@ -133,13 +133,13 @@ class StepCounterHook(SessionRunHook):
         if self._writer is None:
             return
         for tag, value, _ in found:
-            # A writer of the user's may look into a message, as in TF 1.x; the bytes alone are made in less time.
+            # A user's writer may read the message, as in TF 1.x; bytes alone are faster to make.
             serialized = encode.scalar(tag, value)
             own = type(self._writer) is FileWriter
             self._writer.add_summary(serialized if own else summary.Summary.FromString(serialized), global_step)
 
     def _more(self, rate: float) -> Iterator[tuple[str, float, str]]:
-        """Returns tags, values and texts of what goes beside the steps."""
+        """Yields the tags, values and texts of the other rates."""
         for name, count in self._per_step.items():
             yield f"{name}/sec", count * rate, f"{name}/sec: {count * rate:.4g}"
         if self._peak_flops is not None and FLOPS in self._per_step:
@@ -157,11 +157,11 @@ class StepCounterHook(SessionRunHook):
             self._writer = writer_of(self._output_dir)
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Has the session say when the global step does not move."""
+        """Has the session warn if the global step does not move."""
         session.lowlevel.expects_steps = True
 
     def on_trigger(self, firing: Firing) -> None:
-        """Writes the rate, if it is known since when."""
+        """Writes the rate, except on the first firing."""
         if firing.elapsed_secs and firing.elapsed_steps is not None and firing.global_step is not None:
             self.record(firing.elapsed_steps, firing.elapsed_secs, firing.global_step)
 

@@ -1,4 +1,4 @@
-"""What hooks say of the speed beside steps a second: rates of what a step takes, and the memory of the devices."""
+"""Rates beside steps per second (examples, tokens, floating point operations), and device memory."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import jax
 from hookline import arguments
 
 FLOPS = "flops"
-"""The name of floating point operations among what a step takes."""
+"""The name of floating point operations in `per_step`."""
 
 
 def rates_given(who: str, per_step: Mapping[str, float] | None) -> dict[str, float]:
-    """Returns how many of what a step takes, as hooks are told it.
+    """Returns the checked `per_step` argument of a hook: the count of examples, tokens, ... in one step, by name.
 
     Raises:
         TypeError: It is no dict from names to numbers.
@@ -31,12 +31,12 @@ def rates_given(who: str, per_step: Mapping[str, float] | None) -> dict[str, flo
 
 
 class Memory(NamedTuple):
-    """The memory of the device of this process that is the fullest, in bytes.
+    """The memory of this process's fullest device, in bytes.
 
     Attributes:
-        in_use: In use now.
-        peak: The most that was in use; None where the device does not say.
-        limit: All that there is; None where the device does not say.
+        in_use: The memory in use.
+        peak: The peak of the memory in use; None if the device does not report it.
+        limit: The memory of the device; None if the device does not report it.
     """
 
     in_use: int
@@ -50,7 +50,7 @@ class Memory(NamedTuple):
 
 
 def memory() -> Memory | None:
-    """Returns how full the devices of this process are; None where they do not say, as on a CPU."""
+    """Returns the memory of the fullest device; None if the devices report none, as on a CPU."""
     found = [stats for device in jax.local_devices() if (stats := device.memory_stats()) and "bytes_in_use" in stats]
     if not found:
         return None

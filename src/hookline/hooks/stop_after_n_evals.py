@@ -19,7 +19,7 @@ class StopAfterNEvalsHook(SessionRunHook):
     """Requests a stop when the evaluation step reaches a number. Runs `begin` and `after_run` only.
 
     Args:
-        num_evals: How many runs to make; None evaluates until the input ends.
+        num_evals: The number of runs; None evaluates until the input ends.
         log_progress: Whether to log the progress about ten times.
 
     Raises:
@@ -39,7 +39,7 @@ class StopAfterNEvalsHook(SessionRunHook):
         3
 
     References:
-        `tf.contrib.training.StopAfterNEvalsHook`. This one also works in a loop of your own.
+        `tf.contrib.training.StopAfterNEvalsHook`. This one also works in a hand-written loop.
     """
 
     def __init__(self, num_evals: int | None, log_progress: bool = True) -> None:
@@ -59,7 +59,7 @@ class StopAfterNEvalsHook(SessionRunHook):
         if self._eval_step is None:
             raise RuntimeError(
                 "StopAfterNEvalsHook requires an evaluation step, and the graph has none. evaluate_once makes and "
-                "counts it; in a loop of your own fetch train.get_or_create_eval_step().assign_add(1) in each run."
+                "counts it; in a hand-written loop fetch train.get_or_create_eval_step().assign_add(1) in each run."
             )
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:

@@ -18,12 +18,12 @@ class StopAtStepHook(SessionRunHook):
     """Requests a stop after the run that brings the global step to or past a target.
 
     It also limits every run to the target: an update that would begin there or later is not applied. So workers that
-    train the same model and count by one end exactly on the target. A run that counts by several may pass it. If a
-    training is at its target when the session is created, it runs no step. Runs `begin`, `after_create_session` and
+    train the same model and count by one end exactly on the target. A run that counts by several may pass it. If the
+    session is created at its target, it runs no step. Runs `begin`, `after_create_session` and
     `on_trigger`; nothing after an exception.
 
     Args:
-        num_steps: How many steps to run, counted from the global step of the session when it is first created. A
+        num_steps: The number of steps to run, counted from the global step at which the session is first created. A
             recovery does not move the target; `begin` does.
         last_step: The global step to stop at.
 
@@ -65,14 +65,14 @@ class StopAtStepHook(SessionRunHook):
         return self._target
 
     def begin(self) -> None:
-        """Checks that there is a global step, and forgets the target that `num_steps` led to."""
+        """Checks that the graph has a global step, and forgets the target of an earlier session."""
         require_global_step(self)
         if self._num_steps is not None:
             self._target = None
         self.trigger = None
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Sets the target and limits all runs to it; stops at once if it has been reached."""
+        """Sets the target and limits all runs to it; requests a stop at once if it has been reached."""
         global_step = session.global_step
         if self._target is None:
             self._target = global_step + (self._num_steps or 0)
@@ -82,5 +82,5 @@ class StopAtStepHook(SessionRunHook):
             coord.request_stop()
 
     def on_trigger(self, firing: Firing) -> None:
-        """Requests a stop: the target has been reached."""
+        """Requests a stop at the target."""
         firing.context.request_stop()

@@ -29,7 +29,7 @@ class SummaryAtEndHook(SessionRunHook):
         log_dir: Where to write; all hooks with this directory share one writer. Choose a directory below the
             training's own, such as `runs/a/eval`, and TensorBoard shows both curves.
         summary_writer: A writer to use instead of `log_dir`.
-        summary_op: A tensor of a serialized `Summary`, or a list of them; by default all those of the graph.
+        summary_op: A tensor of a serialized `Summary`, or a list of them; by default all summaries of the graph.
         feed_dict: Feeds for that run.
 
     Raises:
@@ -69,10 +69,10 @@ class SummaryAtEndHook(SessionRunHook):
             self._writer = FileWriterCache.get(self._log_dir)
 
     def end(self, session: Session) -> None:
-        """Evaluates and writes.
+        """Evaluates and writes the summaries.
 
         Raises:
-            OutOfRangeError: A summary reads an input that has ended; likewise `StopIteration`.
+            OutOfRangeError, StopIteration: A summary reads an input that has ended.
         """
         summaries = self._summary_op
         if summaries is None:
@@ -84,7 +84,7 @@ class SummaryAtEndHook(SessionRunHook):
         except END_OF_INPUT:
             _logger.warning(
                 "SummaryAtEndHook met the end of the input: a summary reads a batch, and none is left when a session "
-                "ends. Summarise variables that the runs have summed up, or feed what the summaries read."
+                "ends. Summarise variables that the runs have summed up, or feed the inputs of the summaries."
             )
             raise
         assert self._writer is not None, "begin comes before"

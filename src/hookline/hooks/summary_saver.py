@@ -29,25 +29,25 @@ class _HasSummaryOp(Protocol):
 class SummarySaverHook(SessionRunHook):
     """Fetches summaries on the first run and then at a cadence, and writes them with the global step after the run.
 
-    On other runs the summaries are not asked for, so nothing of them is computed. They are written when they have
-    arrived: on a later run, before the next checkpoint, or at the end; the training does not wait for them. Before the
-    first run of each session it writes `SessionLog(START)` with the step that follows, which makes TensorBoard drop
-    what a crashed run had written at that step and later. Runs `begin`, `after_create_session`, `on_trigger`
-    and `end`, which flushes; after an exception what has arrived is written.
+    Other runs do not compute the summaries. They are written once they are computed: on a later run, before the next
+    checkpoint, or at the end; the training does not wait for them. Before the first run of each session it writes
+    `SessionLog(START)` with the next step, so that TensorBoard drops the points of a crashed run at that step and
+    later. Runs `begin`, `after_create_session`, `on_trigger` and `end`, which flushes; after an exception the computed
+    summaries are still written.
 
-    To ask for other summaries, override `get_summary_op`; to write them in another way, `write`.
+    To fetch other summaries, override `get_summary_op`; to write them in another way, `write`.
 
     Args:
-        save_steps: Global steps from one to the next.
-        save_secs: Seconds from one to the next.
-        output_dir: Where to write; the writer is the one that all hooks with this directory share.
-        summary_writer: Writes in place of `output_dir`. With neither, a warning at `begin`, and nothing is written.
-        scaffold: Has the `summary_op` to use, looked up after the graph was finalized; None there writes nothing.
+        save_steps: Global steps from one firing to the next.
+        save_secs: Seconds from one firing to the next.
+        output_dir: The directory of the event file; all hooks with this directory share one writer.
+        summary_writer: A writer to use instead of `output_dir`. With neither, nothing is written, and `begin` warns.
+        scaffold: Has the `summary_op`, which is looked up in the final graph; if that is None, nothing is written.
         summary_op: A tensor of a serialized `Summary`, or a list of them.
-        trigger: Says when, in place of `save_steps` and `save_secs`: `every(100) | every(secs=60)`, say.
+        trigger: Used instead of `save_steps` and `save_secs`, such as `every(100) | every(secs=60)`.
 
     Attributes:
-        trigger: Says when.
+        trigger: The trigger in use.
 
     Raises:
         ValueError: Not exactly one cadence, or not exactly one of scaffold and `summary_op`.
@@ -60,8 +60,8 @@ class SummarySaverHook(SessionRunHook):
 
     References:
         `tf.train.SummarySaverHook`. Differences: after a recovery the cadence keeps its phase, and START is written
-        again; START comes before whatever any hook writes after the first run, where the reference drops what hooks
-        before it in the list have just written; `trigger`; `get_summary_op` and `write`.
+        again; START comes before the first run, while the reference writes it after that run and so drops the points of
+        earlier hooks in the list; `trigger`; `get_summary_op` and `write`.
     """
 
     _renamed = (("_get_summary_op", "get_summary_op"),)
@@ -94,7 +94,7 @@ class SummarySaverHook(SessionRunHook):
 
     @property
     def summary_writer(self) -> FileWriter | None:
-        """The writer; None where there is none, and with `output_dir` before `begin`."""
+        """The writer; None without one, and with `output_dir` before `begin`."""
         return self._writer
 
     @property
@@ -102,7 +102,7 @@ class SummarySaverHook(SessionRunHook):
         return self._writer is not None or type(self).write is not SummarySaverHook.write
 
     def get_summary_op(self) -> list[Any] | None:
-        """Returns which summaries to ask for: a list of tensors of serialized `Summary` messages, or None for none.
+        """Returns the summaries to fetch: a list of tensors of serialized `Summary` messages, or None for none.
 
         Called once for each session that is created, when the graph is final. Override it to choose.
 
@@ -119,7 +119,7 @@ class SummarySaverHook(SessionRunHook):
         return list(summary_op) if isinstance(summary_op, list | tuple) else [summary_op]
 
     def write(self, summaries: list[Any], global_step: int) -> None:
-        """Writes summaries that have arrived. Override it to write them elsewhere, or in another form.
+        """Writes summaries. Override it to write them elsewhere, or in another form.
 
         Args:
             summaries: Serialized `Summary` protocol buffers, in the order of `get_summary_op`.
@@ -145,20 +145,20 @@ class SummarySaverHook(SessionRunHook):
             _logger.warning("SummarySaverHook writes nothing: it was given neither output_dir nor summary_writer.")
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Looks up what to ask for, and writes `SessionLog(START)`."""
+        """Looks up the summaries, and writes `SessionLog(START)`."""
         summaries = self.get_summary_op()
         if summaries is not None and not isinstance(summaries, list | tuple):
             raise TypeError(
                 f"{type(self).__name__}.get_summary_op must return a list of summaries (or None), got {summaries!r}."
             )
         self.fetches = list(summaries) if summaries is not None and self._writes else None
-        # Not after the first run, where it would follow, and drop, what other hooks have written of that run.
+        # Not after the first run: there TensorBoard would drop the points that other hooks have written of that run.
         if self._writer is not None:
             start = summary.SessionLog(status=summary.SessionLog.START)
             self._writer.add_session_log(start, session.global_step + 1)
 
     def on_trigger(self, firing: Firing) -> None:
-        """Writes the summaries, with the step to which their run led."""
+        """Writes the summaries, with the global step after their run."""
         if firing.values is not None and firing.global_step is not None:
             self.write(firing.values, firing.global_step)
 

@@ -1,4 +1,4 @@
-"""TerminalLine: a line at the bottom of a terminal that others print above."""
+"""TerminalLine: a line at the bottom of a terminal, below all other output."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _DEFAULT_CELLS = 80
 
 
 def is_terminal(file: Any) -> bool:
-    """Returns whether lines can be drawn anew on it."""
+    """Returns whether a file is a terminal on which lines can be redrawn."""
     isatty = getattr(file, "isatty", None)
     return isatty is not None and isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 class TerminalLine:
-    """Draws one line over and over at the bottom of a terminal.
+    """Redraws one line at the bottom of a terminal.
 
-    Until `finish`, what is printed to `sys.stdout` and `sys.stderr`, and what handlers of the log write to them, comes
-    above the line; where others are in the middle of a line of theirs, it waits for the end of that. A stream that
-    leads elsewhere, into a file, is left alone. Any thread may print.
+    Until `finish`, output to `sys.stdout` and `sys.stderr`, including that of log handlers, comes above the line. While
+    such output ends in the middle of a line, the redrawing waits for its end. A stream that is no terminal, such as a
+    file, stays unchanged. Any thread may print.
     """
 
     def __init__(self, file: TextIO) -> None:
@@ -41,7 +41,7 @@ class TerminalLine:
 
     @property
     def cells(self) -> int:
-        """How many characters fit in; the last place stays free, for some terminals go on to the next line there."""
+        """The width in characters, without the last column, where some terminals wrap to the next line."""
         try:
             columns = os.get_terminal_size(self._file.fileno()).columns
         except (AttributeError, OSError, ValueError):
@@ -49,14 +49,14 @@ class TerminalLine:
         return (columns or _DEFAULT_CELLS) - 1
 
     def draw(self, text: str) -> None:
-        """Shows a text, not longer than `cells`, in place of the one before."""
+        """Replaces the text of the line by another, at most `cells` characters long."""
         with self._lock:
             self._text = text
             if not self._others_are_in_a_line:
                 self._write(f"\r{text}{_ERASE_REST}")
 
     def print_above(self, stream: TextIO, text: str) -> int:
-        """Writes what somebody else has to say."""
+        """Writes other output above the line."""
         with self._lock:
             if self._text and not self._others_are_in_a_line:
                 self._write(_ERASE)
@@ -69,12 +69,12 @@ class TerminalLine:
             return written
 
     def finish(self) -> None:
-        """Leaves the last text standing, and the streams to others."""
+        """Keeps the last text, and restores the streams."""
         with self._lock:
             text, self._text = self._text, ""
             if text:
                 self._write(f"\n{text}\n" if self._others_are_in_a_line else "\n")
-        # Without the lock: who logs holds the lock of its handler, which is needed here, when it comes for this one.
+        # Without the lock: a thread that logs holds its handler's lock, needed here, while it waits for this one.
         for guard in self._guards:
             _replace(guard, guard.stream)
 
@@ -84,7 +84,7 @@ class TerminalLine:
 
 
 class _Guard:
-    """Stands in the place of a stream; whoever keeps it longer than the line lasts writes to the stream."""
+    """A stand-in for a stream; once the line is finished, it writes straight to the stream."""
 
     def __init__(self, line: TerminalLine, stream: TextIO) -> None:
         self._line, self.stream = line, stream
@@ -100,7 +100,7 @@ class _Guard:
 
 
 def _replace(stream: Any, by: Any) -> None:
-    """Puts another stream where this one is in use."""
+    """Replaces a stream in `sys` and in the handlers of the log."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is stream:
             setattr(sys, name, by)

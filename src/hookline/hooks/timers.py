@@ -1,4 +1,4 @@
-"""The timers of `tf.train`: triggers that fire at once, and then a number of steps or seconds after the last time."""
+"""The timers of `tf.train`: triggers that fire at once, and then a number of steps or seconds after each firing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SecondOrStepTimer(Trigger):
             every_steps = arguments.whole("SecondOrStepTimer", "every_steps", every_steps, at_least=1)
         self._every_secs = every_secs
         self._every_steps = every_steps
-        # The last steps on which it fired, oldest first; `_fired_before` says whether it fired before them.
+        # The steps of the last firings, oldest first; `_fired_before` says whether it fired before them.
         self._fired_steps: collections.deque[int] = collections.deque(maxlen=_KEPT_STEPS)
         self._fired_before = False
 
@@ -65,18 +65,18 @@ class SecondOrStepTimer(Trigger):
         return last + max(1, (after - last) // self._every_steps + 1) * self._every_steps
 
     def is_due(self, step: int) -> bool:
-        """Returns whether it has never fired, or the time is over."""
+        """Returns whether it has never fired, or the time has passed."""
         if self._fired_step is None or self._every_secs is None:
             return True
         return self.has_waited(self._every_secs)
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Returns whether to fire at `step`: always if it never has, never twice at one step."""
+        """Returns whether to fire at `step`: always the first time, never twice at one step."""
         last = self._fired_step
         if last is None:
             return True
         if step < last:
-            # Nobody called `start`, so this is the first sign that the training moved back: `step` itself may be due.
+            # `start` was not called, so this is the first sign that the training moved back: `step` may be due.
             self.start(step - 1)
             return self.should_trigger_for_step(step)
         if self._every_steps is not None:
@@ -84,7 +84,7 @@ class SecondOrStepTimer(Trigger):
         return step != last and self.is_due(step)
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """Notes that it fired at `step`; see `Trigger`."""
+        """Notes a firing at `step`; see `Trigger`."""
         self._fired_before |= len(self._fired_steps) == _KEPT_STEPS
         self._fired_steps.append(step)
         return super().update_last_triggered_step(step)
@@ -92,8 +92,8 @@ class SecondOrStepTimer(Trigger):
     def start(self, step: int) -> None:
         """Moves back with a training that returned to an earlier step; see `Trigger`.
 
-        It returns to its state at that step, as far as it remembers. For earlier steps, a cadence in steps keeps its
-        phase.
+        It takes its state at that step again, as far back as it remembers. For earlier steps, a cadence in steps keeps
+        its phase.
         """
         if self._fired_step is None or step >= self._fired_step:
             return
@@ -113,7 +113,7 @@ class SecondOrStepTimer(Trigger):
         self._went_back = True
 
     def reset(self) -> None:
-        """Forgets everything: it has never fired."""
+        """Forgets all firings."""
         super().reset()
         self._fired_steps = collections.deque(maxlen=_KEPT_STEPS)
         self._fired_before = False
@@ -136,7 +136,7 @@ class SecondOrStepTimer(Trigger):
         return max(0.0, self._since_secs + self._every_secs - clock.monotonic())
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continues from another timer's state."""
+        """Restores the state of another timer."""
         super().set_state(state)
         self._fired_before = self._fired_step is not None
 
@@ -173,7 +173,7 @@ class NeverTriggerTimer(Trigger):
         return False
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """Returns `(None, None)`: there is nothing to note."""
+        """Returns `(None, None)`."""
         return None, None
 
     def __repr__(self) -> str:

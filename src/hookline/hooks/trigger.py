@@ -1,4 +1,4 @@
-"""Trigger: says when something fires. And the two ways to combine triggers."""
+"""Trigger: decides when a hook fires. Also the two combinations of triggers, `|` and `&`."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from typing import Any
 from hookline import clock
 
 NEVER = sys.maxsize
-"""A step that no training reaches; also the answer of `steps_until_trigger` for it."""
+"""A step that no training reaches."""
 
 _MOST_LOOKED_AT = 10_000
 
 
 class Trigger(abc.ABC):
-    """Says when something fires, based on the global step, the time, the count of runs, and the last firing.
+    """Decides when a hook fires, from the global step, the time, the count of runs, and the last firing.
 
     A trigger only answers questions. The session asks it for the hooks that have it, and reports each firing with
-    `update_last_triggered_step`. It counts from where it was started: a training resumed at step 150 with `every(100)`
-    fires at 200. A step on which it was due stays due until it has fired, so a run that passes over the step counts
-    too.
+    `update_last_triggered_step`. A training resumed at step 150 with `every(100)` fires at 200. A step on which it was
+    due stays due until it has fired, so a run of several steps cannot skip it.
 
     Two triggers can be combined. `a | b` fires whenever either would, and each keeps its own phase. `a & b` fires on
     the steps that both have, so `every(3) & every(5)` fires at 15. A part in steps is due only on its own steps; a part
-    in seconds stays due until the whole fires. What counts runs or waits for a latch has no steps, and so no `&`.
+    in seconds stays due until the combination fires. Triggers that count runs or wait for a latch have no steps, so
+    they have no `&`.
 
-    To write one, define `next_step`, and also `is_due` if the steps alone do not decide.
+    A subclass defines `next_step`, and also `is_due` if the steps alone do not decide.
 
     Example:
-        >>> from hookline.hooks import at_steps, every
+        >>> from hookline.train import at_steps, every
         >>> trigger = every(10) | at_steps(3)
         >>> trigger.start(0)
         >>> fired = []
@@ -44,20 +44,20 @@ class Trigger(abc.ABC):
         [3, 10, 20, 30]
 
     References:
-        The timers of `tf.train` (`SecondOrStepTimer`), whose methods it has; combinations have no counterpart there.
+        The timers of `tf.train` (`SecondOrStepTimer`), with the same methods; combinations have no counterpart there.
     """
 
-    # It was started here or last fired here, so no step up to this one is due any more.
+    # The step of the start or the last firing: no step up to this one is due any more.
     _base: int | None = None
-    # Likewise, for steps that are due only in passing: the last step for which the answer was no.
+    # The last step for which the answer was no, which is not asked about again.
     _looked: int = -1
-    # When it last fired, or was started.
+    # The time of the last firing, or of the start.
     _since_secs: float = 0.0
     _fired_step: int | None = None
     _went_back: bool = False
-    # Whether the time has passed, where processes in step agree on that; None: the clock of this process says it.
+    # Whether the time has passed, as processes in step have agreed; None: the clock of this process decides.
     held: bool | None = None
-    # Whether each step must be checked; if so, a leap (a restore to a far step) is not checked in full.
+    # Whether each step must be checked; if so, a jump (a restore to a far step) is not checked in full.
     _looks_at_each: bool = False
 
     @property
@@ -72,7 +72,7 @@ class Trigger(abc.ABC):
 
     @property
     def latches(self) -> tuple[Any, ...]:
-        """The latches that fire it, which runs carry for it."""
+        """The latches that fire it; they are part of every run."""
         return ()
 
     @abc.abstractmethod
@@ -98,11 +98,11 @@ class Trigger(abc.ABC):
         return False
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """Notes that it fired at `step`.
+        """Notes a firing at `step`.
 
         Returns:
-            The seconds and the steps since it last fired; both are None the first time, and the first time after the
-            step moved back.
+            The seconds and the steps since the firing before; both are None the first time, and the first time after
+            the step moved back.
         """
         now = clock.monotonic()
         elapsed = None, None
@@ -114,9 +114,9 @@ class Trigger(abc.ABC):
         return elapsed
 
     def has_waited(self, secs: float) -> bool:
-        """Returns whether so many seconds have passed since it last fired, or was started; for `is_due`.
+        """Returns whether `secs` seconds have passed since the last firing, or since the start; for `is_due`.
 
-        In processes that run in step the chief's clock says it, for all of them at the same run.
+        In processes that run in step the chief's clock decides, for all of them in the same run.
         """
         return clock.monotonic() >= self._since_secs + secs if self.held is None else self.held
 
@@ -125,9 +125,9 @@ class Trigger(abc.ABC):
         return self._fired_step
 
     def start(self, step: int) -> None:
-        """Reports that the training starts, resumes or goes back to `step`.
+        """Starts, resumes or moves back to `step`.
 
-        A trigger that already stands at this step or an earlier one does not change.
+        A trigger that is already at this step or an earlier one does not change.
         """
         if self._base is None:
             self._since_secs = clock.monotonic()
@@ -158,16 +158,16 @@ class Trigger(abc.ABC):
         return NEVER
 
     def count_runs(self, runs: int) -> None:  # noqa: B027 - most do not count
-        """Reports the number of the run that it will be asked about: 1 for the first run of its hook."""
+        """Sets the number of the run to be asked about: 1 for the first run of its hook."""
 
     def anew(self) -> Trigger:
-        """Returns an equal trigger that was never started."""
+        """Returns a copy that was never started."""
         other = copy.copy(self)
         other.reset()
         return other
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the state from which an equal trigger can continue with `set_state`: a dict of numbers."""
+        """Returns the state for `set_state` of an equal trigger: a dict of numbers."""
         waited_secs = None if self._base is None else clock.monotonic() - self._since_secs
         return {
             "base": self._base,
@@ -177,7 +177,7 @@ class Trigger(abc.ABC):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continues from another trigger's state, including the seconds that had passed."""
+        """Restores a state, including the elapsed seconds."""
         self.reset()
         self._go_on_from(state)
 
@@ -187,7 +187,7 @@ class Trigger(abc.ABC):
             self._since_secs = clock.monotonic() - state["waited_secs"]
 
     def leaves(self) -> list[Trigger]:
-        """Returns the triggers it consists of: only itself, if it is not combined."""
+        """Returns the parts of a combined trigger; of any other, only itself."""
         return [self]
 
     def __or__(self, other: Trigger) -> Trigger:
@@ -198,7 +198,7 @@ class Trigger(abc.ABC):
 
 
 class _Composite(Trigger):
-    """Several triggers in one; its state consists of theirs."""
+    """A combination of triggers; its state consists of theirs."""
 
     _sign = ""
 
@@ -250,7 +250,7 @@ class _Composite(Trigger):
         return super().get_state() | {"parts": [part.get_state() for part in self.parts]}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        Trigger.reset(self)  # Not the parts: one that counts runs has no state, and goes on.
+        Trigger.reset(self)  # Not the parts: one that counts runs has no state, and continues.
         self._go_on_from(state)
         for part, its_state in zip(self.parts, state["parts"], strict=True):
             part.set_state(its_state)
@@ -269,7 +269,7 @@ def _is_due(part: Trigger, step: int) -> bool:
 
 
 class _AnyOf(_Composite):
-    """Fires whenever a part would; only the parts that were due count anew from there. `a | b` makes it."""
+    """Fires whenever a part would; only the parts that were due restart their count. `a | b` makes it."""
 
     _sign = "|"
 
@@ -284,7 +284,7 @@ class _AnyOf(_Composite):
         return any([part.should_trigger_for_step(step) for part in self.parts])
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """Notes that it fired at `step`; if no part was due, all of them count from there."""
+        """Notes a firing at `step`; if no part was due, all of them count from there."""
         due = [part for part in self.parts if part.should_trigger_for_step(step)]
         for part in due or self.parts:
             part.update_last_triggered_step(step)
@@ -315,7 +315,7 @@ class _AllOf(_Composite):
         super().__init__(*parts)
 
     def next_step(self, after: int) -> int:
-        """Returns the first step that all parts share, or an earlier one if finding it takes too long."""
+        """Returns the first step that all parts share, or an earlier one if the search takes too long."""
         candidate = after + 1
         for _ in range(self._MAX_TRIES):
             following = max(part.next_step(candidate - 1) for part in self.parts)
@@ -337,17 +337,17 @@ class _AllOf(_Composite):
         return self.by_clock_alone or super().should_trigger_for_step(step)
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """Notes that it fired at `step`: all parts count from there."""
+        """Notes a firing at `step`: all parts count from there."""
         for part in self.parts:
             part.update_last_triggered_step(step)
         return super().update_last_triggered_step(step)
 
     def steps_until_trigger(self, step: int) -> int:
-        """Returns when all parts may be due; `NEVER` if time alone decides."""
+        """Returns the steps until all parts may be due; `NEVER` if time alone decides."""
         return NEVER if self.by_clock_alone else super().steps_until_trigger(step)
 
     def secs_until_trigger(self) -> float:
-        """Returns when all parts may be due on the step that was looked at last, should that not move."""
+        """Returns the seconds until all parts may be due on the step that was asked about last."""
         step = self._looked
         if self.by_clock_alone or step is None:
             return max(part.secs_until_trigger() for part in self.parts)

@@ -1,4 +1,4 @@
-"""The simple triggers, and the functions that make them: `every`, `after_last`, `at_steps`, `first_run` and others."""
+"""The simple triggers, and the functions that make them: `every`, `spaced`, `at_steps`, `first_run` and others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hookline.hooks.trigger import NEVER, Trigger
 
 
 class _Steps(Trigger):
-    """Fires on the steps of a set, of which `following` returns the smallest that is greater than a step."""
+    """Fires on the steps of a set; `following` returns the next member after a step."""
 
     def __init__(self, following: Callable[[int], int], text: str, words: str = "") -> None:
         self._following, self._text, self._words = following, text, words or text
@@ -83,9 +83,9 @@ class _Seconds(Trigger):
 
 
 class _OffSteps(Trigger):
-    """Fires on runs that are not told apart by their step.
+    """A trigger that ignores the global step.
 
-    It has no phase that a checkpoint could keep, and does not begin anew with `start`: only the next firing then has no
+    It has no phase for checkpoints, and `start` does not reset it: after a step back, only the next firing has no
     `elapsed_*`.
     """
 
@@ -111,7 +111,7 @@ class _OffSteps(Trigger):
 
 
 class Runs(_OffSteps):
-    """Fires on the first run, then a number of runs after it last fired; `every(runs=...)` makes it."""
+    """Fires on the first run, then a number of runs after the last firing; `every(runs=...)` makes it."""
 
     def __init__(self, runs: int) -> None:
         self._runs = runs
@@ -119,15 +119,15 @@ class Runs(_OffSteps):
         self._fired_run: int | None = None
 
     def count_runs(self, runs: int) -> None:
-        """Notes the number of the run that it is asked about."""
+        """Sets the number of the run to be asked about."""
         self._run = runs
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Returns whether it has not fired yet, or enough runs were made since; a run made again counts."""
+        """Returns whether it has not fired yet, or enough runs have passed; a repeated run counts."""
         return self._fired_run in (None, self._run) or self._run - self._fired_run >= self._runs
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """Notes that it fired on the run that led to `step`; see `Trigger`."""
+        """Notes a firing on the run that led to `step`; see `Trigger`."""
         self._fired_run = self._run
         return super().update_last_triggered_step(step)
 
@@ -160,30 +160,30 @@ class FirstRun(_OffSteps):
         return self._run > 0
 
     def renew(self) -> None:
-        """Reports a new raw session."""
+        """Resets it for a new raw session."""
         self._is_due, self._run, self._left = True, 0, self._number - 1
 
     def reset(self) -> None:
-        """Forgets that it has fired."""
+        """Forgets its firing."""
         super().reset()
         self.renew()
 
     def count_runs(self, runs: int) -> None:
-        """Notes how many of them are left until its own."""
+        """Sets the number of runs, and thereby those left until its own."""
         self._run = self._run or runs
         self._left = self._run + self._number - 1 - runs
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Returns whether its run has come, and it has not fired since the session was created."""
+        """Returns whether its run has come, and it has not fired in this session."""
         return self._is_due and self._left <= 0
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """Notes that it fired."""
+        """Notes the firing."""
         self._is_due = False
         return super().update_last_triggered_step(step)
 
     def runs_until_trigger(self) -> int:
-        """Returns how many are left until its own; `NEVER` once it has fired."""
+        """Returns the runs left until its own; `NEVER` once it has fired."""
         return max(1, self._left) if self._is_due else NEVER
 
     def __repr__(self) -> str:
@@ -191,10 +191,10 @@ class FirstRun(_OffSteps):
 
 
 class Latched(_OffSteps):
-    """Fires when the session notices that a latch has latched; `latched` makes it.
+    """Fires once the session has noticed that a latch has latched; `latched` makes it.
 
     Attributes:
-        operation: The latch, which every run of a session carries whose hook has this trigger.
+        operation: The latch, which is part of every run of the session.
     """
 
     def __init__(self, operation: Operation) -> None:
@@ -202,15 +202,15 @@ class Latched(_OffSteps):
 
     @property
     def latches(self) -> tuple[Operation, ...]:
-        """Its latch."""
+        """The latch."""
         return (self.operation,)
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Returns False: the session looks at the latch itself."""
+        """Returns False: the session reads the latch itself."""
         return False
 
     def runs_until_trigger(self) -> int:
-        """Returns `NEVER`: the session says when it has noticed something."""
+        """Returns `NEVER`: the session reads the latch itself."""
         return NEVER
 
     def __repr__(self) -> str:
@@ -218,13 +218,13 @@ class Latched(_OffSteps):
 
 
 def every(steps: int | None = None, *, secs: float | None = None, runs: int | None = None) -> Trigger:
-    """Returns a trigger that fires each `steps` global steps, each `secs` seconds, or each `runs` runs.
+    """Returns a trigger that fires every `steps` global steps, `secs` seconds, or `runs` runs.
 
     Args:
-        steps: 100 fires on the first run to reach or pass 100, 200, 300, ..., even in a training resumed at 150.
+        steps: 100 fires on the first run to reach or pass 100, 200, 300, ...; a training resumed at 150 fires at 200.
         secs: Seconds from the start to the first firing, and from one firing to the next.
-        runs: 100 fires on the first run of this process and 100 runs after it last fired: on runs 1, 101, 201. Runs are
-            never taken back, and no checkpoint keeps their count.
+        runs: 100 fires on the first run of this process and then 100 runs after each firing: on runs 1, 101, 201. A
+            recovery does not reduce the count, and checkpoints do not hold it.
 
     Raises:
         TypeError: The argument is not a number, or not a whole one.
@@ -254,11 +254,11 @@ def every(steps: int | None = None, *, secs: float | None = None, runs: int | No
 
 
 def spaced(steps: int | None = None, *, secs: float | None = None) -> Trigger:
-    """Returns a trigger that fires on the first run, and then `steps` or `secs` after it last fired.
+    """Returns a trigger that fires on the first run, and then `steps` or `secs` after each firing.
 
     Args:
-        steps: 100 fires at 1, 101, 201, ..., where `every(100)` fires at 100, 200, 300. This is what `save_steps=100`
-            of a hook means.
+        steps: 100 fires at 1, 101, 201, ..., where `every(100)` fires at 100, 200, 300. `save_steps=100` of a hook
+            means this.
         secs: Seconds from one firing to the next; the first run fires.
 
     Raises:
@@ -271,7 +271,7 @@ def spaced(steps: int | None = None, *, secs: float | None = None) -> Trigger:
         (True, (None, None), 100)
 
     References:
-        `tf.train.SecondOrStepTimer`, which is its class.
+        `tf.train.SecondOrStepTimer`, the class of the trigger.
     """
     if (steps is None) == (secs is None):
         raise ValueError(f"spaced requires exactly one of steps or secs, got {'neither' if steps is None else 'both'}.")
@@ -283,7 +283,7 @@ def spaced(steps: int | None = None, *, secs: float | None = None) -> Trigger:
 
 
 def first_run() -> Trigger:
-    """Returns a trigger that fires on the first run of each raw session: after a recovery, too.
+    """Returns a trigger that fires on the first run of each raw session, also after a recovery.
 
     Example:
         >>> trigger = first_run()
@@ -296,14 +296,14 @@ def first_run() -> Trigger:
 
 
 def latched(operation: Operation) -> Trigger:
-    """Returns a trigger that fires when a condition has held on the device, for which no run waits.
+    """Returns a trigger that fires once a condition has held on the device; no run waits for it.
 
-    Every run of the monitored session carries the latch. The hook fires once, where the session notices that it has
-    latched: at the latest before a save, at the end, or `SessionConfig.max_runs_ahead` runs later. `firing.values` are
-    None then, and `firing.global_step` is the step to which the run led in which the condition held first.
+    The latch is part of every run of the monitored session. The hook fires once, when the session notices that the
+    latch has latched: at the latest before a save, at the end, or `SessionConfig.max_runs_ahead` runs later. Then
+    `firing.values` is None, and `firing.global_step` is the step after the run in which the condition first held.
 
     Args:
-        operation: What `hookline.latch` returned.
+        operation: The result of `hookline.latch`.
 
     Raises:
         TypeError: It is no latch.
@@ -338,10 +338,10 @@ def at_steps(*steps: int) -> Trigger:
 
 
 def log_spaced(per_decade: int = 3) -> Trigger:
-    """Returns a trigger whose steps are evenly spaced on a logarithmic scale: frequent at first, then ever rarer.
+    """Returns a trigger with steps evenly spaced on a logarithmic scale: frequent at first, then ever rarer.
 
     Args:
-        per_decade: How many steps from one power of ten to the next; the powers of ten are among them.
+        per_decade: The number of steps from one power of ten to the next; the powers of ten are among them.
 
     Example:
         >>> trigger = log_spaced(per_decade=3)
@@ -363,8 +363,8 @@ def steps_where(predicate: Callable[[int], object]) -> Trigger:
     """Returns a trigger that fires on the steps for which `predicate(step)` is true.
 
     Only the predicate knows these steps, so the session asks this trigger on every run. The predicate may be called
-    for a step more than once, even before the run that leads there, so it should have no side effects. If the
-    global step leaps, only the last 10,000 steps are checked.
+    more than once for a step, even before the run that leads there, so it should have no side effects. If the
+    global step jumps, only the last 10,000 steps are checked.
 
     Example:
         >>> trigger = steps_where(lambda step: step < 10 or step % 100 == 0)

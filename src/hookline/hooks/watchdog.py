@@ -1,4 +1,4 @@
-"""WatchdogHook: says where a training hangs."""
+"""WatchdogHook: logs where a training hangs."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _LOOKS_PER_STALL = 4
 
 
 class WatchdogHook(SessionRunHook):
-    """Logs the stacks of all threads and the state of the session when no step has come for a while.
+    """Logs the stacks of all threads and the state of the session if no step has run for a while.
 
-    It does so once for each stall, which the next step ends. A thread watches the session's count of runs that wrote
-    variables, so runs cost nothing more. It notices a stall at most a quarter of the time late, and does not wait for
-    the device. The time counts from the creation of the session, so choose it longer than the first step takes to
-    compile, and longer than an evaluation between steps. Runs `after_create_session`; the thread ends with the session,
-    or when its coordinator is asked to stop.
+    It logs once for each stall; the next step ends the stall. A thread watches the session's count of runs that wrote
+    variables, so runs cost nothing more. It notices a stall at most a quarter of `timeout_secs` late, and does not wait
+    for the device. The time counts from the creation of the session, so choose it longer than the compilation of the
+    first step, and longer than an evaluation between steps. Runs `after_create_session`; the thread ends with the
+    session, or when its coordinator is asked to stop.
 
     Args:
         timeout_secs: The number of seconds without a step that counts as a stall.
-        stop: Whether to also ask the session to stop. This ends a loop that comes back to `should_stop()`; it does not
+        stop: Whether to also ask the session to stop. This ends a loop that checks `should_stop()`; it does not
             interrupt a call that hangs.
 
     Raises:
@@ -43,7 +43,7 @@ class WatchdogHook(SessionRunHook):
         >>> hook = WatchdogHook(timeout_secs=600)
 
     References:
-        None in `tf.train`. `faulthandler.dump_traceback_later` knows nothing of steps.
+        None in `tf.train`. `faulthandler.dump_traceback_later` does not know steps.
     """
 
     def __init__(self, timeout_secs: float, *, stop: bool = False) -> None:
@@ -53,7 +53,7 @@ class WatchdogHook(SessionRunHook):
         self._stop = stop
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Starts the thread; each session that a recovery creates has its own."""
+        """Starts the thread, one for each raw session."""
         _Watch(session, coord, self._timeout_secs, self._stop).start()
 
 
@@ -91,7 +91,7 @@ class _Watch(LooperThread):
 
 
 def _state(session: Session, coord: Coordinator) -> str:
-    """Says what is known about a session without waiting, because a thread that hangs may hold its lock."""
+    """Returns the known state of a session without waiting, because a thread that hangs may hold its lock."""
     try:
         step = session.lowlevel.known_step
     except RuntimeError:  # it is being closed
@@ -99,7 +99,7 @@ def _state(session: Session, coord: Coordinator) -> str:
     facts = [
         f"Global step: {'not known on the host' if step is None else step}",
         f"runs that wrote variables: {session.lowlevel.writes}",
-        f"the model was {session.origin or 'made by hand'}",
+        f"the model was {session.origin or 'initialised by the program'}",
         f"stop requested: {'yes' if coord.should_stop() else 'no'}",
         f"checkpoints being written: {', '.join(saves_under_way()) or 'none'}",
     ]

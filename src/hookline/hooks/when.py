@@ -1,4 +1,4 @@
-"""when: binds a hook to the runs of certain fetches."""
+"""when: binds a hook to the runs with certain fetches."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hookline.session.fetches import leaves
 
 
 def when(fetches: Any, hook: Any) -> BoundHook:
-    """Returns a hook that does what `hook` does, but only on runs that fetch one of `fetches`.
+    """Restricts a hook to the runs that fetch one of `fetches`.
 
-    For several training operations under one session: the two steps of a GAN, an evaluation between steps. All hooks
-    share the one global step, so a hook that becomes due in another run fires at its next own run.
+    Use it for several training operations under one session, such as the two steps of a GAN. All hooks share the one
+    global step; a hook that becomes due in another run fires in its next own run.
 
     Args:
         fetches: An operation, tensor, variable or name, or any nesting of them. A run that fetches a group counts as
@@ -21,7 +21,7 @@ def when(fetches: Any, hook: Any) -> BoundHook:
         hook: The hook. It serves one session, through this binding only.
 
     Raises:
-        TypeError: `hook` is a class, not a hook, or already bound; or `fetches` has something that cannot be fetched.
+        TypeError: `hook` is a class, not a hook, or already bound; or `fetches` has an item that cannot be fetched.
         ValueError: `fetches` is empty.
 
     Example:
@@ -59,9 +59,9 @@ def when(fetches: Any, hook: Any) -> BoundHook:
 
 
 class BoundHook:
-    """The result of `when`: a declaration that the session reads. All callbacks are those of the hook.
+    """The result of `when`: a hook and its fetches, which the session reads. Its callbacks are those of the hook.
 
-    The session counts in `runs` how many there were.
+    The session counts the hook's runs in `runs`.
     """
 
     def __init__(self, fetches: Any, hook: Any) -> None:
@@ -75,10 +75,10 @@ class BoundHook:
         return getattr(self.hook, name)
 
     def operations(self, graph: Graph) -> set[Operation]:
-        """Returns the operations to whose runs it is bound.
+        """Returns the operations that the hook is bound to.
 
         Raises:
-            KeyError, ValueError: They are not in the graph.
+            KeyError, ValueError: One is not in the graph.
         """
         try:
             return operations_of(self.bound_to, graph)
@@ -92,7 +92,7 @@ def bare(hook: Any) -> Any:
 
 
 def operations_of(fetches: Any, graph: Graph) -> set[Operation]:
-    """Returns the operations that fetches name, including the members of groups."""
+    """Returns the operations of fetches, including the members of groups."""
     found: set[Operation] = set()
     pending = []
     for leaf in leaves(fetches):

@@ -1,4 +1,4 @@
-"""Sinks: where the numbers of a run go, beside the event files of TensorBoard."""
+"""Sinks: destinations for the summaries of a run, beside TensorBoard's event files."""
 
 from __future__ import annotations
 

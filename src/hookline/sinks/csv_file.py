@@ -1,4 +1,4 @@
-"""Csv: scalars in a table."""
+"""Csv: scalars as a CSV file."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from hookline.sinks.sink import Point
 class Csv(LineFile):
     """Writes scalars to a CSV file with the columns `step`, `tag`, `value` and `time` (seconds since the epoch).
 
-    NaN and infinities are `nan`, `inf` and `-inf`, as Python and NumPy read them. It goes on as `JsonLines` does.
+    NaN and infinities are `nan`, `inf` and `-inf`, which Python and NumPy read. Lines are as durable as those of
+    `JsonLines`, and a restart treats them alike.
 
     Args:
         path: The file; `scalars.csv` in the session's directory for summaries by default.
 
     Raises:
-        InvalidArgumentError: When the session begins: it has no directory for summaries, and there is no path.
-        FailedPreconditionError: When the session begins: the file is not one of these.
+        InvalidArgumentError: At the start of the session: there is no path and no directory for summaries.
+        FailedPreconditionError: At the start of the session: the file was not written by this class.
 
     Example:
         >>> import hookline as hl, numpy as np, pathlib, tempfile

@@ -1,4 +1,4 @@
-"""Feeder: a sink's queue and its thread, and what happens while the sink fails."""
+"""Feeder: the queue and the thread of a sink, and its outages."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _logger = logging.getLogger(__name__)
 
 
 class Feeder:
-    """Gives a sink what a session writes, from a thread of its own, about once a second.
+    """Passes the summaries of a session to a sink, on a thread of its own, about once a second.
 
     Args:
         sink: The sink.
-        strict: Whether its failures are raised where the session writes.
+        strict: Whether a failure of the sink is raised where the session writes.
     """
 
     def __init__(self, sink: Sink, strict: bool) -> None:
@@ -37,26 +37,24 @@ class Feeder:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._queue: deque[Written | Start] = deque()
-        self._bytes = self._dropped = self._in_hand = 0  # The last: what `write` was given and has not returned from.
+        self._bytes = self._dropped = self._in_hand = 0  # The last counts the entries in a running `write`.
         self._syncing: list[threading.Event] = []
         self._synced = threading.Event()
         self._synced.set()
         self._wake, self._hurry = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
-        self._start: Start | None = None  # Has still to be opened so.
+        self._start: Start | None = None  # The start to open with, not opened yet.
         self._is_open = self._is_closing = self._training_failed = False
         self._left_out: set[str] = set()
         self._failure: BaseException | None = None
         self._is_ending = False
-        self._outage = Outage(
-            "Summaries", f". What comes now waits, up to {_MOST_WAITING:,} of them. It is tried again"
-        )
+        self._outage = Outage("Summaries", f". Further ones wait, up to {_MOST_WAITING:,}. The sink is tried again")
 
     def begin(self, start: Start) -> None:
-        """Opens the sink; after a recovery, behind what was written before it.
+        """Opens the sink; after a recovery, after the summaries in the queue.
 
         Raises:
-            Exception: It cannot be opened, and not because a disk is full or a server away.
+            Exception: It cannot be opened, for a reason other than a full disk or an unreachable server.
         """
         if start.hparams:
             self._leave_out({"hparams"})
@@ -86,7 +84,7 @@ class Feeder:
         if self._failure is not None and self._strict:
             raise self._explained(self._failure) from self._failure
         if self._is_closing or os.getpid() != self._process:
-            return  # In a fork, the parent writes.
+            return  # After a fork only the parent writes.
         with self._lock:
             if len(self._queue) < _MOST_WAITING and self._bytes + len(written.payload) <= _MOST_BYTES:
                 self._queue.append(written)
@@ -97,19 +95,19 @@ class Feeder:
                 is_first = self._dropped == 1 and not self._outage.under_way
         if is_first:
             _logger.warning(
-                "%s takes summaries more slowly than they come, and %d wait for it. What comes while so many do is "
-                "lost, and counted at the end of the session.",
+                "%s is too slow: %d summaries wait for it. Further ones are lost while so many wait, and counted at "
+                "the end of the session.",
                 self._who,
                 len(self._queue),
             )
         self._wake.set()
 
     def sync(self) -> None:
-        """Returns when the sink has what was put so far, and has flushed it; without, if it fails or takes too long."""
+        """Waits until the sink has written and flushed all summaries so far, or fails, or takes too long."""
         if self._thread is None or os.getpid() != self._process:
             return
         with self._lock:
-            if self._is_closing or not self._synced.is_set():  # Who has waited in vain does not wait again.
+            if self._is_closing or not self._synced.is_set():  # One wait in vain is enough.
                 return
             self._synced = done = threading.Event()
             self._syncing.append(done)
@@ -117,11 +115,13 @@ class Feeder:
         self._wake.set()
         if not clock.Clock().wait(done, _SYNC_SECS):
             _logger.warning(
-                "%s has not written in %g s what came before a checkpoint. The program goes on.", self._who, _SYNC_SECS
+                "%s has not written the summaries before a checkpoint within %g s. The program goes on.",
+                self._who,
+                _SYNC_SECS,
             )
 
     def close(self, failed: bool) -> None:
-        """Gives the sink the rest and closes it; may be repeated.
+        """Passes the rest to the sink and closes it; may be repeated.
 
         Raises:
             UnknownError: The session is strict, and the sink has failed.
@@ -137,7 +137,7 @@ class Feeder:
         thread.join(self._sink.close_secs)
         if thread.is_alive():
             _logger.warning(
-                "%s was not done in %g s. Summaries that it has not written, and are lost if the process ends now: %d.",
+                "%s was not done in %g s. Unwritten summaries, which are lost if the process ends now: %d.",
                 self._who,
                 self._sink.close_secs,
                 self._in_hand + len(self._queue),
@@ -178,7 +178,7 @@ class Feeder:
             _logger.warning("%s: summaries lost in this session: %d.", self._who, lost)
 
     def _give(self) -> None:
-        """Gives the sink what waits, until nothing does or it fails."""
+        """Passes the queue to the sink, until it is empty or the sink fails."""
         while True:
             if self._start is not None and not self._attempt(self._open):
                 return
@@ -196,7 +196,7 @@ class Feeder:
         self._start, self._is_open = None, True
 
     def _taken(self) -> list[Written]:
-        """Takes from the queue what comes before the next start, and that start."""
+        """Takes the entries before the next start from the queue, and that start."""
         taken: list[Written] = []
         with self._lock:
             while self._queue and self._start is None:
@@ -220,7 +220,7 @@ class Feeder:
             _logger.info("%s takes no %s: left out there.", self._who, " and no ".join(sorted(new)))
 
     def _attempt(self, call: Callable[[], None], count: int = 0) -> bool:
-        """Calls a function of the sink; returns whether it did not raise, and counts what is lost if it did."""
+        """Calls a function of the sink; returns whether it succeeded, and counts the lost entries if not."""
         try:
             call()
         except BaseException as error:
@@ -243,5 +243,5 @@ class Feeder:
 
 
 def _may_pass(error: OSError) -> bool:
-    """Returns whether it may go better the next time: a full disk, a server that is away."""
+    """Returns whether the error may pass: a full disk, an unreachable server."""
     return isinstance(error, ConnectionError | TimeoutError) or isinstance(errors.from_os_error(error, ""), _PASSING)

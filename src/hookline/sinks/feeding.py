@@ -1,4 +1,4 @@
-"""Feeding: the sinks of one session, and the followers that give them what its writers are given."""
+"""Feeding: the sinks of one session, and the followers that pass them the summaries of its writers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from hookline.sinks.feeder import Feeder
 from hookline.sinks.points import Written
 from hookline.sinks.sink import Sink, Start
 
-_serving: set[int] = set()  # The ids of sinks: a user's may be equal to another.
+_serving: set[int] = set()  # Ids, because a user's sinks may compare equal.
 _lock = threading.Lock()
 
 
 class Feeding:
-    """Feeds the sinks of one session.
+    """Passes summaries to the sinks of one session.
 
     Args:
         sinks: The sinks; each serves one session at a time.
-        folder: The directory for summaries; None where there is none.
+        folder: The directory for summaries; None without one.
         strict: Whether failures of the sinks are raised where the session writes.
 
     Raises:
@@ -42,12 +42,12 @@ class Feeding:
         self._feeders = [Feeder(sink, strict) for sink in self._sinks]
 
     def begin(self, step: int, hparams: dict[str, Any], is_new: bool) -> None:
-        """Opens the sinks; again, after a recovery."""
+        """Opens the sinks, at the start and after a recovery."""
         for feeder in self._feeders:
             feeder.begin(Start(self._folder, step, hparams, is_new))
 
     def follower(self, directory: str) -> _Follower:
-        """Returns the follower of the writer of a directory, whose place below the folder its tags begin with."""
+        """Returns the follower for the writer of a directory; its tags begin with the path below the folder."""
         name = os.path.relpath(directory, self._folder or directory)
         if name.startswith(os.pardir):
             name = os.path.basename(directory)
@@ -79,7 +79,7 @@ class Feeding:
 
 
 class _Follower:
-    """Stands behind a writer, or in its place where there is no directory. Its methods are those of `FileWriter`."""
+    """Follows a writer, or replaces it if there is no directory. Its methods are those of `FileWriter`."""
 
     def __init__(self, feeders: Sequence[Feeder], prefix: str) -> None:
         self._feeders, self._prefix = feeders, prefix
@@ -94,10 +94,10 @@ class _Follower:
         self.take(clock.time(), None if global_step is None else int(global_step), serialized)
 
     def add_session_log(self, session_log: Any, global_step: Any = None) -> None:
-        """Sinks are told of a start in another way."""
+        """Has nothing to do: sinks get a `Start`."""
 
     def flush(self) -> None:
-        """Sinks are flushed before a checkpoint."""
+        """Has nothing to do: sinks are flushed before a checkpoint."""
 
     def sync(self) -> None:
         for feeder in self._feeders:

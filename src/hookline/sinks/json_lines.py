@@ -21,16 +21,16 @@ class JsonLines(LineFile):
     `{"step": 0, "hparams": {...}, "time": ...}`. JSON has no NaN and no infinity: they are the strings "NaN",
     "Infinity" and "-Infinity".
 
-    Lines survive the end of the process, and a crash of the machine from the next checkpoint on. When a training goes
-    on from an earlier step, the lines of later steps are dropped, and so is a last line that a killed process has left
-    half written. Readers see the old file or the new one.
+    Lines survive the end of the process, and from the next checkpoint on a crash of the machine. If a training resumes
+    at an earlier step, the lines of later steps are dropped, and so is an incomplete last line of a killed process.
+    Readers see the old file or the new one.
 
     Args:
         path: The file; `points.jsonl` in the session's directory for summaries by default.
 
     Raises:
-        InvalidArgumentError: When the session begins: it has no directory for summaries, and there is no path.
-        FailedPreconditionError: When the session begins: the file is not one of these.
+        InvalidArgumentError: At the start of the session: there is no path and no directory for summaries.
+        FailedPreconditionError: At the start of the session: the file was not written by this class.
 
     Example:
         >>> import hookline as hl, json, numpy as np, pathlib, tempfile
@@ -50,7 +50,7 @@ class JsonLines(LineFile):
     begins_with = re.compile(rb'\{"step": (?P<step>\d+|null), "(?:tag|(?P<again>hparams))":')
 
     def open(self, start: Start) -> None:
-        """Goes on where `start` says, and writes the hyperparameters."""
+        """Opens the file, and writes the hyperparameters."""
         super().open(start)
         if start.hparams:
             self.append(_line({"step": start.step, "hparams": start.hparams, "time": clock.time()}).encode())
@@ -67,7 +67,7 @@ def _line(found: Mapping[str, Any]) -> str:
 
 
 def _valid(value: Any) -> Any:
-    """Returns a value with text in the place of numbers that JSON does not have."""
+    """Replaces NaN and infinities, which JSON lacks, by strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Histogram):

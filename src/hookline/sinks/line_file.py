@@ -1,4 +1,4 @@
-"""A sink that is a file of lines, one a point, which goes back with the training."""
+"""The base of sinks that write a file with one point a line, which goes back with the training."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _logger = logging.getLogger(__name__)
 
 
 class LineFile(Sink):
-    """A file of lines; a subclass says how a line reads.
+    """A file of lines; a subclass defines their format.
 
-    Written lines survive the end of the process, and a crash of the machine from the next checkpoint on. Where the
-    session goes on from an earlier step, the lines of later ones are dropped, and so is a last line that is not whole.
-    Both are done in a new file that takes the place of the old one.
+    Written lines survive the end of the process, and from the next checkpoint on a crash of the machine. If the session
+    resumes at an earlier step, a new file without the lines of later steps, and without an incomplete last line,
+    replaces the old one.
 
     Args:
         path: The file. By default it is in the session's directory for summaries.
@@ -32,11 +32,11 @@ class LineFile(Sink):
     """
 
     name = ""
-    """What the file is called by default."""
+    """The default name of the file."""
     header = b""
     """Its first line."""
     begins_with: re.Pattern[bytes]
-    """What each other line begins with; the step is the group "step", and "again" is there if each start writes it."""
+    """The beginning of every other line; the group "step" is the step, and "again" matches lines of each start."""
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         given = arguments.path(type(self).__name__, "path", path, optional=True)
@@ -45,11 +45,11 @@ class LineFile(Sink):
         self._file: int | None = None
 
     def lines(self, points: Sequence[Point]) -> Iterator[str]:
-        """Returns the lines of points, each with its end."""
+        """Yields the lines of points, with their newlines."""
         raise NotImplementedError
 
     def open(self, start: Start) -> None:
-        """Drops what is not to be there, and opens the file."""
+        """Drops the lines of later steps, and opens the file."""
         if self._given is None and start.folder is None:
             raise errors.InvalidArgumentError(
                 None,
@@ -72,7 +72,7 @@ class LineFile(Sink):
         """Appends whole lines, all or none.
 
         Raises:
-            OSError: None was.
+            OSError: Nothing was appended.
         """
         if self._file is None:
             self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -86,7 +86,7 @@ class LineFile(Sink):
         except OSError:
             with suppress(OSError):
                 os.ftruncate(self._file, found.st_size)
-            self._let_go()  # The next one may find another.
+            self._let_go()  # The next attempt opens the file again.
             raise
 
     def flush(self) -> None:
@@ -95,7 +95,7 @@ class LineFile(Sink):
             os.fsync(self._file)
 
     def close(self, failed: bool) -> None:
-        """Syncs and closes it."""
+        """Syncs and closes the file."""
         self.flush()
         self._let_go()
 
@@ -105,7 +105,7 @@ class LineFile(Sink):
             os.close(file)
 
     def _go_back(self, step: int) -> None:
-        """Leaves of the file what was written up to a step."""
+        """Drops the lines after a step, and an incomplete last line."""
         with open(self._path, "rb") as old:
             self._check(old.readline())
             old.seek(0)
@@ -120,11 +120,11 @@ class LineFile(Sink):
                 os.fsync(new.fileno())
         durable.rename(temporary, self._path)
         _logger.info(
-            "%s goes on after step %d: lines of later steps, or not whole, that are no more in '%s': %d.",
+            "%s resumes after step %d: dropped %d lines of later steps or incomplete lines from '%s'.",
             type(self).__name__,
             step,
-            self._path,
             dropped,
+            self._path,
         )
 
     def _check(self, first: bytes) -> None:

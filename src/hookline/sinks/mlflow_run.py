@@ -14,21 +14,21 @@ from hookline.sinks.sink import Point, Start
 
 _logger = logging.getLogger(__name__)
 _NOT_ALLOWED = re.compile(r"[^\w\-. /]")
-_AT_ONCE = 1000  # More are refused by its servers.
+_AT_ONCE = 1000  # The servers refuse more.
 _PASSING = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED")
 
 
 class Mlflow(Service):
-    """Sends scalars, text, images and hyperparameters to MLflow, by its client (extra `[mlflow]`).
+    """Sends scalars, text, images and hyperparameters to MLflow, with its client (extra `[mlflow]`).
 
-    Scalars become metrics, hyperparameters become parameters, text and images become artifacts. A session that goes on
-    goes on with the same run and sends no point twice; those of a step that is made again keep their first value. The
+    Scalars become metrics, hyperparameters become parameters, text and images become artifacts. After a restart the
+    session continues the same run and sends no point twice; the points of a repeated step keep their first value. The
     id of the run is in `.mlflow.json` in the directory for summaries. A parameter of a run cannot change: a warning
-    names those that have.
+    names those with a new value.
 
     Args:
-        experiment: The experiment's name; it is made if there is none.
-        tracking_uri: Where it keeps runs; what `MLFLOW_TRACKING_URI` says by default.
+        experiment: The name of the experiment, which is created if it does not exist.
+        tracking_uri: The address of the server or the store; by default that of `MLFLOW_TRACKING_URI`.
         run_name: The name of a new run.
         tags: Tags of a new run.
 
@@ -59,7 +59,7 @@ class Mlflow(Service):
         self._id = ""
 
     def connect(self, run: str | None, start: Start) -> str:
-        """Begins a run, or goes on with one."""
+        """Starts a run, or continues one."""
         try:
             return self._connected(run, start)
         except self.client.MlflowException as error:
@@ -88,7 +88,7 @@ class Mlflow(Service):
         return self._id
 
     def send(self, points: Sequence[Point]) -> None:
-        """Logs metrics, all at once, and artifacts."""
+        """Logs metrics, in batches, and artifacts."""
         numbers = [
             self.client.entities.Metric(_clean(point.tag), point.value, int(point.time * 1000), point.step or 0)
             for point in points

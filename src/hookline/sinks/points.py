@@ -12,7 +12,7 @@ _HPARAMS = "_hparams_/"
 
 
 class Written:
-    """A summary on its way to several sinks; the first that looks takes it apart, on its own thread."""
+    """A serialized summary for several sinks; the first one to read it parses it, on its own thread."""
 
     __slots__ = ("_points", "payload", "prefix", "step", "time")
 
@@ -21,7 +21,7 @@ class Written:
         self._points: list[Point] | None = None
 
     def points(self) -> list[Point]:
-        """Returns its points; those of a kind that is not known have the name of the plugin that shows them."""
+        """Returns the points; the kind of an unknown one is the name of its TensorBoard plugin."""
         if self._points is None:
             from hookline.summary import protos
 
@@ -66,7 +66,7 @@ def _shortest(number: float) -> float:
 
 
 def _text(tensor: Any) -> str:
-    """Returns the text of a tensor of strings; the cells of a table are parted by bars, its rows by lines."""
+    """Returns the text of a tensor of strings; in a table bars separate the cells and newlines the rows."""
     texts = [item.decode(errors="replace") for item in tensor.string_val]
     sizes = [dim.size for dim in tensor.tensor_shape.dim]
     width = max(sizes[-1], 1) if len(sizes) > 1 else 1

@@ -1,4 +1,4 @@
-"""A sink that is somebody else's service: its run is found again, and points that it has are not sent twice."""
+"""The base of sinks that send to a service: a restart continues the same run and sends no point twice."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _logger = logging.getLogger(__name__)
 
 
 class Service(Sink):
-    """A service that only takes more and forgets nothing.
+    """A service whose runs only grow.
 
-    The id of the run, and to which step each tag was sent, are in a file in the directory for summaries. A session that
-    goes on there goes on with the same run, and leaves out what was sent. A training that begins at its first step
-    begins a new run.
+    The id of the run, and the last step sent of each tag, are in a file in the directory for summaries. A session that
+    continues a training there continues the same run, and leaves out the points already sent. A new training starts a
+    new run.
     """
 
     name = ""
-    """The client's package, the extra of hookline that installs it, and what the file is called."""
+    """The name of the client's package, of the extra of hookline that installs it, and of the file."""
 
     def __init__(self) -> None:
         try:
@@ -39,10 +39,10 @@ class Service(Sink):
         self._before: dict[str, int] = {}
 
     def connect(self, run: str | None, start: Start) -> str:
-        """Goes on with a run, or begins one; returns its id.
+        """Continues a run, or starts one; returns its id.
 
         Raises:
-            ConnectionError: It cannot now.
+            ConnectionError: The service cannot be reached now.
         """
         raise NotImplementedError
 
@@ -55,7 +55,7 @@ class Service(Sink):
         raise NotImplementedError
 
     def open(self, start: Start) -> None:
-        """Finds or begins the run."""
+        """Continues or starts the run."""
         if self._run is None:
             self._path = os.path.join(start.folder, f".{self.name}.json") if start.folder else None
             known, self._sent = (None, {}) if start.is_new else self._recalled()
@@ -64,14 +64,14 @@ class Service(Sink):
             except Exception as error:
                 if known is not None:
                     error.add_note(
-                        f"The run to go on with, {known}, is that of {self._path}: without it a new one begins."
+                        f"The run to continue, {known}, is that of '{self._path}'. Without that file a new run starts."
                     )
                 raise
             self._remember()
         self._before = dict(self._sent)
 
     def write(self, points: Sequence[Point]) -> None:
-        """Sends what was not sent before."""
+        """Sends the points that were not sent before."""
         new = [point for point in points if point.step is None or point.step > self._before.get(point.tag, -1)]
         if new:
             self.send(new)
@@ -79,7 +79,7 @@ class Service(Sink):
             self._remember()
 
     def close(self, failed: bool) -> None:
-        """Ends the run, which a later session may go on with."""
+        """Ends the run; a later session may continue it."""
         self._run = None
         self.disconnect(failed)
 

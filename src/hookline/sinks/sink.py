@@ -1,4 +1,4 @@
-"""Sink: a place to which the summaries and hyperparameters of a run go."""
+"""Sink: a destination for the summaries and hyperparameters of a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 KINDS = ("scalar", "text", "image", "audio", "histogram", "hparams")
-"""What a sink may take."""
+"""The kinds of points, and hyperparameters."""
 
 
 class Point(NamedTuple):
@@ -14,12 +14,12 @@ class Point(NamedTuple):
 
     Attributes:
         kind: "scalar", "text", "image", "audio" or "histogram".
-        tag: Its name. That of an evaluation begins with the evaluation's name: `eval/loss`.
-        step: The global step; None where it was written without one.
+        tag: The name. Tags of an evaluation begin with the evaluation's name: `eval/loss`.
+        step: The global step; None if it was written without one.
         time: Seconds since the epoch.
-        value: A float for a scalar, text for a text; the bytes of a PNG for an image, of a WAV for audio; a
-            `Histogram`. A scalar is the shortest number that is the same as 32-bit float, which is how summaries hold
-            it.
+        value: A float for a scalar, a string for a text, the bytes of a PNG for an image, the bytes of a WAV for audio,
+            a `Histogram` for a histogram. Summaries hold scalars as 32-bit floats; this is the shortest number that
+            rounds to the same one.
     """
 
     kind: str
@@ -35,7 +35,7 @@ class Histogram(NamedTuple):
     Attributes:
         least: The smallest value.
         limits: The upper limit of each bucket, ascending.
-        counts: How many values are in each.
+        counts: The number of values in each bucket.
     """
 
     least: float
@@ -44,13 +44,14 @@ class Histogram(NamedTuple):
 
 
 class Start(NamedTuple):
-    """How a session begins, or goes on after a recovery.
+    """The start of a session, or its continuation after a recovery.
 
     Attributes:
-        folder: The directory for summaries; None where the session has none.
-        step: The global step. What a lost run has written of later steps is done anew.
-        hparams: Hyperparameters by name: numbers, flags, text, None, and lists of them. Nested names have slashes.
-        is_new: Whether the training begins: nothing was restored.
+        folder: The directory for summaries; None if the session has none.
+        step: The global step. Points of later steps, written by a lost run, will be written again.
+        hparams: Hyperparameters by name: numbers, booleans, strings, None, and lists of them. Nested names have
+            slashes.
+        is_new: Whether the training begins, so that nothing was restored.
     """
 
     folder: str | None
@@ -60,18 +61,19 @@ class Start(NamedTuple):
 
 
 class Sink:
-    """Takes the summaries that the hooks of a session write. A subclass defines `write`, and what else it needs.
+    """The base class of sinks, which receive the summaries that the hooks of a session write.
 
-    A session calls `open` before its first step, on its own thread: an error there is raised, unless it is a full disk
-    or a server that is away. All other calls come from one thread of the sink's own, one at a time, so no step waits
-    for them. If `write` raises, a WARNING says so, the training goes on, and its points are lost; the next ones are
-    tried after ten seconds. What comes meanwhile waits, up to 10,000 summaries or 64 MB. The end of the session says
-    how many were lost. A session with `strict_events=True` ends with the error.
+    A subclass defines `write`, and may define `open`, `flush` and `close`. A session calls `open` before its first
+    step, on its own thread: an error there is raised, unless it is a full disk or an unreachable server. All other
+    calls come from one thread of the sink, one at a time, so no step waits for them. If `write` raises, a WARNING is
+    logged, the training goes on, and these points are lost; the next attempt follows after ten seconds. Until then up
+    to 10,000 summaries or 64 MB wait. The end of the session logs the number of lost ones. A session with
+    `strict_events=True` ends with the error.
 
     Attributes:
-        takes: The kinds of points that `write` is given, and "hparams" if `open` does something with them. Of other
-            kinds one line in the log says that they are left out.
-        close_secs: How long the end of a session waits until the last points are written.
+        takes: The kinds of points for `write`, and "hparams" if `open` uses them. Other kinds are left out, with one
+            line in the log for each.
+        close_secs: How long the end of a session waits for the last points.
 
     Example:
         >>> import hookline as hl, numpy as np
@@ -91,22 +93,23 @@ class Sink:
     close_secs: float = 120.0
 
     def open(self, start: Start) -> None:
-        """Begins, or goes on where `start` says; called again after a recovery.
+        """Opens the sink at the start of a session, and again after a recovery.
 
         Raises:
-            OSError: It cannot begin now; it is tried again if the reason may pass, and an error of the session if not.
+            OSError: It cannot open now. It is tried again if the cause may pass, such as a full disk; otherwise the
+                session raises it.
         """
 
     def write(self, points: Sequence[Point]) -> None:
-        """Writes points, in the order in which they came: those of about a second.
+        """Writes the points of about one second, in order.
 
         Raises:
-            Exception: They are lost.
+            Exception: The points are lost.
         """
         raise NotImplementedError
 
     def flush(self) -> None:
-        """Returns when what was written will survive; called before a checkpoint is committed."""
+        """Makes all written points durable; called before a checkpoint is committed."""
 
     def close(self, failed: bool) -> None:
-        """Ends; `failed` says whether an error has ended the training."""
+        """Closes the sink; `failed` tells whether an error has ended the training."""

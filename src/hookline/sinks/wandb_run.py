@@ -14,16 +14,15 @@ _STEP = "global_step"
 
 
 class Wandb(Service):
-    """Sends scalars, text, images, histograms and hyperparameters to Weights & Biases, by its client (extra `[wandb]`).
+    """Sends scalars, text, images, histograms and hyperparameters to Weights & Biases (extra `[wandb]`).
 
-    Each point has the global step as `global_step`, which is the x axis of all charts, for W&B's own count of steps
-    only goes up and evaluations may come late. A session that goes on goes on with the same run, by its id, and sends
-    no point twice; those of a step that is made again keep their first value. The id is in `.wandb.json` in the
-    directory for summaries.
+    The x axis of all charts is the global step, logged as `global_step`, because W&B's own step only goes up, and
+    evaluations may come late. After a restart the session continues the same run and sends no point twice; the points
+    of a repeated step keep their first value. The id of the run is in `.wandb.json` in the directory for summaries.
 
     Args:
-        **init: Arguments of `wandb.init`: `project`, `entity`, `name`, `mode="offline"`, ... A run that is live already
-            is used, and not ended.
+        **init: Arguments of `wandb.init`: `project`, `entity`, `name`, `mode="offline"`, ... If a run is active
+            already, it is used, and not ended.
 
     Raises:
         ImportError: The client is not installed.
@@ -42,7 +41,7 @@ class Wandb(Service):
         self._is_given = False
 
     def connect(self, run: str | None, start: Start) -> str:
-        """Begins a run, or goes on with one."""
+        """Starts a run, or continues one."""
         again = {} if run is None else {"id": run, "resume": "allow"}
         self._is_given = self.client.run is not None
         try:
@@ -80,9 +79,9 @@ class Wandb(Service):
 
 
 def _edged(histogram: Histogram, most: int) -> tuple[list[float], list[float]]:
-    """Returns at most so many counts, and the edges of their buckets, which are one more."""
+    """Merges a histogram to at most `most` counts; returns them and the edges of their buckets."""
     counts, edges = histogram.counts, [min([histogram.least, *histogram.limits[:1]]), *histogram.limits]
-    if counts and not counts[0]:  # It only marks where the second bucket begins.
+    if counts and not counts[0]:  # An empty first bucket only marks the start of the second.
         counts, edges = counts[1:], edges[1:]
     width = -(-len(counts) // most) or 1
     merged = [sum(counts[place : place + width]) for place in range(0, len(counts), width)]

@@ -66,10 +66,12 @@ class FileWriter:
 
     Example:
         >>> import tempfile
+        >>> from hookline.summary import Summary
         >>> from hookline.testing import read_events
+        >>> loss = Summary(value=[Summary.Value(tag="loss", simple_value=0.5)])
         >>> with tempfile.TemporaryDirectory() as logdir:
         ...     with FileWriter(logdir) as writer:
-        ...         writer.add_summary(encode.scalar("loss", 0.5), global_step=7)
+        ...         writer.add_summary(loss, global_step=7)
         ...     [event.step for event in read_events(logdir) if event.HasField("summary")]
         [7]
 

@@ -58,7 +58,7 @@ def check_hook(make_hook: MakeHook) -> None:
         AssertionError: The hook breaks one of these rules; the message names the rule.
 
     Example:
-        >>> from hookline.hooks import NanTensorHook
+        >>> from hookline.train import NanTensorHook
         >>> check_hook(lambda: NanTensorHook("loss:0"))
 
     References:

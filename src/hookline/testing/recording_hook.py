@@ -47,8 +47,8 @@ class RecordingHook(SessionRunHook):
         stop_at_run: The run, counted from 1, in whose `after_run` a stop is requested.
 
     Example:
-        >>> from hookline.graph import Graph, get_or_create_global_step
-        >>> from hookline.monitored import MonitoredSession
+        >>> from hookline import Graph
+        >>> from hookline.train import MonitoredSession, get_or_create_global_step
         >>> hook = RecordingHook("a", fetches="global_step:0")
         >>> with Graph().as_default():
         ...     train_op = get_or_create_global_step().assign_add(1)

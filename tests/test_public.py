@@ -1,0 +1,103 @@
+"""The public modules and names: docs/public.md lists them, they exist, and users are shown no others."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import json
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hookline
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PUBLIC = re.findall(r"^\| `(hookline[.\w]*)` \|", (ROOT / "docs/public.md").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def names_of(module: str) -> set[str]:
+    found = importlib.import_module(module)
+    return set(getattr(found, "__all__", None) or dir(found))
+
+
+def examples() -> Iterator[tuple[str, str]]:
+    """Yields the place and the code of each example that a user reads."""
+    for page in PAGES:
+        for code in re.findall(
+            r"^```python[^\n]*\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+        ):
+            yield page.name, code
+    for script in sorted((ROOT / "examples").glob("*.py")):
+        yield script.name, script.read_text(encoding="utf-8")
+    for notebook in sorted((ROOT / "examples").glob("*.ipynb")):
+        for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+            if cell["cell_type"] == "code":
+                yield notebook.name, "".join(cell["source"])
+    for module in PUBLIC:
+        for name in ["__doc__", *sorted(names_of(module))]:
+            value = getattr(importlib.import_module(module), name)
+            of_class = vars(value).values() if inspect.isclass(value) else ()
+            for text in [value, *map(inspect.getdoc, [value, *of_class])]:
+                if isinstance(text, str):
+                    code = "\n".join(re.findall(r"^ *(?:>>>|\.\.\.) ?(.*)$", text, re.MULTILINE))
+                    yield f"{module}.{name}", code
+
+
+def used_names(code: str) -> set[str]:
+    """Returns the dotted names of hookline in a piece of code: what it imports, and chains of attributes of that."""
+    used, homes = set(), {}
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            source = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            for alias in node.names:
+                used.add(source + alias.name)
+                homes[alias.asname or alias.name] = source + alias.name
+        elif isinstance(node, ast.Attribute):
+            used.add(ast.unparse(node))
+    first = {name: name.partition(".")[0] for name in used}
+    used = {homes.get(first[name], first[name]) + name.removeprefix(first[name]) for name in used}
+    return {name for name in used if re.fullmatch(r"hookline[.\w]*", name)}
+
+
+def is_public(name: str) -> bool:
+    """Whether a dotted name is that of a public module, or begins with a public name of one."""
+    parts = name.split(".")
+    length = next(n for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in PUBLIC)
+    return len(parts) == length or parts[length] in names_of(".".join(parts[:length]))
+
+
+def test_the_page_lists_the_modules_that_the_package_offers():
+    assert len(PUBLIC) == len(set(PUBLIC))
+    offered = {f"hookline.{name}" for name in hookline._MODULES}
+    assert {module.removesuffix(".v1") for module in PUBLIC} == offered | {"hookline"}
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_a_public_module_has_the_names_that_it_lists(module):
+    found = importlib.import_module(module)
+    names = names_of(module)
+    assert names
+    assert [name for name in names if not hasattr(found, name)] == []
+    assert {name for name in names if name.startswith("_")} <= {"__version__"}
+
+
+def test_the_package_offers_its_modules_as_attributes():
+    assert set(hookline.__all__) >= hookline._MODULES
+    assert all(inspect.ismodule(getattr(hookline, name)) for name in hookline._MODULES)
+
+
+def test_no_example_needs_a_name_that_is_not_public():
+    private = {(place, name) for place, code in examples() for name in used_names(code) if not is_public(name)}
+    assert private == {("coming-from-tf1.md", "hookline.compat.v1.while_loop")}, "that one shows its error"
+
+
+def test_no_page_names_a_private_module():
+    private = {module.name for module in pkgutil.iter_modules(hookline.__path__)} - hookline._MODULES
+    named = {page.name: set(re.findall(r"\bhookline\.(\w+)", page.read_text(encoding="utf-8"))) for page in PAGES}
+    named.pop("public.md")  # Names some as examples of what is private.
+    assert {page: names & private for page, names in named.items() if names & private} == {}
