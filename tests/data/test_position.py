@@ -340,7 +340,7 @@ def test_after_a_restart_a_one_shot_iterator_begins_anew_and_names_the_remedy_on
                 Saver().restore(session, path)
                 assert float(session.run(batch)[0]) == 10.0
                 session.run(train_op)
-    warnings = [record.message for record in caplog.records if "begins anew" in record.message]
+    warnings = [record.message for record in caplog.records if "starts from the beginning" in record.message]
     assert len(warnings) == 1
     assert "Give a function that makes the iterator" in warnings[0]
 

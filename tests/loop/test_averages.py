@@ -216,7 +216,7 @@ def test_wrong_arguments_are_refused(tmp_path):
     with pytest.raises(TypeError, match="ema"):
         loop(ema="params")
     with pytest.raises(
-        ValueError, match="ema has the part 'parms', and the state has no floating .* params/b, params/w"
+        ValueError, match="ema names the part 'parms', and the state has no floating .* params/b, params/w"
     ):
         loop(ema={"parms": 0.9})
     with pytest.raises(ValueError, match="the state has none outside of its optimizer"):

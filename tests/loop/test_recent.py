@@ -98,5 +98,5 @@ def test_who_looks_at_a_mean_alone_writes_nothing():
 def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="mean_over >= 1, got 0"):
         loop(0)
-    with pytest.raises(ValueError, match="mean_over averages metrics, and the step returns none that is one number"):
+    with pytest.raises(ValueError, match="mean_over averages scalar metrics, and the step returns none"):
         hl.train.Loop(lambda s, b: (s, {}), jnp.zeros(()), [VALUES], mean_over=5)
