@@ -40,7 +40,7 @@ def whole(who: str, name: str, value: Any, at_least: int | None = None) -> int:
 
 
 def number(who: str, name: str, value: Any, at_least: float | None = None) -> float:
-    """Returns a finite number, or infinity; the arguments are those of `whole`.
+    """Returns a finite number, or infinity. The arguments are as in `whole`.
 
     Raises:
         TypeError: It is not a number.
@@ -77,7 +77,7 @@ def instance(who: str, name: str, value: Any, kind: type) -> Any:
 
 
 def path(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
-    """Returns a path as text; the arguments are those of `whole`, and `optional` allows None.
+    """Returns a path as text. The arguments are as in `whole`; `optional` allows None.
 
     Raises:
         TypeError: It is neither text nor an `os.PathLike` of text.
@@ -93,7 +93,7 @@ def path(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
 
 
 def text(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
-    """Returns text; the arguments are those of `path`.
+    """Returns text. The arguments are as in `path`.
 
     Raises:
         TypeError: It is not text.
@@ -102,7 +102,7 @@ def text(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
 
 
 def function(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
-    """Returns a function or another callable; the arguments are those of `path`.
+    """Returns a function or another callable. The arguments are as in `path`.
 
     Raises:
         TypeError: It cannot be called.
@@ -135,7 +135,7 @@ def several(who: str, name: str, value: Any, *, optional: bool = False) -> list[
 
 
 def mapping(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
-    """Returns a dict, or another mapping; the arguments are those of `path`.
+    """Returns a dict, or another mapping. The arguments are as in `path`.
 
     Raises:
         TypeError: It is not a mapping.

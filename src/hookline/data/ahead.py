@@ -84,7 +84,7 @@ class Ahead:
     Args:
         begin: Returns the stream of batches after a position.
         position: Returns the position to begin at.
-        begun: A stream that was begun at that position already, and its demand.
+        begun: A stream that was started at that position already, and its demand.
         form: The form of the batches.
         places: Where the batches are put.
         limit: The number of items that the thread keeps ready.
@@ -203,7 +203,7 @@ class Ahead:
 
     def _timed(self) -> Read:
         """Returns the next batch or block, and notes how long its source has waited."""
-        assert self._stream is not None, "It has been begun."
+        assert self._stream is not None, "It was started before."
         start, computed = clock.monotonic(), clock.processor_time()
         read = next(self._stream)
         took, computed = clock.monotonic() - start, clock.processor_time() - computed

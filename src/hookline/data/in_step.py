@@ -78,7 +78,7 @@ class AheadInStep(Ahead):
     def end(self, who: str, most: float, error: BaseException | None, *, is_known: bool) -> None:
         """Sets the number of batches to give, or an error to give instead; from then on runs may take them.
 
-        `is_known` says that the source must have that many; else it may end by itself.
+        With `is_known` the source must have that many; else it may end by itself.
         """
         if error is not None or (not most and self.items[0].error is None):
             self.items.clear()

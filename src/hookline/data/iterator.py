@@ -186,7 +186,7 @@ def over_all(graph: Graph) -> jax.NamedSharding:
 
 
 def _length(source: Any, sequence: Any, form: Form, length: float | None) -> float | None:
-    """Returns the number of batches that a source gives to runs: as given, or as the source says; None if unknown."""
+    """Returns the number of batches that a source gives to runs: as given, or as reported by the source; None if unknown."""
     known = sequence.length
     if length is not None or known is None or form.last_batch != "drop":
         return known if length is None else length
@@ -220,7 +220,7 @@ class BatchSource(Source):
         self._settle()
 
     def put_over(self, sharding: Any, *, is_default: bool = False) -> None:
-        """Sets the sharding of batches from now on; the arguments and errors are those of `Places`."""
+        """Sets the sharding of batches from now on; the arguments and errors are as in `Places`."""
         self.places.put_over(sharding, is_default=is_default)
         self.example, self.output.spec = map(self.places.spec_of, (self._form.example, self._form.spec))
         self._settle()

@@ -32,7 +32,7 @@ _LARGE_BYTES = 2**30
 class Reader:
     """One session's way through a sequence: `hookline.session.OpenSource`.
 
-    It may continue a stream that was begun already.
+    It may continue a stream that was started already.
     """
 
     _kind = Ahead

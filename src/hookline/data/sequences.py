@@ -55,7 +55,7 @@ class ReadCancelled(Exception):
 
 
 def length_of(source: Any) -> float | None:
-    """Returns the number of batches of a source from its beginning; None if the source does not say."""
+    """Returns the number of batches of a source from its beginning; None if the source has no length."""
     try:
         return source.length if isinstance(source, Arrays) else len(source)
     except (TypeError, NotImplementedError):
@@ -94,7 +94,7 @@ class Repeatable(Sequence):
     at the same batch.
 
     Attributes:
-        length: The number of batches; None if the source does not say, or has not been read.
+        length: The number of batches; None if the source has no length, or has not been read.
         is_in_memory: As in `Sequence`; set when it is first read.
     """
 

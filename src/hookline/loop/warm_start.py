@@ -37,7 +37,7 @@ class WarmStart:
     By default the optimizer is initialized, and so are metrics in the state, its step counter and the global step.
     `slots=True` restores these too, for a model that was changed in the middle of its training. The slots of new arrays
     are then zero while Adam's count is not, so that their first steps are larger. Moving averages begin with the
-    initial state. Positions in the data and states of hooks are not restored.
+    state after the warm start. Positions in the data and states of hooks are not restored.
 
     Args:
         path: A checkpoint, or the directory of a training.
