@@ -183,10 +183,10 @@ def test_wrong_arguments_are_refused():
         loop(0.1).run(None, 1, hyperparams="mine")
     with pytest.raises(TypeError, match="requires a schedule as learning_rate, .* got 0.1"):
         loop(0.1, learning_rate=0.1)
-    with pytest.raises(TypeError, match="makes one number of a count, and <lambda> does not"):
+    with pytest.raises(TypeError, match="returns one number for a count, and <lambda> does not"):
         loop(0.1, learning_rate=lambda count: jnp.ones(2))
     for schedule in (lambda: 1, lambda count: "low"):
-        with pytest.raises(TypeError, match="makes one number of a count, and <lambda> does not: "):
+        with pytest.raises(TypeError, match="returns one number for a count, and <lambda> does not: "):
             loop(0.1, learning_rate=schedule)
     with pytest.raises(ValueError, match="the step returns a metric of that name already"):
         hl.train.Loop(lambda s, b: (s, {"learning_rate": s}), jnp.ones(()), [X], learning_rate=lambda count: 0.1)

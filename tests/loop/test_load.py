@@ -83,7 +83,7 @@ def test_a_step_may_be_chosen(tmp_path):
         hl.train.load(str(tmp_path), like, step="best")
     with pytest.raises(ValueError, match="'latest', 'best' or a global step as step, got 'first'"):
         hl.train.load(str(tmp_path), like, step="first")
-    with pytest.raises(ValueError, match="its directory, or no step"):
+    with pytest.raises(ValueError, match="its directory, or leave out the step"):
         hl.train.load(str(tmp_path / "model.ckpt-2"), like, step=2)
     with pytest.raises(hl.errors.NotFoundError, match="nowhere"):
         hl.train.load(str(tmp_path / "nowhere"), like)

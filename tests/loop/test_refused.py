@@ -144,7 +144,7 @@ def test_nnx_objects_that_come_back_are_refused():
 
 def test_nnx_objects_among_other_things_are_refused():
     assert_refused(
-        TypeError, "NnxNet stands among other things in dict", floats, {"model": NnxNet(nnx.Rngs(0)), "w": 1.0}
+        TypeError, "NnxNet is among other things in dict", floats, {"model": NnxNet(nnx.Rngs(0)), "w": 1.0}
     )
 
 
@@ -152,7 +152,7 @@ def test_a_function_in_the_state_that_changes_is_refused():
     def step(state, batch):
         return {"w": state["w"], "f": lambda: None}, {}
 
-    assert_refused(ValueError, "the state at 'f' is no array, so it stays", step, {"w": jnp.zeros(1), "f": print})
+    assert_refused(ValueError, "the state at 'f' is no array, so it must not change", step, {"w": jnp.zeros(1), "f": print})
 
 
 def test_a_state_without_arrays_is_refused():
@@ -234,7 +234,7 @@ def test_no_batch_at_all_is_an_error():
     assert_refused(ValueError, "requires at least one batch, and batches is empty", steps_on, data=[])
     used = iter([np.ones(2)])
     next(used)
-    assert_refused(ValueError, "An iterator that was used up", steps_on, data=used)
+    assert_refused(ValueError, "it is an iterator that was used up", steps_on, data=used)
 
 
 def test_what_the_source_raises_is_raised():
@@ -298,7 +298,7 @@ def test_an_iterator_that_a_restart_would_need_from_the_start_is_refused(tmp_pat
     first = loop()
     first.run(str(tmp_path), last_step=3)
     assert first.run(str(tmp_path), last_step=5)["n"] == 5, "in this process it goes on"
-    with pytest.raises(hl.errors.FailedPreconditionError, match="an iterator, which gives each once"):
+    with pytest.raises(hl.errors.FailedPreconditionError, match="an iterator, which cannot be set to the position"):
         loop().run(str(tmp_path), last_step=8)
     repeatable = hl.train.Loop(steps_on, STATE, lambda: (np.full(2, n, "float32") for n in range(10)))
     assert repeatable.run(str(tmp_path))["n"] == 10

@@ -137,9 +137,9 @@ def test_averages_that_a_training_begins_to_keep_need_no_new_optimizer(old, tmp_
     with pytest.raises(hl.errors.NotFoundError, match="missing in the checkpoint: average") as error:
         loop(state(body=3, head=2), ema=0.5).run(logdir, 4, progress=False)
     assert str(error.value).endswith(f"run(another, warm_start=train.WarmStart({logdir!r}, slots=True)).")
-    with pytest.raises(hl.errors.NotFoundError, match="Begin a new training with what fits"):
+    with pytest.raises(hl.errors.NotFoundError, match="Begin a new training with the arrays that fit"):
         loop(state(body=3, head=2, neck=1), ema=0.5).run(logdir, 4, progress=False)
-    with pytest.raises(hl.errors.NotFoundError, match="Begin a new training with what fits"):
+    with pytest.raises(hl.errors.NotFoundError, match="Begin a new training with the arrays that fit"):
         loop(state(body=3), ema=0.5).run(logdir, 4, progress=False)
     loop(state(body=3), ema={"params": 0.5}).run(str(tmp_path), 1, progress=False)
     caplog.set_level(logging.INFO, "hookline")

@@ -132,7 +132,7 @@ def test_an_evaluation_leaves_out_leaf_by_leaf_too(caplog):
     evaluate = hl.train.Evaluate(lambda state, batch: (batch.mean(), {"note": "low"}), [X], every=1)
     hl.train.Loop(lambda state, batch: (state, {}), STATE, batches()).run(last_step=1, hooks=[evaluate])
     assert evaluate.values == {"loss": 11.5}
-    assert "Evaluate 'eval': <lambda>: among the metrics there are no numbers" in caplog.text
+    assert "Evaluate 'eval': <lambda>: some metrics are no numbers" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_a_key_that_is_optional_is_given_unless_somebody_else_has():
 @pytest.mark.parametrize("batch", [(1, 2), {"x": 1, "y": 2}, 1])
 def test_more_parameters_than_there_is_to_give_are_refused(batch):
     call = Call("Loop", lambda state, x, y, mask: None, ["state"])
-    with pytest.raises(TypeError, match="it requires state, x, y, mask. A batch is one argument, or one for each"):
+    with pytest.raises(TypeError, match="it requires state, x, y, mask. A batch is one argument; or one for each"):
         call.settle(batch)
 
 
@@ -327,6 +327,6 @@ def test_an_evaluation_of_other_parts_is_refused():
 
     hook = hl.train.Evaluate(lambda a, b, c, d: 0.0, [X], every=1)
     with pytest.raises(
-        TypeError, match=r"parts of the state \(model, slots\) and a batch; it requires a, b, c, d. Call"
+        TypeError, match=r"parts of the state \(model, slots\) and a batch; it requires a, b, c, d. Give"
     ):
         hl.train.Loop(step, (jnp.zeros(3), jnp.zeros(2)), batches()).run(last_step=1, hooks=[hook])

@@ -186,7 +186,7 @@ def over_all(graph: Graph) -> jax.NamedSharding:
 
 
 def _length(source: Any, sequence: Any, form: Form, length: float | None) -> float | None:
-    """Returns the number of batches that a source gives to runs: as given, or as reported by the source; None if unknown."""
+    """Returns the number of batches for runs, as given, or else as reported by the source; None if it is unknown."""
     known = sequence.length
     if length is not None or known is None or form.last_batch != "drop":
         return known if length is None else length

@@ -44,7 +44,7 @@ def form_of(given: Any, names: list[str] | None) -> Tree | NnxObjects:
     inside = [leaf for leaf in jax.tree.leaves(state, is_leaf=is_nnx) if is_nnx(leaf)]
     if inside:
         raise TypeError(
-            f"Loop requires a state without NNX objects, or of nothing else, as a tuple or a dict: "
+            f"Loop requires a state of NNX objects only, as a tuple or a dict, or one without any: "
             f"{type(inside[0]).__name__} is among other things in {type(state).__name__}. Put the other things "
             f"into a module, as nnx.Variable; or use the functional form, `graphdef, state = nnx.split(...)`."
         )

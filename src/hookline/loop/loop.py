@@ -62,8 +62,8 @@ class Loop(StepGraph):
 
     The step must be traceable, jitted or not. Metrics are numbers and arrays in a dict, which may be nested, a named
     tuple, a dataclass, or `(loss, aux)`; a single number is called `loss`. The metric of an object with `compute()` is
-    the result of that. Anything that is not a number is left out, with a warning. Metrics of NNX and `clu` in the state
-    accumulate: see `reset_metrics_steps`.
+    the result of that. Other values are left out, with a warning. Metrics of NNX and `clu` in the state accumulate: see
+    `reset_metrics_steps`.
 
     Args:
         train_step: The step.
@@ -102,7 +102,8 @@ class Loop(StepGraph):
         train_op: One step, and one more global step.
         form: The form of the state.
         logdir: The `logdir` of the last session.
-        result: The state at the end of the last session that was closed without an error; `None` before.
+        result: The state at the end of the last session that ended normally, or by `Preempted` or `Interrupted`; `None`
+            before.
         averaged_result: With `ema`, the same with averages in place of the averaged leaves; NNX objects are new ones.
         report: The time report of the last `run(report=True)`, also after an error; else `None`.
 
@@ -187,7 +188,8 @@ class Loop(StepGraph):
 
         Raises:
             Preempted: SIGTERM or Ctrl-C came; the state is saved, and `result` holds it.
-            Interrupted: The cell of a notebook was interrupted, with a `logdir` or without; `result` holds the state.
+            Interrupted: The cell of a notebook was interrupted; the state is saved if there is a `logdir`, and `result`
+                holds it.
             NanLossDuringTrainingError: The loss is NaN.
         """
         self.report = None
