@@ -143,9 +143,7 @@ def test_nnx_objects_that_come_back_are_refused():
 
 
 def test_nnx_objects_among_other_things_are_refused():
-    assert_refused(
-        TypeError, "NnxNet is among other things in dict", floats, {"model": NnxNet(nnx.Rngs(0)), "w": 1.0}
-    )
+    assert_refused(TypeError, "NnxNet is among other things in dict", floats, {"model": NnxNet(nnx.Rngs(0)), "w": 1.0})
 
 
 def test_a_function_in_the_state_that_changes_is_refused():
