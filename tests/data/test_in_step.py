@@ -174,7 +174,7 @@ def test_parts_may_be_equal_if_that_is_said(both):
         ("unknown length", "ValueError", 0, ["end at the same run", "length=math.inf"]),
         ("unknown length, with a spec", "InvalidArgumentError", 1, ["end at the same run", "length=..."]),
         ("text", "TypeError", 0, ["hold no text", "['name']"]),
-        ("a number alone", "ValueError", 0, ["a scalar (at [1])", "one for each example"]),
+        ("a number alone", "ValueError", 0, ["a scalar (at [1])", "one value for each example"]),
         ("a smaller last batch of a list", "ValueError", 0, ["batch 2 has the shape (1,)", "last_batch='pad'"]),
         ("a smaller last batch", "InvalidArgumentError", 2, ["has the shape (1,)", "last_batch='drop'"]),
         ("other arrays", "InvalidArgumentError", 1, ["requires the same arrays", "process 1 and process 0 differ"]),

@@ -237,7 +237,10 @@ def test_a_state_is_not_taken_for_a_place_of_another_source(tmp_path):
 
 
 def test_a_state_that_the_source_refuses_fails_the_run_with_its_own_error(tmp_path):
-    path, refused = saved(hl.data.arrays(np.arange(60.0), 2), tmp_path), pytest.raises(ValueError, match="cannot go on")
+    path, refused = (
+        saved(hl.data.arrays(np.arange(60.0), 2), tmp_path),
+        pytest.raises(ValueError, match="cannot continue"),
+    )
     with restored(hl.data.arrays(np.arange(50.0), 2), path) as (session, batch), refused:
         session.run(batch)
 
