@@ -206,7 +206,7 @@ def test_what_is_wrong_with_it_is_said():
 
 
 def test_batches_that_come_once_only_are_refused():
-    with pytest.raises(ValueError, match="a generator gives each once"):
+    with pytest.raises(ValueError, match="a generator gives each only once"):
         hl.train.Evaluate(eval_step, (batch for batch in [np.ones(2)]), every=2)
     with pytest.raises(ValueError, match="requires at least one batch"):
         counting().run(last_step=2, hooks=[hl.train.Evaluate(eval_step, [], every=2)])

@@ -68,7 +68,7 @@ def test_another_window_or_none_begins_anew_and_says_so(tmp_path, caplog):
         made = loop(over)
         look = Look(made, last)
         made.run(str(tmp_path), last, progress=False, hooks=[look])
-        assert f"the means over the last {over} steps begin anew" in caplog.text
+        assert f"the means over the last {over} steps start over" in caplog.text
         first = {8: 4, 10: 8}[last]
         assert look.seen[last]["mean/loss"] == pytest.approx(np.mean(VALUES[first:last]), rel=1e-5)
     loop(None).run(str(tmp_path), 11, progress=False)
