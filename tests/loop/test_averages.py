@@ -222,7 +222,7 @@ def test_wrong_arguments_are_refused(tmp_path):
     with pytest.raises(ValueError, match="the state has none outside its optimizer"):
         hl.train.Loop(lambda s, b: (s, {}), {"n": jnp.zeros((), int)}, [X], ema=0.9)
     evaluate = hl.train.Evaluate(error, hl.data.arrays(X, 16), every=1, averaged=True)
-    with pytest.raises(ValueError, match="Evaluate 'eval' takes averaged=True with train.Loop"):
+    with pytest.raises(ValueError, match="Evaluate 'eval' requires train.Loop"):
         loop(ema=None).run(None, 1, progress=False, hooks=[evaluate])
     with pytest.raises(ValueError, match="takes averaged=True with a function"):
         hl.train.Evaluate({"a": hl.constant(1.0)}, [{}], every=1, averaged=True)
