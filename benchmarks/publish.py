@@ -19,8 +19,8 @@ def sentence(found: dict) -> str:
     bare = "bare jitted step"
     text = (
         f"To a step of {rows[bare]['micros']:.0f} µs, `Session.run` adds {_micros(run['added'][bare])}, a monitored "
-        f"session with the five usual hooks and the NaN check {whole['added'][bare]:.0f} µs, and a loop by hand that "
-        f"does the same jobs {hand['added'][bare]:.0f} µs"
+        f"session with the five usual hooks and the NaN check {whole['added'][bare]:.0f} µs, and a hand-written loop "
+        f"that does the same jobs {hand['added'][bare]:.0f} µs"
     )
     tensorflow = rows.get("TensorFlow monitored, standard hooks, NaN check")
     if tensorflow is not None:

@@ -1,4 +1,4 @@
-"""Checks of users' arguments where they are given; messages name the caller, the requirement and the given value."""
+"""Checks arguments when they are given; messages name the caller, the requirement and the given value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def whole(who: str, name: str, value: Any, at_least: int | None = None) -> int:
         at_least: The smallest allowed value.
 
     Raises:
-        TypeError: It is not a whole number, but text, a flag or a fraction.
+        TypeError: It is not a whole number, or is a bool.
         ValueError: It is too small.
 
     Example:
@@ -40,7 +40,7 @@ def whole(who: str, name: str, value: Any, at_least: int | None = None) -> int:
 
 
 def number(who: str, name: str, value: Any, at_least: float | None = None) -> float:
-    """Returns a finite number, or infinity; the arguments are those of `whole`.
+    """Returns a finite number, or infinity. The arguments are as in `whole`.
 
     Raises:
         TypeError: It is not a number.
@@ -77,7 +77,7 @@ def instance(who: str, name: str, value: Any, kind: type) -> Any:
 
 
 def path(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
-    """Returns a path as text; the arguments are those of `whole`, and `optional` allows None.
+    """Returns a path as text. The arguments are as in `whole`; `optional` allows None.
 
     Raises:
         TypeError: It is neither text nor an `os.PathLike` of text.
@@ -93,7 +93,7 @@ def path(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
 
 
 def text(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
-    """Returns text; the arguments are those of `path`.
+    """Returns text. The arguments are as in `path`.
 
     Raises:
         TypeError: It is not text.
@@ -102,7 +102,7 @@ def text(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
 
 
 def function(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
-    """Returns a function or another callable; the arguments are those of `path`.
+    """Returns a function or another callable. The arguments are as in `path`.
 
     Raises:
         TypeError: It cannot be called.
@@ -120,7 +120,7 @@ def several(who: str, name: str, value: Any, *, optional: bool = False) -> list[
     """Returns the items of a list or another iterable; for None, if `optional`, an empty list.
 
     Raises:
-        TypeError: It cannot be iterated over, or it is text, whose letters are never meant as items.
+        TypeError: It is not iterable, or it is text.
 
     Example:
         >>> several("Saver", "var_list", 5)
@@ -135,7 +135,7 @@ def several(who: str, name: str, value: Any, *, optional: bool = False) -> list[
 
 
 def mapping(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
-    """Returns a dict, or another mapping; the arguments are those of `path`.
+    """Returns a dict, or another mapping. The arguments are as in `path`.
 
     Raises:
         TypeError: It is not a mapping.
@@ -144,7 +144,7 @@ def mapping(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
 
 
 def having(who: str, name: str, value: Any, kind: str, attribute: str, *, optional: bool = False) -> Any:
-    """Returns an object that has an attribute: one of a class, or one that stands in for it.
+    """Returns an object with an attribute, such as an object of a class or a stand-in for one.
 
     Args:
         who: As in `whole`.

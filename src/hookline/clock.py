@@ -1,7 +1,7 @@
-"""The time: the only place in hookline that reads it, sleeps, or waits with a limit.
+"""The clock: the only module of hookline that reads the time, sleeps, or waits with a limit.
 
 All other code calls the functions of this module, which use the installed `Clock`. Tests install a
-`hookline.testing.FakeClock`, so they need not wait.
+`hookline.testing.FakeClock`, so that they need not wait.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _bounded(timeout_secs: float | None) -> float | None:
 
 
 _installed = Clock()
-# They are read on many runs, and a call takes time.
+# Most runs read them, and an extra call takes time.
 _installed.monotonic, _installed.time = _time.monotonic, _time.time
 
 
@@ -88,7 +88,7 @@ def monotonic() -> float:
 
 
 def reader() -> Callable[[], float]:
-    """Returns what reads the clock that is installed now as `monotonic` does, in less time.
+    """Returns the `monotonic` of the installed clock, which is faster to call than `monotonic` here.
 
     Example:
         >>> monotonic() <= reader()()

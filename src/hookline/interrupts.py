@@ -1,4 +1,4 @@
-"""Ctrl-C at moments at which nobody may be interrupted."""
+"""Delays Ctrl-C while modules are imported."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from types import FrameType
 def held_back() -> Iterator[None]:
     """Delays a Ctrl-C until the end of the block; a second one is not delayed.
 
-    Otherwise it is lost during imports. Python raises it in the next line of Python code, which is often in JAX's
-    garbage collection callback. An exception there is printed and dropped: the script continues, and ends with 0.
-    While jaxlib initialises, a Ctrl-C becomes an ImportError or a crash.
+    Without the delay, a Ctrl-C during imports may be lost: Python raises it in the next line of Python code, which is
+    often in JAX's garbage collection callback. An exception there is printed and dropped: the script continues, and
+    ends with 0. While jaxlib initialises, a Ctrl-C becomes an ImportError or a crash.
 
     Example:
         >>> with held_back():

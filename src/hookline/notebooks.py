@@ -1,4 +1,4 @@
-"""IPython, and notebooks, if this process runs in one. Nothing is imported for that."""
+"""IPython's shell, in a notebook or a terminal, found without importing IPython."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def shell() -> Any | None:
-    """Returns the shell of IPython that this process runs in, be it a notebook's or a terminal's; else None.
+    """Returns the IPython shell of this process, in a notebook or a terminal; None without one.
 
     Example:
         >>> shell() is None
@@ -18,7 +18,7 @@ def shell() -> Any | None:
 
 
 def place(filename: str, line: int) -> str:
-    """Returns how to name a line of code: by its file, or by its cell, which has none that one could open.
+    """Describes a line of code by its file, or by its cell in a notebook.
 
     Example:
         >>> place("train.py", 3)

@@ -1,4 +1,4 @@
-"""The paths of leaves in a pytree, as checkpoints, rules and errors write them."""
+"""The paths of leaves in a pytree, as in checkpoints, rules for shardings and errors."""
 
 from __future__ import annotations
 

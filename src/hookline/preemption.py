@@ -1,9 +1,9 @@
-"""Signals that ask this process to end (SIGTERM, Ctrl-C): noted at once, and acted on when a session can end in order.
+"""Signals that ask this process to end (SIGTERM, Ctrl-C): recorded at once, handled when a session can end cleanly.
 
-The handler only notes the number of the signal. It takes no lock, writes no file and runs no hook. Sessions check the
-note before each run and at their end, and waits check it while they wait. A thread also hears every signal, even while
-the main thread is busy outside of Python, as in a compilation, where no handler can run. The thread logs the reason for
-the wait, wakes waits on the coordinator, and ends the process when a second signal comes or the time is over.
+The handler only records the number of the signal. It takes no lock, writes no file and runs no hook. Sessions check the
+number before each run and at their end, and waits check it while they wait. A thread also hears every signal, even
+while the main thread is busy outside Python, as in a compilation, where no handler can run. The thread logs the reason
+for the wait, wakes waits on the coordinator, and ends the process when a second signal comes or the time is over.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class _Signals:
         self._before: dict[int, Any] = {}
         self._changing = threading.Lock()
         self._forking = threading.local()
-        self._ear: _Ear | None = None
+        self._listener: _Listener | None = None
 
     def add(self, watch: Watch) -> None:
         with self._changing:
@@ -260,7 +260,7 @@ class _Signals:
         for number in _NUMBERS:
             handler = signal.getsignal(number)
             # Ignored signals stay ignored: this is how `nohup` and shells protect a background process.
-            # Python's own interactive shell a SystemExit would end.
+            # Python's plain interactive shell keeps its Ctrl-C, because a SystemExit would end it.
             is_plain_shell = hasattr(sys, "ps1") and notebooks.shell() is None
             if handler in (signal.SIG_IGN, None) or (number == signal.SIGINT and is_plain_shell):
                 continue
@@ -268,8 +268,8 @@ class _Signals:
                 # Other code may have taken the signal from Python unnoticed, as `jax.distributed.initialize` does.
                 signal.signal(number, self.catch)
                 continue
-            if self._ear is None:
-                self._ear = _Ear()
+            if self._listener is None:
+                self._listener = _Listener()
             self._before[number] = handler
             signal.signal(number, self.catch)
 
@@ -280,9 +280,9 @@ class _Signals:
             if signal.getsignal(number) == self.catch:
                 signal.signal(number, handler)
         self._before.clear()
-        if self._ear is not None:
-            self._ear.close()
-            self._ear = None
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
 
     def catch(self, number: int, frame: FrameType | None) -> None:
         """Handles a signal."""
@@ -298,8 +298,8 @@ class _Signals:
             self.heard = self.heard or number
         elif self.number is None:
             self.number = number
-        if self._ear is not None:
-            self._ear.tell(number)
+        if self._listener is not None:
+            self._listener.notify(number)
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         before = self._before.get(number)
@@ -319,7 +319,7 @@ class _Signals:
         self.deadline = self.heard_at + grace_secs
         doing = " and ".join(dict.fromkeys(watch.doing() for watch in watches))
         _logger.warning(
-            "%s: leaving the training. Waiting for %s, then it ends in order, within %g s; once more to end at once.",
+            "%s: leaving the training. Waiting for %s, then the session closes, within %g s; repeat it to end at once.",
             signal.Signals(number).name,
             doing,
             grace_secs,
@@ -351,7 +351,7 @@ class _Signals:
         return number in _NUMBERS and signal.getsignal(number) == self.catch and len(self.watches) > 0
 
     def before_fork(self) -> None:
-        """Blocks signals, because the parent would hear one that reaches a child before the child has forgotten."""
+        """Blocks signals, because the parent would hear one that reaches a child before the child has reset."""
         if self._before:
             self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _NUMBERS)
 
@@ -362,18 +362,18 @@ class _Signals:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def forget(self) -> None:
-        """Forgets everything in a forked process, whose signals concern only itself."""
+        """Resets everything in a forked process, whose signals concern only itself."""
         self._changing = threading.Lock()
-        if self._ear is not None:
-            self._ear.forget()
-            self._ear = None
+        if self._listener is not None:
+            self._listener.forget()
+            self._listener = None
         self.watches = weakref.WeakSet()
         self._uninstall()
         self._reset()
         self.after_fork()
 
 
-class _Ear:
+class _Listener:
     """A thread that hears each signal from the system's own handler, even while the main thread is busy."""
 
     def __init__(self) -> None:
@@ -381,20 +381,20 @@ class _Ear:
         self._outside.setblocking(False)
         before = signal.set_wakeup_fd(self._outside.fileno(), warn_on_full_buffer=False)
         # An event loop may already hear them; then our handler passes them on.
-        self._heard_of_itself = before == -1
-        if not self._heard_of_itself:
+        self._has_wakeup_fd = before == -1
+        if not self._has_wakeup_fd:
             signal.set_wakeup_fd(before)
         self._thread = threading.Thread(target=self._listen, name="hookline-preemption", daemon=True)
         self._thread.start()
 
-    def tell(self, number: int) -> None:
-        """Tells the thread about a signal; called by the handler."""
-        if not (self._heard_of_itself and self._is_told_by_the_system()):
+    def notify(self, number: int) -> None:
+        """Notifies the thread of a signal; called by the handler."""
+        if not (self._has_wakeup_fd and self._is_notified_by_the_system()):
             with contextlib.suppress(OSError):
                 self._outside.send(bytes([number]))
 
-    def _is_told_by_the_system(self) -> bool:
-        """Returns whether the system still tells the thread; an event loop started since may have taken over."""
+    def _is_notified_by_the_system(self) -> bool:
+        """Returns whether the system still notifies the thread; an event loop started since may have taken over."""
         now = signal.set_wakeup_fd(self._outside.fileno(), warn_on_full_buffer=False)
         if now in (self._outside.fileno(), -1):
             return now != -1
@@ -414,7 +414,7 @@ class _Ear:
         self._outside.close()
 
     def _let_go(self) -> None:
-        if self._heard_of_itself:
+        if self._has_wakeup_fd:
             now = signal.set_wakeup_fd(-1)
             if now != self._outside.fileno():
                 signal.set_wakeup_fd(now)

@@ -58,10 +58,10 @@ def test_a_state_of_other_examples_is_refused():
 @pytest.mark.parametrize(
     ("arguments", "kind", "said"),
     [
-        (({"x": np.arange(3), "y": np.arange(4)}, 2), ValueError, "as many in each"),
-        ((np.zeros((0, 3)), 2), ValueError, "one example or more"),
+        (({"x": np.arange(3), "y": np.arange(4)}, 2), ValueError, "the same number of examples"),
+        ((np.zeros((0, 3)), 2), ValueError, "at least one, got"),
         (({}, 2), ValueError, "arrays requires arrays"),
-        ((np.float32(1), 2), ValueError, "one example or more"),
+        ((np.float32(1), 2), ValueError, "at least one, got"),
         ((np.arange(3), 0), ValueError, "batch_size"),
         ((np.arange(3), "2"), TypeError, "batch_size"),
         ((np.arange(3), 2, -1), ValueError, "shuffle_seed"),

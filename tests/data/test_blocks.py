@@ -567,6 +567,6 @@ def test_blocks_that_take_much_memory_are_said_once(monkeypatch, caplog):
     for steps_per_run in (1, 4, 40):
         loop = hl.train.Loop(lambda state, _: (state + 1, {}), 0, [np.ones(10, "f4")] * 50, steps_per_run=steps_per_run)
         loop.run(progress=False)
-    (line,) = [line for line in caplog.messages if "batches at once take" in line]
-    assert "40 batches at once take 0.0 GB" in line
+    (line,) = [line for line in caplog.messages if "a block of 40 batches takes" in line]
+    assert "a block of 40 batches takes 0.0 GB" in line
     assert "steps_per_run" in line

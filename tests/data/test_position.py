@@ -237,7 +237,10 @@ def test_a_state_is_not_taken_for_a_place_of_another_source(tmp_path):
 
 
 def test_a_state_that_the_source_refuses_fails_the_run_with_its_own_error(tmp_path):
-    path, refused = saved(hl.data.arrays(np.arange(60.0), 2), tmp_path), pytest.raises(ValueError, match="cannot go on")
+    path, refused = (
+        saved(hl.data.arrays(np.arange(60.0), 2), tmp_path),
+        pytest.raises(ValueError, match="cannot continue"),
+    )
     with restored(hl.data.arrays(np.arange(50.0), 2), path) as (session, batch), refused:
         session.run(batch)
 
@@ -340,7 +343,7 @@ def test_after_a_restart_a_one_shot_iterator_begins_anew_and_names_the_remedy_on
                 Saver().restore(session, path)
                 assert float(session.run(batch)[0]) == 10.0
                 session.run(train_op)
-    warnings = [record.message for record in caplog.records if "begins anew" in record.message]
+    warnings = [record.message for record in caplog.records if "starts from the beginning" in record.message]
     assert len(warnings) == 1
     assert "Give a function that makes the iterator" in warnings[0]
 

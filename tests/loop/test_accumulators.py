@@ -160,7 +160,7 @@ def test_averages_are_of_the_model_and_not_of_metrics(tmp_path):
     assert not np.array_equal(model.kernel[...], loop.result[0].kernel[...])
     loaded = hl.train.load(str(tmp_path), objects(), averaged=True)
     assert flat(loaded[2].compute()) == flat(metrics.compute())
-    with pytest.raises(ValueError, match="ema has the part '2', and the state has no floating"):
+    with pytest.raises(ValueError, match="ema names the part '2', and the state has no floating"):
         hl.train.Loop(train_step, objects(), batches(), ema={"2": 0.5})
 
 

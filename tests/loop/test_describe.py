@@ -39,7 +39,7 @@ def test_it_says_what_the_state_is_and_what_would_be_written(tmp_path):
     assert (params.name, params.arrays, params.parameters, params.size_bytes) == ("params", 2, 10, 40)
     assert (slots.name, slots.arrays, slots.parameters) == ("slots", 5, 21)
     assert made.batch == "float32[8, 4]"
-    assert made.begins == "It begins with the state that was given, to step 20."
+    assert made.begins == "It begins with the given state, to step 20."
     run = tmp_path / "run"
     assert [(each.hook, each.what, each.when) for each in made.writes] == [
         (
@@ -59,7 +59,7 @@ def test_it_says_what_the_state_is_and_what_would_be_written(tmp_path):
     assert loop.describe(str(run)).begins == f"It goes on from '{run}/model.ckpt-20'."
     left = f"No step is left: '{run}/model.ckpt-20' is at step 20, and the last is 8."
     assert loop.describe(str(run), 8).begins == left
-    assert loop.describe(last_step=8).begins == "No step is left: it was left at step 20, and the last is 8."
+    assert loop.describe(last_step=8).begins == "No step is left: it stopped at step 20, and the last is 8."
 
 
 def test_without_a_folder_nothing_is_written_but_by_ones_own_hooks(tmp_path):
@@ -153,7 +153,9 @@ def test_a_run_with_a_report_keeps_it(tmp_path):
 def test_a_loop_has_one_open_session(tmp_path):
     loop = hl.train.Loop(train_step, init, batches)
     with loop.session(last_step=2, progress=False) as session:
-        with pytest.raises(RuntimeError, match=r"^This Loop has an open session: one at a time\. Close it first\.$"):
+        with pytest.raises(
+            RuntimeError, match=r"^This Loop has an open session, and it takes one at a time\. Close that first\.$"
+        ):
             loop.run(last_step=2)
         session.run(loop.train_op)
     loop.run(last_step=2, progress=False)

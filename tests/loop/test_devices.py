@@ -167,7 +167,7 @@ def test_a_state_on_several_devices_is_told_where_it_is_trained():
         """,
     )
     assert done.stdout == "2\n", done.stderr
-    assert "Loop: the state lies on 2 devices (cpu:0, cpu:1), and is trained there." in done.stderr
+    assert "Loop: the state is on 2 devices (cpu:0, cpu:1), and is trained there." in done.stderr
 
 
 def test_where_the_graph_does_not_say_where_parts_of_arrays_lay_a_warning_does(tmp_path):

@@ -49,13 +49,13 @@ def test_a_rate_that_comes_back_is_said_and_may_be_the_scripts(make, tmp_path, c
     assert told(caplog) == [], "a training that begins"
     assert rate_of(run(0.5, 2)) == pytest.approx(0.01)
     assert told(caplog) == [
-        "Loop: learning_rate (opt_state/hyperparams/learning_rate) is 0.01, as the checkpoint says; the script says "
-        "0.5. hyperparams='script' has it go by the script."
+        "Loop: learning_rate (opt_state/hyperparams/learning_rate) is 0.01, as in the checkpoint; in the script it is "
+        "0.5. hyperparams='script' takes the script's."
     ]
     caplog.clear()
     assert rate_of(run(0.5, 3, hyperparams="script")) == pytest.approx(0.5)
     assert told(caplog) == [
-        "Loop: learning_rate (opt_state/hyperparams/learning_rate) is 0.5, as the script says; the checkpoint says "
+        "Loop: learning_rate (opt_state/hyperparams/learning_rate) is 0.5, as in the script; in the checkpoint it is "
         "0.01."
     ]
     caplog.clear()
@@ -71,8 +71,8 @@ def test_in_memory_it_may_be_the_scripts_again(tmp_path, caplog):
     assert rate_of(made.run(None, 2, progress=False)) == pytest.approx(0.5)
     assert rate_of(made.run(None, 3, progress=False, hyperparams="script")) == pytest.approx(0.01)
     assert [text.partition(") ")[2] for text in told(caplog)] == [
-        "is 0.5, as the run before says; the script says 0.01. hyperparams='script' has it go by the script.",
-        "is 0.01, as the script says; the run before says 0.5.",
+        "is 0.5, as in the previous run; in the script it is 0.01. hyperparams='script' takes the script's.",
+        "is 0.01, as in the script; in the previous run it is 0.5.",
     ]
 
 
@@ -183,10 +183,10 @@ def test_wrong_arguments_are_refused():
         loop(0.1).run(None, 1, hyperparams="mine")
     with pytest.raises(TypeError, match="requires a schedule as learning_rate, .* got 0.1"):
         loop(0.1, learning_rate=0.1)
-    with pytest.raises(TypeError, match="makes one number of a count, and <lambda> does not"):
+    with pytest.raises(TypeError, match="returns one number for a count, and <lambda> does not"):
         loop(0.1, learning_rate=lambda count: jnp.ones(2))
     for schedule in (lambda: 1, lambda count: "low"):
-        with pytest.raises(TypeError, match="makes one number of a count, and <lambda> does not: "):
+        with pytest.raises(TypeError, match="returns one number for a count, and <lambda> does not: "):
             loop(0.1, learning_rate=schedule)
     with pytest.raises(ValueError, match="the step returns a metric of that name already"):
         hl.train.Loop(lambda s, b: (s, {"learning_rate": s}), jnp.ones(()), [X], learning_rate=lambda count: 0.1)

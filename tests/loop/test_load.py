@@ -77,13 +77,13 @@ def test_a_step_may_be_chosen(tmp_path):
     like = WRITTEN["plain"]().state
     assert [hl.train.load(str(tmp_path), like, step=step)["seen"] for step in (2, 4, "latest")] == [64, 128, 192]
     assert hl.train.load(str(tmp_path / "model.ckpt-2"), like)["seen"] == 64
-    with pytest.raises(hl.errors.NotFoundError, match="no checkpoint of step 3. There are those of: 0, 2, 4, 6"):
+    with pytest.raises(hl.errors.NotFoundError, match="no checkpoint of step 3. It has those of: 0, 2, 4, 6"):
         hl.train.load(str(tmp_path), like, step=3)
     with pytest.raises(hl.errors.NotFoundError, match="no best checkpoint"):
         hl.train.load(str(tmp_path), like, step="best")
     with pytest.raises(ValueError, match="'latest', 'best' or a global step as step, got 'first'"):
         hl.train.load(str(tmp_path), like, step="first")
-    with pytest.raises(ValueError, match="its directory, or no step"):
+    with pytest.raises(ValueError, match="its directory, or leave out the step"):
         hl.train.load(str(tmp_path / "model.ckpt-2"), like, step=2)
     with pytest.raises(hl.errors.NotFoundError, match="nowhere"):
         hl.train.load(str(tmp_path / "nowhere"), like)

@@ -106,14 +106,14 @@ def test_batches_of_a_form_that_is_not_known_before_have_no_numbers(caplog):
         batches = hl.op(lambda x, y: x + y)(*(hl.data.iterator([X[:4]] * 9, name=name) for name in "ab"))
     run(hl.train.Loop(lambda state, batch: (state, {}), jnp.ones(()), batches), peak_flops=1e6)
     assert "examples" not in caplog.text
-    assert caplog.text.count("XLA does not say how many floating point operations") == 1
+    assert caplog.text.count("XLA does not report the floating point operations") == 1
 
 
 def test_a_step_whose_operations_xla_does_not_count_is_told_once(caplog):
     caplog.set_level(logging.INFO, "hookline")
     idle = lambda: hl.train.Loop(lambda state, batch: (state, {}), jnp.ones((), int), [X] * 9)  # noqa: E731
     run(idle(), peak_flops=1e6)
-    assert caplog.text.count("XLA does not say how many floating point operations a step has") == 1
+    assert caplog.text.count("XLA does not report the floating point operations of a step") == 1
     assert "of the peak" not in caplog.text
     caplog.clear()
     run(idle(), peak_flops=1e6, per_step={"flops": 5e5})

@@ -68,7 +68,7 @@ def test_another_window_or_none_begins_anew_and_says_so(tmp_path, caplog):
         made = loop(over)
         look = Look(made, last)
         made.run(str(tmp_path), last, progress=False, hooks=[look])
-        assert f"the means over the last {over} steps begin anew" in caplog.text
+        assert f"the means over the last {over} steps start over" in caplog.text
         first = {8: 4, 10: 8}[last]
         assert look.seen[last]["mean/loss"] == pytest.approx(np.mean(VALUES[first:last]), rel=1e-5)
     loop(None).run(str(tmp_path), 11, progress=False)
@@ -98,5 +98,5 @@ def test_who_looks_at_a_mean_alone_writes_nothing():
 def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="mean_over >= 1, got 0"):
         loop(0)
-    with pytest.raises(ValueError, match="mean_over averages metrics, and the step returns none that is one number"):
+    with pytest.raises(ValueError, match="mean_over averages scalar metrics, and the step returns none"):
         hl.train.Loop(lambda s, b: (s, {}), jnp.zeros(()), [VALUES], mean_over=5)

@@ -81,7 +81,9 @@ def test_parameters_that_nobody_gives_are_refused():
         three,
     )
     assert_refused(TypeError, "it requires nothing", lambda: None)
-    assert_refused(TypeError, r"requires rate by name.*functools.partial\(by_name, rate=...\)", by_name)
+    assert_refused(
+        TypeError, r"required keyword-only parameters, rate.*functools.partial\(by_name, rate=...\)", by_name
+    )
     assert_refused(TypeError, "requires a function, got 3", 3)
     assert hl.train.Loop(functools.partial(by_name, rate=1.0), STATE, batches()).metrics == {}
 
@@ -137,20 +139,18 @@ def test_nnx_objects_that_come_back_are_refused():
 
     model = NnxNet(nnx.Rngs(0))
     state = model, nnx.Optimizer(model, optax.sgd(1.0), wrt=nnx.Param)
-    assert_refused(TypeError, "changes them and returns its metrics alone", step, state)
+    assert_refused(TypeError, "changes them and returns only its metrics", step, state)
 
 
 def test_nnx_objects_among_other_things_are_refused():
-    assert_refused(
-        TypeError, "NnxNet stands among other things in dict", floats, {"model": NnxNet(nnx.Rngs(0)), "w": 1.0}
-    )
+    assert_refused(TypeError, "NnxNet is among other things in dict", floats, {"model": NnxNet(nnx.Rngs(0)), "w": 1.0})
 
 
 def test_a_function_in_the_state_that_changes_is_refused():
     def step(state, batch):
         return {"w": state["w"], "f": lambda: None}, {}
 
-    assert_refused(ValueError, "the state at 'f' is no array, so it stays", step, {"w": jnp.zeros(1), "f": print})
+    assert_refused(ValueError, "'f' is no array, so it must not change", step, {"w": jnp.zeros(1), "f": print})
 
 
 def test_a_state_without_arrays_is_refused():
@@ -177,7 +177,7 @@ def test_a_number_that_becomes_another_dtype_is_told_once_and_compiles_nothing_a
     with caplog.at_level(logging.INFO, "hookline"):
         loop = hl.train.Loop(step, {"scale": 2.0, "n": 0, "rate": 0.1}, batches())
         final = loop.run(last_step=5, log_step_count_steps=None, watch=None)
-    told = [line for line in caplog.messages if "numbers of Python" in line]
+    told = [line for line in caplog.messages if "Python numbers" in line]
     assert len(told) == 1
     assert "scale (bfloat16)" in told[0]
     assert "n (" not in told[0]
@@ -218,7 +218,7 @@ def test_accumulators_that_nobody_can_begin_anew_are_parts_of_the_model_with_a_w
     with caplog.at_level("INFO", "hookline"):
         loop = hl.train.Loop(lambda state, batch: (state, {}), state, [np.ones(2)])
     assert loop.metrics == {}
-    assert "the Collection at 'metrics' of the state is no metric, but a part of the model" in caplog.text
+    assert "the Collection at 'metrics' of the state counts as a part of the model, not as a metric" in caplog.text
 
 
 # Batches -----------------------------------------------------------------------------------------------------------
@@ -229,10 +229,10 @@ def steps_on(state, batch):
 
 
 def test_no_batch_at_all_is_an_error():
-    assert_refused(ValueError, "requires a batch or more, and batches is empty", steps_on, data=[])
+    assert_refused(ValueError, "requires at least one batch, and batches is empty", steps_on, data=[])
     used = iter([np.ones(2)])
     next(used)
-    assert_refused(ValueError, "An iterator that was used up", steps_on, data=used)
+    assert_refused(ValueError, "it is an iterator that was used up", steps_on, data=used)
 
 
 def test_what_the_source_raises_is_raised():
@@ -264,8 +264,8 @@ def test_text_in_a_batch_is_refused_and_where_it_stands(data, told):
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (np.ones((10, 3), "float32"), r"got float32\[10,3\]\. .*by hookline.data.arrays\(tree, batch_size\)"),
-        (jnp.ones(4), r"got float32\[4\]\. .*by hookline.data.arrays\(tree, batch_size\)"),
+        (np.ones((10, 3), "float32"), r"got float32\[10,3\]\. .*use hookline.data.arrays\(tree, batch_size\)"),
+        (jnp.ones(4), r"got float32\[4\]\. .*use hookline.data.arrays\(tree, batch_size\)"),
         ({"x": np.ones((10, 3)), "y": np.ones(10)}, r"got {'x': float64\[10,3\], 'y': float64\[10\]}"),
         ("train.csv", "got 'train.csv'"),
         (None, "got None"),
@@ -296,7 +296,7 @@ def test_an_iterator_that_a_restart_would_need_from_the_start_is_refused(tmp_pat
     first = loop()
     first.run(str(tmp_path), last_step=3)
     assert first.run(str(tmp_path), last_step=5)["n"] == 5, "in this process it goes on"
-    with pytest.raises(hl.errors.FailedPreconditionError, match="an iterator, which gives each once"):
+    with pytest.raises(hl.errors.FailedPreconditionError, match="an iterator, which cannot be set to the position"):
         loop().run(str(tmp_path), last_step=8)
     repeatable = hl.train.Loop(steps_on, STATE, lambda: (np.full(2, n, "float32") for n in range(10)))
     assert repeatable.run(str(tmp_path))["n"] == 10
@@ -332,10 +332,10 @@ def test_parameter_servers_are_refused_with_the_reason():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"progress": hl.train.ProgressHook()}, "True or False as progress.*goes among the hooks"),
+        ({"progress": hl.train.ProgressHook()}, "True or False as progress.*among the hooks"),
         ({"progress": None}, "True or False as progress, got None"),
         ({"log_steps": "100"}, "Loop requires a whole number as log_steps"),
-        ({"checkpoint_dir": "runs"}, "as logdir, and no checkpoint_dir"),
+        ({"checkpoint_dir": "runs"}, "as logdir, not as checkpoint_dir"),
         ({"last_stp": 3}, "^Loop takes no argument 'last_stp'. Did you mean last_step?"),
         ({"save_checkpoint_step": 3}, "'save_checkpoint_step'. Did you mean save_checkpoint_steps or"),
         (
@@ -373,7 +373,7 @@ def evaluated(eval_step, data):
 
 
 def test_an_evaluation_that_returns_what_a_train_step_returns_is_refused():
-    with pytest.raises(TypeError, match="an evaluation returns its metrics alone, but it returned the state"):
+    with pytest.raises(TypeError, match="an evaluation returns its metrics only, but it returned the state"):
         evaluated(lambda state, batch: (state, {"loss": 0.0}), [np.ones(2)])
 
 

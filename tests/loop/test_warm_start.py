@@ -56,12 +56,13 @@ def test_what_fits_is_taken_the_rest_begins_anew_and_the_log_names_all(old, tmp_
     assert np.array_equal(found["params"]["head"]["w"], alone["params"]["head"]["w"])
     assert (int(found["step"]), int(found["opt"][0].count)) == (1, 1), "the optimizer and the steps begin anew"
     assert log_of(caplog) == [
-        f"Warm start from '{logdir}/model.ckpt-3'. Taken: params/body/w. Begin anew: params/head/w, params/neck/w; opt "
-        f"(7 arrays), step (slots=True takes such). Left in the checkpoint: opt (5 arrays), params/head/w, step."
+        f"Warm start from '{logdir}/model.ckpt-3'. Restored: params/body/w. Initialized: params/head/w, params/neck/w; "
+        f"opt (7 arrays), step (slots=True restores these). Left in the checkpoint: opt (5 arrays), params/head/w, "
+        f"step."
     ]
     assert log_of(caplog, logging.WARNING) == [
-        f"Warm start from '{logdir}/model.ckpt-3': params/head/w is float32[2] there and float32[5] here. So they "
-        f"begin anew."
+        f"Warm start from '{logdir}/model.ckpt-3': params/head/w is float32[2] there and float32[5] here. So these "
+        f"are initialized."
     ]
 
 
@@ -103,7 +104,7 @@ def test_it_takes_the_step_that_is_asked_for(tmp_path):
     averages = loop(state(body=3), ema=0.0)
     averages.run(None, 1, progress=False, warm_start=WarmStart(str(tmp_path / "a"), step=2))
     assert np.allclose(averages.result["params"]["body"]["w"], early["params"]["body"]["w"], atol=0.0101)
-    with pytest.raises(hl.errors.NotFoundError, match="has no checkpoint of step 3. There are those of"):
+    with pytest.raises(hl.errors.NotFoundError, match="has no checkpoint of step 3. It has those of"):
         train(state(body=3), None, 1, warm_start=WarmStart(str(tmp_path / "a"), step=3))
 
 
@@ -124,10 +125,10 @@ def test_an_own_checkpoint_that_does_not_fit_names_each_array_and_what_to_do(old
     assert "missing in the checkpoint: state/params/neck/w" in text
     assert "different: state/params/head/w has shape (2,) in the checkpoint, (5,) in the graph" in text
     assert text.endswith(
-        f"Begin a new training with what fits, in another directory: run(another, warm_start={logdir!r}); "
-        f"train.WarmStart has more to say of it."
+        f"Begin a new training with the arrays that fit, in another directory: run(another, warm_start={logdir!r}); "
+        f"see train.WarmStart."
     )
-    with pytest.raises(hl.errors.InvalidArgumentError, match="Begin a new training with what fits"):
+    with pytest.raises(hl.errors.InvalidArgumentError, match="Begin a new training with the arrays that fit"):
         train(state(body=3, head=5), logdir, 4)
 
 
@@ -136,9 +137,9 @@ def test_averages_that_a_training_begins_to_keep_need_no_new_optimizer(old, tmp_
     with pytest.raises(hl.errors.NotFoundError, match="missing in the checkpoint: average") as error:
         loop(state(body=3, head=2), ema=0.5).run(logdir, 4, progress=False)
     assert str(error.value).endswith(f"run(another, warm_start=train.WarmStart({logdir!r}, slots=True)).")
-    with pytest.raises(hl.errors.NotFoundError, match="Begin a new training with what fits"):
+    with pytest.raises(hl.errors.NotFoundError, match="Begin a new training with the arrays that fit"):
         loop(state(body=3, head=2, neck=1), ema=0.5).run(logdir, 4, progress=False)
-    with pytest.raises(hl.errors.NotFoundError, match="Begin a new training with what fits"):
+    with pytest.raises(hl.errors.NotFoundError, match="Begin a new training with the arrays that fit"):
         loop(state(body=3), ema=0.5).run(logdir, 4, progress=False)
     loop(state(body=3), ema={"params": 0.5}).run(str(tmp_path), 1, progress=False)
     caplog.set_level(logging.INFO, "hookline")

@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import hookline as hl
 from hookline.loop.call import Call, parts_for
 from hookline.loop.metrics import flat
-from hookline.loop.returned import told_apart
+from hookline.loop.step_result import split_result
 
 STATE = {"w": jnp.zeros(3), "n": jnp.zeros((), int)}
 X = np.arange(24, dtype="float32").reshape(8, 3)
@@ -97,7 +97,7 @@ def test_an_array_is_nothing_to_keep_a_best_by():
         loop = hl.train.Loop(lambda state, batch: (state, {}), STATE, batches())
         loop.run(last_step=2, hooks=hooks, progress=False)
 
-    with pytest.raises(ValueError, match="cannot keep what is best by 'by_class': it is an array"):
+    with pytest.raises(ValueError, match="cannot keep the best checkpoint by 'by_class': it is an array"):
         trained(hl.train.Evaluate(measured, [X], every=1, keep_best="by_class", mode="max"))
     evaluate = hl.train.Evaluate(measured, [X[:2]], every=1)
     with pytest.raises(ValueError, match="requires a number, and the metric 'by_class' is an array"):
@@ -121,7 +121,7 @@ def test_what_is_no_number_is_left_out_leaf_by_leaf_and_told_once(caplog):
     assert list(loop.metrics) == ["loss"]
     (told,) = [line for line in caplog.messages if "left out" in line]
     assert told == (
-        "Loop: step: among the metrics there are no numbers, which are left out: 'note' is 'low', which is text; give "
+        "Loop: step: some metrics are no numbers, and are left out: 'note' is 'low', which is text; give "
         "a number for it; 'none' is None; give a number for it; 'f' is of the class builtin_function_or_method; "
         "give numbers of it; 'z' is complex; take its absolute value; 'key' is of dtype key<fry>; "
         "jax.random.key_data gives its numbers; 'empty' is an array of the shape (0, 3), without elements."
@@ -132,7 +132,7 @@ def test_an_evaluation_leaves_out_leaf_by_leaf_too(caplog):
     evaluate = hl.train.Evaluate(lambda state, batch: (batch.mean(), {"note": "low"}), [X], every=1)
     hl.train.Loop(lambda state, batch: (state, {}), STATE, batches()).run(last_step=1, hooks=[evaluate])
     assert evaluate.values == {"loss": 11.5}
-    assert "Evaluate 'eval': <lambda>: among the metrics there are no numbers" in caplog.text
+    assert "Evaluate 'eval': <lambda>: some metrics are no numbers" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_a_key_that_is_optional_is_given_unless_somebody_else_has():
 @pytest.mark.parametrize("batch", [(1, 2), {"x": 1, "y": 2}, 1])
 def test_more_parameters_than_there_is_to_give_are_refused(batch):
     call = Call("Loop", lambda state, x, y, mask: None, ["state"])
-    with pytest.raises(TypeError, match="it requires state, x, y, mask. A batch is one argument, or one for each"):
+    with pytest.raises(TypeError, match="it requires state, x, y, mask. A batch is one argument; or one for each"):
         call.settle(batch)
 
 
@@ -256,7 +256,7 @@ A, B = {"a": np.zeros(2)}, [np.zeros(3)]
     ],
 )
 def test_a_state_in_parts_is_found_in_what_is_returned(returned, metrics):
-    assert told_apart([A, B], ["model", "slots"], returned) == ([A, B], metrics)
+    assert split_result([A, B], ["model", "slots"], returned) == ([A, B], metrics)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_a_state_in_parts_is_found_in_what_is_returned(returned, metrics):
     [
         (
             (B, A, 0.5),
-            r"in another order than its parameters have, .*: slots, model, \.\.\.\. Write `return model, slots",
+            r"in another order than its parameters, .*: slots, model, \.\.\.\. Write `return model, slots",
         ),
         ((A, 0.5, B), r"not side by side: model, \.\.\., slots"),
         (
@@ -280,19 +280,19 @@ def test_a_state_in_parts_is_found_in_what_is_returned(returned, metrics):
 )
 def test_a_wrong_order_is_told(returned, match):
     with pytest.raises(Exception, match=match):
-        told_apart([A, B], ["model", "slots"], returned)
+        split_result([A, B], ["model", "slots"], returned)
 
 
 def test_a_state_that_is_a_pair_may_come_back_as_two():
-    assert told_apart([(A, B)], ["state"], (A, B, 0.5)) == ([(A, B)], 0.5)
-    assert told_apart([(A, B)], ["state"], ((A, B), 0.5)) == ([(A, B)], 0.5)
-    assert told_apart([(A, B)], ["state"], (A, B)) == ([(A, B)], {})
+    assert split_result([(A, B)], ["state"], (A, B, 0.5)) == ([(A, B)], 0.5)
+    assert split_result([(A, B)], ["state"], ((A, B), 0.5)) == ([(A, B)], 0.5)
+    assert split_result([(A, B)], ["state"], (A, B)) == ([(A, B)], {})
 
 
 def test_a_state_of_one_array_comes_first_where_both_could_be_it():
-    assert told_apart([np.zeros(())], ["w"], (1.0, 2.0)) == ([1.0], 2.0)
+    assert split_result([np.zeros(())], ["w"], (1.0, 2.0)) == ([1.0], 2.0)
     with pytest.raises(Exception, match="it returned a float"):
-        told_apart([np.zeros(())], ["w"], 1.0)
+        split_result([np.zeros(())], ["w"], 1.0)
 
 
 def test_how_a_step_is_called_is_told_where_it_was_found_out(caplog):
@@ -327,6 +327,6 @@ def test_an_evaluation_of_other_parts_is_refused():
 
     hook = hl.train.Evaluate(lambda a, b, c, d: 0.0, [X], every=1)
     with pytest.raises(
-        TypeError, match=r"parts of the state \(model, slots\) and a batch; it requires a, b, c, d. Call"
+        TypeError, match=r"parts of the state \(model, slots\) and a batch; it requires a, b, c, d. Give"
     ):
         hl.train.Loop(step, (jnp.zeros(3), jnp.zeros(2)), batches()).run(last_step=1, hooks=[hook])

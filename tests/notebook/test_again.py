@@ -106,7 +106,7 @@ def test_errors_name_the_cell_and_the_line(notebook):
 def test_a_loop_says_in_a_line_what_it_is(notebook):
     assert notebook.does("make()").result == "<Loop of noisy_step: a dict of 4 values; not run yet>"
     notebook.does("loop = make(); loop.run(last_step=3);")
-    assert notebook.does("loop").result == "<Loop of noisy_step: a dict of 4 values; left at step 3>"
+    assert notebook.does("loop").result == "<Loop of noisy_step: a dict of 4 values; stopped at step 3>"
 
 
 @pytest.mark.campaign

@@ -28,7 +28,7 @@ def test_it_learns_and_its_training_may_be_interrupted(notebook):
         notebook.does(source)
     cell = notebook.run(training.replace("STEPS = 1000", "STEPS = 10**6"), interrupts=("step ",))
     assert cell.error == "Interrupted: The training was left in order."
-    reached = int(re.search(r"left at step (\d+)>", notebook.does("loop").result)[1])
+    reached = int(re.search(r"stopped at step (\d+)>", notebook.does("loop").result)[1])
     notebook.does(training.replace("STEPS = 1000", f"STEPS = {reached + 1000}"))
     assert float(notebook.does(test).text.rpartition(" ")[2]) < 0.5
     notebook.does("del loop, params, optimizer")

@@ -51,7 +51,7 @@ class Stubborn:
 def test_a_second_signal_means_now(tmp_path, way, number, status):
     stubborn = Stubborn(way, tmp_path)
     stubborn.process.send_signal(number)
-    assert "once more to end at once" in stubborn.hear(f"{number.name}: leaving the training")
+    assert "repeat it to end at once" in stubborn.hear(f"{number.name}: leaving the training")
     # Two within a second are one: some send a signal to a process, and to who passes it on.
     threading.Event().wait(1.2)
     stubborn.process.send_signal(number)

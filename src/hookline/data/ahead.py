@@ -1,4 +1,4 @@
-"""Reading ahead: a thread reads and places batches before runs ask for them."""
+"""Prefetching: a thread reads batches and puts them on devices before runs ask for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hookline import clock
 from hookline.coordination import Coordinator
 from hookline.data import batches
 from hookline.data.places import Places, outline
-from hookline.data.sequences import START, BrokenOff, Demand, Read
+from hookline.data.sequences import START, Demand, Read, ReadCancelled
 from hookline.errors import InvalidArgumentError
 from hookline.graph import placement
 
@@ -84,7 +84,7 @@ class Ahead:
     Args:
         begin: Returns the stream of batches after a position.
         position: Returns the position to begin at.
-        begun: A stream that was begun there already, and its demand.
+        begun: A stream that was started at that position already, and its demand.
         form: The form of the batches.
         places: Where the batches are put.
         limit: The number of items that the thread keeps ready.
@@ -175,7 +175,7 @@ class Ahead:
                 done, row = row, []
                 self._put(done, most)
                 return True
-            except BrokenOff:
+            except ReadCancelled:
                 self._stream = None  # A reader that continues after the stop begins again.
             except BaseException as error:
                 if row:
@@ -208,7 +208,7 @@ class Ahead:
 
     def _timed(self) -> Read:
         """Returns the next batch or block, and notes how long its source has waited."""
-        assert self._stream is not None, "It has been begun."
+        assert self._stream is not None, "It was started before."
         start, computed = clock.monotonic(), clock.processor_time()
         read = next(self._stream)
         took, computed = clock.monotonic() - start, clock.processor_time() - computed

@@ -48,7 +48,7 @@ def arrays(tree: Any, batch_size: int, shuffle_seed: int | None = None, epochs: 
     return Arrays(tree, batch_size, shuffle_seed, epochs)
 
 
-_LOOKED_AT = 64
+_CHECKED_EXAMPLES = 64
 
 
 class Arrays:
@@ -60,7 +60,7 @@ class Arrays:
         if len(lengths) != 1 or lengths <= {(), (0,)}:
             shown = jax.tree.map(np.shape, self.tree)
             raise ValueError(
-                f"arrays requires arrays with one example or more, as many in each, got arrays of shapes {shown}."
+                f"arrays requires arrays with the same number of examples, at least one, got arrays of shapes {shown}."
             )
         self.examples: int = lengths.pop()[0]
         self.batch_size = arguments.whole("arrays", "batch_size", batch_size, at_least=1)
@@ -87,7 +87,7 @@ class Arrays:
 
     def fingerprint(self) -> list[Any]:
         """Returns numbers that identify the examples and their order, computed from a few examples."""
-        some = np.linspace(0, self.examples - 1, min(self.examples, _LOOKED_AT)).astype(int)
+        some = np.linspace(0, self.examples - 1, min(self.examples, _CHECKED_EXAMPLES)).astype(int)
         found = crc32c(jax.tree.map(lambda leaf: leaf[some], self.tree))
         return [self.examples, self.batch_size, self.seed, self.epochs, found]
 
@@ -141,7 +141,8 @@ class _Pass:
         """
         if state["of"] != self._made_of:
             raise ValueError(
-                f"arrays cannot go on where it was: that was with {state['of']}, and this is with {self._made_of}."
+                f"arrays cannot continue at a position of other data: that was of {state['of']}, and this is "
+                f"{self._made_of}."
             )
         self._epoch, self._example = state["epoch"], state["example"]
 

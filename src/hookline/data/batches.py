@@ -1,4 +1,4 @@
-"""The way of a batch from a source to a run: copied, checked and given one form."""
+"""Batches between a source and a run: copied, checked and brought into one form."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class Form:
         spec: The spec of the batch that a run gets.
         example: The spec of the first run's batch, in which the number of examples is known.
         last_batch: As in `iterator`.
-        host_only: Whether batches hold only text or objects.
+        host_only: Whether batches contain only text or objects.
         why_no_blocks: The reason why batches cannot be stacked; `None` if they can.
     """
 
@@ -184,8 +184,8 @@ class Form:
             raise InvalidArgumentError(
                 None,
                 None,
-                f"{who}: last_batch={last_batch!r} requires batches whose arrays have one length in common, the number "
-                f"of examples, got {specs.describe(self._fixed)}.",
+                f"{who}: last_batch={last_batch!r} requires batches whose arrays have a common length, the number of "
+                f"examples, got {specs.describe(self._fixed)}.",
             )
         if last_batch == "pad":
             if is_text:
@@ -264,8 +264,8 @@ class Form:
         return InvalidArgumentError(
             None,
             None,
-            f"{self._who}: a batch {problem}. All batches are like the first one, or like spec=...; only the number of "
-            f"examples may be smaller, as last_batch={self.last_batch!r} says.",
+            f"{self._who}: a batch {problem}. All batches must be like the first one, or like spec=...; only the "
+            f"number of examples may be smaller, for which last_batch={self.last_batch!r} applies.",
         )
 
 

@@ -1,4 +1,4 @@
-"""The division of an array among processes that run in step: each has the part on its devices."""
+"""The division of an array among processes that run in step: each has the part for its devices."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Division:
         )
         if len(forms) > 1 or not whole:
             raise ValueError(
-                f"Processes that run in step have parts of one form each; over {sharding} they would not. Order the "
-                f"devices of the mesh by process."
+                f"Processes that run in step require parts of one form, and under {sharding} their forms differ. Order "
+                f"the devices of the mesh by process."
             )
         self._own = self.parts[sorted(held).index(jax.process_index())]
 

@@ -63,8 +63,8 @@ class AheadInStep(Ahead):
         raise FailedPreconditionError(
             None,
             None,
-            f"{self._who}: its source has ended after {self._count} batches, and was to give {self.most:g}, which the "
-            f"other processes count on. Say how many there are for runs, length=..., without those that are left out.",
+            f"{self._who}: its source has ended after {self._count} batches, but the other processes expect "
+            f"{self.most:g}. Give the number of batches for runs, length=..., without dropped ones.",
         )
 
     def _put(self, row: list[Read], most: int) -> None:
@@ -78,7 +78,7 @@ class AheadInStep(Ahead):
     def end(self, who: str, most: float, error: BaseException | None, *, is_known: bool) -> None:
         """Sets the number of batches to give, or an error to give instead; from then on runs may take them.
 
-        `is_known` says that the source must have that many; else it may end by itself.
+        With `is_known` the source must have that many; else it may end by itself.
         """
         if error is not None or (not most and self.items[0].error is None):
             self.items.clear()
@@ -183,7 +183,7 @@ class ReaderInStep(Reader):
         if not ahead.has_stopped:
             ahead.read(1, ahead=more)
             return
-        ahead.go_on()  # Reading was stopped; a run that comes nevertheless comes in all processes.
+        ahead.go_on()  # Reading was stopped; a further run happens in all processes.
         try:
             ahead.read(1, ahead=more)
         finally:

@@ -74,7 +74,7 @@ def iterator(
         sharding: The sharding of batches: a `jax.sharding.Sharding`, or a tree of them in the structure of a batch or
             of its upper part. An array without dimensions goes whole to each device. By default JAX's default device;
             in a `train.Loop`, the axis `data` of its state's mesh; in processes that run in step, all their devices.
-        device: Another name for `sharding`, for a `jax.Device`.
+        device: An alias of `sharding`, for a `jax.Device`.
         resume: Whether checkpoints hold the position. If not, each session starts from the beginning, as an evaluation
             should.
         keep_bytes: For an iterator without a state: the number of bytes of batches to keep. A recovery that would need
@@ -113,7 +113,7 @@ def iterator(
         length = arguments.whole("iterator", "length", length, at_least=0)
     arguments.text("iterator", "name", name, optional=True)
     if sharding is not None and device is not None:
-        raise ValueError("iterator takes sharding or device, which is another name for it, got both.")
+        raise ValueError("iterator takes sharding or its alias device, got both.")
     graph = get_default_graph()
     who = f"Iterator {graph.free_name(graph.current_scope + (name or 'iterator'))!r}"
     graph.check_open(who)
@@ -132,8 +132,8 @@ def iterator(
                 raise
             # The first run that needs a batch meets this error again.
             _logger.warning(
-                "%s: its first batch could not be read, so its form is not known, and its parts can only be got at by "
-                "index; the first run that wants it raises: %s: %s",
+                "%s: its first batch could not be read, so the form of batches is not known, and their parts can only "
+                "be reached by index; the first run that needs a batch raises: %s: %s",
                 who,
                 type(error).__name__,
                 error,
@@ -186,7 +186,7 @@ def over_all(graph: Graph) -> jax.NamedSharding:
 
 
 def _length(source: Any, sequence: Any, form: Form, length: float | None) -> float | None:
-    """Returns the number of batches that a source gives to runs: as given, or as the source says; None if unknown."""
+    """Returns the number of batches for runs, as given, or else as reported by the source; None if it is unknown."""
     known = sequence.length
     if length is not None or known is None or form.last_batch != "drop":
         return known if length is None else length
@@ -200,8 +200,8 @@ def _refuse_text(who: str, batch: Any) -> None:
         if not isinstance(leaf, jax.ShapeDtypeStruct) and is_object(leaf):
             where = f" at {jax.tree_util.keystr(path)}" if path else ""
             raise TypeError(
-                f"{who}: processes that run in step compute with a batch as one array in all of them, and no device "
-                f"holds text or objects, which it has{where}: {shown(leaf)}. Have the source turn them into numbers."
+                f"{who}: for processes that run in step, a batch is on devices, which hold no text or objects; it has "
+                f"one{where}: {shown(leaf)}. Have the source turn it into numbers."
             )
 
 
@@ -220,7 +220,7 @@ class BatchSource(Source):
         self._settle()
 
     def put_over(self, sharding: Any, *, is_default: bool = False) -> None:
-        """Sets the sharding of batches from now on; the arguments and errors are those of `Places`."""
+        """Sets the sharding of batches from now on; the arguments and errors are as in `Places`."""
         self.places.put_over(sharding, is_default=is_default)
         self.example, self.output.spec = map(self.places.spec_of, (self._form.example, self._form.spec))
         self._settle()
@@ -239,7 +239,7 @@ class BatchSource(Source):
         self.put_over(over_all(self.graph), is_default=True)
         if before != jax.tree.map(lambda leaf: (leaf.shape, leaf.sharding), self.output.spec):
             raise ValueError(
-                f"{self.node_def}: after it was made, the graph was put on the mesh {placement.shown(mesh)}. Give it "
+                f"{self.node_def}: the graph was put on the mesh {placement.shown(mesh)} after it was made. Give it "
                 f"sharding=jax.NamedSharding(mesh, jax.P('data')), or make it after the variables."
             )
 

@@ -20,7 +20,7 @@ from hookline.graph import spec as specs
 _logger = logging.getLogger(__name__)
 
 
-class Said(NamedTuple):
+class Report(NamedTuple):
     """The facts that a process reports about its batches.
 
     Attributes:
@@ -62,7 +62,7 @@ class Joint:
     ) -> None:
         self.peers, self._who, self._source, self._places = peers, who, source, places
         self._length, self._distinct = length, distinct
-        self._is_told = False
+        self._has_warned = False
 
     @property
     def is_part(self) -> bool:
@@ -81,16 +81,18 @@ class Joint:
         Returns:
             The number of batches for all processes, this one included; and the error, which is the same in all of them.
         """
-        every = [Said(*said) for said in self.peers.gather(f"data of {about}", self._said(batch, before, error))]
+        every = [
+            Report(*report) for report in self.peers.gather(f"data of {about}", self._report(batch, before, error))
+        ]
         if found := self._difference(every):
             return 0, found
-        lefts = [math.inf if said.left is None else said.left for said in every]
-        if len(set(lefts)) > 1 and self.peers.is_chief and not self._is_told:
-            self._is_told = True
+        lefts = [math.inf if report.left is None else report.left for report in every]
+        if len(set(lefts)) > 1 and self.peers.is_chief and not self._has_warned:
+            self._has_warned = True
             longest = max(range(len(lefts)), key=lefts.__getitem__)
             _logger.warning(
-                "%s: all processes end after %g batches, for process %d has no more. Others have up to %g, and those "
-                "behind are left out (process %d).",
+                "%s: all processes end after %g batches, because process %d has no more. Others have up to %g, and "
+                "drop the rest (process %d).",
                 self._who,
                 min(lefts),
                 lefts.index(min(lefts)),
@@ -99,7 +101,7 @@ class Joint:
             )
         return min(lefts), None
 
-    def _said(self, batch: Any, before: int, error: BaseException | None) -> Said:
+    def _report(self, batch: Any, before: int, error: BaseException | None) -> Report:
         if isinstance(error, StopIteration):
             error = None
         elif error is None and batch is None:
@@ -114,32 +116,32 @@ class Joint:
         if isinstance(self._source, Arrays):
             examples = self._source.fingerprint()
         form = "" if batch is None else specs.describe(specs.of_value(batch))
-        return Said(None if error is None else f"{type(error).__name__}: {error}", form, left, examples, crcs)
+        return Report(None if error is None else f"{type(error).__name__}: {error}", form, left, examples, crcs)
 
-    def _difference(self, every: list[Said]) -> OpError | None:
+    def _difference(self, every: list[Report]) -> OpError | None:
         """Returns the error in the reports of the processes, if any."""
-        for process, said in enumerate(every):
-            if said.error is not None:
+        for process, report in enumerate(every):
+            if report.error is not None:
                 return FailedPreconditionError(
-                    None, None, f"{self._who}: process {process} could not read its first batch: {said.error}"
+                    None, None, f"{self._who}: process {process} could not read its first batch: {report.error}"
                 )
-        if (process := _other([said.examples for said in every])) is not None:
+        if (process := _other([report.examples for report in every])) is not None:
             return self._refused(
                 f"hookline.data.arrays requires the same arrays, batch_size (of all processes together), shuffle_seed "
-                f"and epochs in every process, and process {process} was given others than process 0: "
-                f"{_shown(every[process].examples)} and {_shown(every[0].examples)}. A part of the examples is given "
-                f"by a function, `lambda: hookline.data.arrays(part, batch_size)`, with the batch size of one process."
+                f"and epochs in every process, but process {process} and process 0 differ: "
+                f"{_shown(every[process].examples)} and {_shown(every[0].examples)}. For a part of the examples, give "
+                f"a function, `lambda: hookline.data.arrays(part, batch_size)`, with the batch size of one process."
             )
-        some = [said for said in every if said.form]
-        if some and (process := _other([said.form or some[0].form for said in every])) is not None:
+        some = [report for report in every if report.form]
+        if some and (process := _other([report.form or some[0].form for report in every])) is not None:
             return self._refused(
-                f"all processes give batches of one form, and process {process} gives {every[process].form}, process 0 "
-                f"{every[0].form}."
+                f"all processes must give batches of one form, but process {process} gives {every[process].form}, "
+                f"process 0 {every[0].form}."
             )
-        if any(said.left is None for said in every):
+        if any(report.left is None for report in every):
             return self._refused(unknown_length())
         if self.is_part and len(some) == len(every):
-            return self._difference_of_parts([said.crcs for said in every])
+            return self._difference_of_parts([report.crcs for report in every])
         return None
 
     def _difference_of_parts(self, crcs: list[list[int]]) -> OpError | None:
@@ -150,9 +152,9 @@ class Joint:
                 first = known.setdefault(region, process)
                 if crcs[process][leaf] != crcs[first][leaf]:
                     return self._refused(
-                        f"processes {first} and {process} have the same part of each batch, as its sharding says, and "
-                        f"gave different ones. What lies whole in several processes, each of them must give alike; or "
-                        f"give a sharding that splits it."
+                        f"processes {first} and {process} have the same part of each batch under its sharding, but "
+                        f"gave different data. Give equal data in processes with the same part; or give a sharding "
+                        f"that splits it."
                     )
         alike: dict[tuple[int, ...], list[int]] = collections.defaultdict(list)
         for process, found in enumerate(crcs):
@@ -160,11 +162,11 @@ class Joint:
         for same in alike.values():
             if self._distinct and len({tuple([region[process] for region in regions]) for process in same}) > 1:
                 return self._refused(
-                    f"processes {', '.join(map(str, same))} gave the same first batch, and each is to give a part of "
-                    f"its own. Tell the source which: process_index=jax.process_index() and process_count="
-                    f"jax.process_count(), of a Grain dataset [jax.process_index()::jax.process_count()]. "
-                    f"hookline.data.arrays is told nothing: each process reads its rows. distinct=False says that "
-                    f"parts may be equal."
+                    f"processes {', '.join(map(str, same))} gave the same first batch, but each must give its own "
+                    f"part. Shard the source: process_index=jax.process_index() and process_count="
+                    f"jax.process_count(), or for a Grain dataset [jax.process_index()::jax.process_count()]. "
+                    f"hookline.data.arrays needs no sharding: each process reads its rows. distinct=False allows equal "
+                    f"parts."
                 )
         return None
 
@@ -175,10 +177,10 @@ class Joint:
 def unknown_length() -> str:
     """Returns the reason why a source of unknown length is refused, and the remedy."""
     return (
-        "processes that run in step end at the same run, so each must know beforehand how many batches its source "
-        "gives, and this source does not say. Say it: hookline.data.iterator(source, length=...), the number of "
-        "batches of this process, or length=math.inf if there is no end (train.Loop takes the tensor as its batches). "
-        "Or give a list, or hookline.data.arrays."
+        "processes that run in step end at the same run, so each must know the number of its batches beforehand, and "
+        "this source has no length. Give it: hookline.data.iterator(source, length=...), the number of batches of this "
+        "process, or length=math.inf if there is no end (train.Loop takes the tensor as its batches). Or give a list, "
+        "or hookline.data.arrays."
     )
 
 

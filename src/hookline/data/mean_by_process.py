@@ -20,8 +20,8 @@ from hookline.graph.tracing import TRACED
 def mean_by_process(name: str, values: Any, sharding: Any = None, mask: Any = None) -> dict[str, jax.Array]:
     """Computes the mean over the examples of each process, under a name with the process.
 
-    In processes that run in step, a metric is that of the whole batch. Call this inside the step to see each process's
-    part: a process with bad data stands out. With one process it returns one mean.
+    In processes that run in step, metrics are of the whole batch. Call this inside the step to see each process's part:
+    a process with bad data stands out. With one process it returns one mean.
 
     Args:
         name: The mean of process 1 is `"NAME/process_1"`.
@@ -71,8 +71,8 @@ def _default_place() -> jax.sharding.Sharding:
     found = list(dict.fromkeys(_of_examples(place) for place in given if isinstance(place, jax.NamedSharding)))
     if len(found) > 1:
         raise ValueError(
-            f"mean_by_process: the iterators of the graph put their batches to different places, "
-            f"{' and '.join(map(str, found))}. Give sharding=, that of the batch which the values are of."
+            f"mean_by_process: the iterators of the graph have different shardings, "
+            f"{' and '.join(map(str, found))}. Give sharding=, the sharding of the batch of these values."
         )
     return found[0] if found else over_all(graph)
 
@@ -90,9 +90,7 @@ def _rows(given: jax.sharding.Sharding | None, count: int) -> np.ndarray:
         parts = place.devices_indices_map((count,))
     except ValueError as error:
         if given is not None:
-            raise ValueError(
-                f"mean_by_process: {count} examples cannot be divided as sharding={given} says."
-            ) from error
+            raise ValueError(f"mean_by_process: {count} examples cannot be divided by sharding={given}.") from error
         return ~rows  # Such a batch goes whole to each device by default.
     for device, (part,) in parts.items():
         rows[device.process_index, part] = True

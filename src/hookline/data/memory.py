@@ -1,4 +1,4 @@
-"""Memory for arrays that are to be filled."""
+"""Uninitialised memory for arrays."""
 
 from __future__ import annotations
 

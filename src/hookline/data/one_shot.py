@@ -37,7 +37,7 @@ class OneShot(Sequence):
         self._first = self._bytes = 0
         self._error: BaseException | None = None
         self._reader: object = None
-        self._told = False
+        self._has_warned = False
 
     def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:  # noqa: D102
         reader, count = object(), self._start(position)
@@ -63,9 +63,9 @@ class OneShot(Sequence):
         with self._lock:
             if count < self._first:
                 raise refusal(
-                    f"{self._who} cannot go back to batch {count}: its source is an iterator that cannot be begun "
-                    f"again, and of what it gave only {self._keep_bytes} bytes are kept (keep_bytes), which begin at "
-                    f"batch {self._first}. Give a function that makes the iterator, save more often, or keep more."
+                    f"{self._who} cannot go back to batch {count}: its source is an iterator that cannot be restarted, "
+                    f"and only its last {self._keep_bytes} bytes are kept (keep_bytes), from batch {self._first} on. "
+                    f"Give a function that makes the iterator, save more often, or keep more."
                 )
             if count < self._first + len(self._kept):
                 return self._kept[count - self._first]
@@ -87,8 +87,8 @@ class OneShot(Sequence):
             raise
         except KeyboardInterrupt as error:
             self._error = refusal(
-                f"{self._who}: a KeyboardInterrupt came while its source was reading, an iterator, and whether that "
-                f"can go on is not known. Give a function that makes the iterator, and it is made again."
+                f"{self._who}: a KeyboardInterrupt came while its source, an iterator, was reading, and the iterator "
+                f"may not be able to continue. Give a function that makes the iterator, so that it can be restarted."
             )
             self._error.__cause__ = error
             raise
@@ -101,11 +101,11 @@ class OneShot(Sequence):
             return self._first + len(self._kept)
         if not position["count"] or position.get("token") == self._token:
             return position["count"]
-        if not self._told:
-            self._told = True
+        if not self._has_warned:
+            self._has_warned = True
             _logger.warning(
-                "%s begins anew, though the checkpoint had used %d batches: its source is an iterator that cannot go "
-                "to a position. Give a function that makes the iterator, and it goes on where the checkpoint is.",
+                "%s starts from the beginning, though the checkpoint had used %d batches: its source is an iterator, "
+                "which cannot be set to a position. Give a function that makes the iterator to resume there.",
                 self._who,
                 position["count"],
             )

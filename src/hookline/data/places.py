@@ -95,7 +95,7 @@ class Places:
         """The reason why blocks cannot have this sharding; `None` if they can."""
         for place in jax.tree.leaves(self.sharding):
             if not isinstance(place, jax.Device | NamedSharding | SingleDeviceSharding):
-                return f"puts its batches over {place}, which cannot be said of several at once"
+                return f"puts its batches over {place}, which has no form for blocks of batches"
         return None
 
     def put(self, batch: Any, one: Any = None) -> Any:
@@ -228,8 +228,8 @@ class Places:
             own = mesh_of([getattr(leaf, "sharding", None)])
             if mesh is not None and own is not None and own.size > 1 and clash(mesh, own):
                 return (
-                    f"lies on the mesh {shown(own)}{where}, and would be put on another, {shown(mesh)}. Have the "
-                    f"source give arrays of the host, or such as are on that mesh."
+                    f"is on the mesh {shown(own)}{where}, and would be put on another, {shown(mesh)}. Have the source "
+                    f"give NumPy arrays, or arrays on that mesh."
                 )
             if not isinstance(target, NamedSharding) or not isinstance(target.mesh, Mesh):
                 continue
@@ -255,17 +255,17 @@ class Places:
         """Returns the reason why a part cannot be put beside those of the other processes; `None` if it can."""
         shape = np.shape(leaf)
         if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
-            return f"lies in several processes already{where}. Have the source give the part of this process alone."
+            return f"is in several processes already{where}. Have the source give only the part of this process."
         if not shape:
             return (
-                f"has a number alone{where}, and nobody knows whether the other processes give the same. Give an array "
-                f"with one for each example."
+                f"has a scalar{where}, which other processes may give differently. Give an array with one value for "
+                f"each example."
             )
         if shape != first.shape:
             return (
-                f"has the shape {shape}{where}, and the first {first.shape}: processes that run in step take as many "
-                f"examples each time. Choose last_batch='drop', or last_batch='pad', which gives a mask of the real "
-                f"examples beside each batch."
+                f"has the shape {shape}{where}, and the first {first.shape}: processes that run in step require "
+                f"batches of one size. Choose last_batch='drop', or last_batch='pad', which adds a mask of the real "
+                f"examples to each batch."
             )
         return None
 
@@ -281,8 +281,8 @@ class Places:
                 )
             if self.is_part and not isinstance(place, NamedSharding):
                 raise ValueError(
-                    f"{self._who}: processes that run in step give parts of a batch, and which part is whose only a "
-                    f"jax.NamedSharding says, got {place}."
+                    f"{self._who}: processes that run in step give parts of a batch, which requires a "
+                    f"jax.NamedSharding, got {place}."
                 )
 
     def _remedy(self, parts: int, dim: int, is_later: bool) -> str:
@@ -290,11 +290,11 @@ class Places:
             return "Give a sharding that leaves this dimension whole."
         if is_later:
             return (
-                "Choose another batch size, or last_batch='drop', or last_batch='pad', which gives a mask of the real "
-                "examples beside each batch."
+                "Choose another batch size, or last_batch='drop', or last_batch='pad', which adds a mask of the real "
+                "examples to each batch."
             )
         is_of_loop = self.is_default and not self._in_step
-        whole = ", or batch_sharding=jax.P(), which gives each device all of it" * is_of_loop
+        whole = ", or batch_sharding=jax.P(), which gives each device the whole batch" * is_of_loop
         return f"Choose a batch size that is a multiple of {parts}{whole}."
 
 

@@ -53,7 +53,7 @@ def _written(value: Any) -> Any:
         held = io.BytesIO()
         np.save(held, np.asarray(value), allow_pickle=False)
         return {"array": base64.b64encode(held.getvalue()).decode()}
-    raise TypeError(f"A position cannot be told to other processes, for it holds a {type(value).__name__}.")
+    raise TypeError(f"A position cannot be sent to other processes, because it contains a {type(value).__name__}.")
 
 
 def _read(value: Any) -> Any:

@@ -32,7 +32,7 @@ _LARGE_BYTES = 2**30
 class Reader:
     """One session's way through a sequence: `hookline.session.OpenSource`.
 
-    It may continue a stream that was begun already.
+    It may continue a stream that was started already.
     """
 
     _kind = Ahead
@@ -53,7 +53,7 @@ class Reader:
         # The source is read in the mesh in which the session was made, also by the thread that reads ahead.
         self._home = placement.current()
         # The largest number of batches of a run, the length of blocks as they are read, and whether a size was logged.
-        self._capacity, self._length, self._is_told = 1, 1, False
+        self._capacity, self._length, self._has_warned = 1, 1, False
         self._at_once = _at_once(form, _AT_ONCE, _AT_ONCE_BYTES) if places.sharding is None else 1
         self._set_out(begun)
 
@@ -108,11 +108,11 @@ class Reader:
         self._capacity = capacity
         self._length = self._ahead.demand.capacity = capacity * max(1, parts)
         size = capacity * _size(self._form)
-        if size > _LARGE_BYTES and not self._is_told:
-            self._is_told = True
+        if size > _LARGE_BYTES and not self._has_warned:
+            self._has_warned = True
             _logger.warning(
-                "%s: %d batches at once take %.1f GB, and several such blocks may be there at a time. Lower "
-                "steps_per_run if that is too much.",
+                "%s: a block of %d batches takes %.1f GB, and several may be in memory at a time. Lower steps_per_run "
+                "if that is too much.",
                 self._node.node_def,
                 capacity,
                 size / 1e9,
@@ -127,7 +127,7 @@ class Reader:
         """
         front, node = self._ahead.front, self._node
         if front is None:
-            raise OutOfRangeError(node.node_def, node, f"{node.node_def}: a stop was requested; it reads no further.")
+            raise OutOfRangeError(node.node_def, node, f"{node.node_def}: a stop was requested, so it reads no more.")
         error = front.error
         if error is None:
             return

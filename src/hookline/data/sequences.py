@@ -50,12 +50,12 @@ class Demand:
         self.is_over = False
 
 
-class BrokenOff(Exception):
+class ReadCancelled(Exception):
     """Raised when the batches that a source is reading towards are no longer wanted."""
 
 
 def length_of(source: Any) -> float | None:
-    """Returns the number of batches of a source from its beginning; None if the source does not say."""
+    """Returns the number of batches of a source from its beginning; None if the source has no length."""
     try:
         return source.length if isinstance(source, Arrays) else len(source)
     except (TypeError, NotImplementedError):
@@ -76,7 +76,7 @@ class Sequence(Protocol):
 
         Args:
             position: The position of a batch of this source, or of an equal source in an earlier process.
-            demand: The demand. If it ends before the position is reached, `BrokenOff` is raised.
+            demand: The demand. If it ends before the position is reached, `ReadCancelled` is raised.
 
         Raises:
             FailedPreconditionError: The source cannot reach that position.
@@ -94,7 +94,7 @@ class Repeatable(Sequence):
     at the same batch.
 
     Attributes:
-        length: The number of batches; None if the source does not say, or has not been read.
+        length: The number of batches; None if the source has no length, or has not been read.
         is_in_memory: As in `Sequence`; set when it is first read.
     """
 
@@ -114,7 +114,7 @@ class Repeatable(Sequence):
             raise _foreign(self._who, position)
         for done in range(count):
             if demand.is_over:
-                raise BrokenOff
+                raise ReadCancelled
             try:
                 batch = next(iterator)
             except StopIteration:
@@ -126,9 +126,10 @@ class Repeatable(Sequence):
 
     def _not_repeatable(self, why: str) -> FailedPreconditionError:
         return refusal(
-            f"{self._who} cannot go on where the checkpoint is: the data are not repeatable, for {why}. Give a source "
-            f"that gives the same batches each time (a fixed seed for its shuffling) or has a state (get_state and "
-            f"set_state); or give the iterator another name, or resume=False, and it begins anew."
+            f"{self._who} cannot resume at the checkpoint's position: the data are not repeatable, because {why}. Give "
+            f"a source that gives the same batches each time (a fixed seed for its shuffling) or has a state "
+            f"(get_state and set_state); or give the iterator another name, or resume=False, to start from the "
+            f"beginning."
         )
 
 
@@ -141,7 +142,7 @@ class Resumable(Sequence):
 
     def __init__(self, source: Any, who: str) -> None:
         state = accessors(source)
-        assert state is not None, "Whoever makes one has asked."
+        assert state is not None, "Checked by the caller."
         self._source, self._who = source, who
         self.length = length_of(source)
         self._get, self._set = state
@@ -163,7 +164,7 @@ class Resumable(Sequence):
         read_many = getattr(iterator, "read_many", None)
         for done in range(position.get("skip", 0)):
             if demand.is_over:
-                raise BrokenOff
+                raise ReadCancelled
             with self._lock:
                 if next(iterator, _END) is _END:
                     raise refusal(f"{self._who}: its source ended {done} batches after a state, and more were used.")
@@ -206,7 +207,7 @@ class Resumable(Sequence):
         if lengths != {(capacity,)} or not 1 <= size <= count:
             raise ValueError(
                 f"{self._who}: read_many({count}, {capacity}) of its source, a {type(self._source).__name__}, must "
-                f"return arrays of length {capacity} and how many batches are in them, from 1 to {count}; it returned "
+                f"return arrays of length {capacity} and the number of batches in them, from 1 to {count}; it returned "
                 f"arrays of the lengths {sorted(lengths)}, and {size}."
             )
         return block, size
@@ -240,14 +241,14 @@ def _foreign(who: str, position: dict[str, Any]) -> FailedPreconditionError:
     if (of := position.get("of")) is not None:
         by = f"{len(of)} processes in step, each in its own part of the data" if len(of) > 1 else "one process alone"
         return refusal(
-            f"{who} cannot go on where the checkpoint is: it was saved by {by}, and of another number of processes "
-            f"each has another part. Run as many again; or give the iterator another name, or resume=False, and it "
-            f"begins anew. hookline.data.arrays go on with any number of processes."
+            f"{who} cannot resume at the checkpoint's position: it was saved by {by}, and with another number of "
+            f"processes the parts differ. Run the same number; or give the iterator another name, or resume=False, to "
+            f"start from the beginning. hookline.data.arrays resume with any number of processes."
         )
     return refusal(
-        f"{who} cannot go on where the checkpoint is: that was another kind of source (with a state of its own, or "
-        f"without). Give the source that was used then; or give the iterator another name, or resume=False, and it "
-        f"begins anew."
+        f"{who} cannot resume at the checkpoint's position, which is of another kind of source (with a state, or "
+        f"without). Give the source that was used then; or give the iterator another name, or resume=False, to start "
+        f"from the beginning."
     )
 
 
@@ -255,7 +256,7 @@ def taken_over(who: str) -> FailedPreconditionError:
     """Returns the error for a reader whose source another session reads now."""
     return refusal(
         f"{who}: another session reads from its source, which serves one at a time. Give a function that makes the "
-        f"iterator, and each session has one of its own."
+        f"iterator, so that each session has its own."
     )
 
 

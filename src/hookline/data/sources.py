@@ -43,7 +43,7 @@ def check_source(source: Any, who: str) -> None:
     if not callable(source) and not is_one_shot(source) and not _is_iterable(source):
         raise TypeError(
             f"{who} requires a function that makes an iterable, an iterable of batches, or an iterator, got "
-            f"{shown(source)}. Arrays in memory become one by hookline.data.arrays(tree, batch_size)."
+            f"{shown(source)}. For arrays in memory, use hookline.data.arrays(tree, batch_size)."
         )
 
 
@@ -57,13 +57,13 @@ def shown(value: Any) -> str:
 
 
 def _is_iterable(source: Any) -> bool:
-    return hasattr(source, "__iter__") and not isinstance(source, _MISTAKEN)
+    return hasattr(source, "__iter__") and not isinstance(source, _NOT_SOURCES)
 
 
 def is_one_shot(source: Any) -> bool:
-    """Returns whether it is an iterator that gives each batch once and can go to no position, neither back nor on."""
+    """Returns whether it is an iterator that gives each batch once and cannot be set to a position."""
     return hasattr(source, "__next__") and not isinstance(source, type) and accessors(source) is None
 
 
 # Iterable, but not batch by batch.
-_MISTAKEN = (str, bytes, Mapping, np.ndarray, jax.Array)
+_NOT_SOURCES = (str, bytes, Mapping, np.ndarray, jax.Array)

@@ -1,4 +1,4 @@
-"""A plain train step under sessions and hooks."""
+"""Runs a plain JAX train step under a monitored session with hooks."""
 
 from hookline.loop.evaluate import Evaluate
 from hookline.loop.load import load

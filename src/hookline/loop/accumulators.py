@@ -1,4 +1,4 @@
-"""Metrics that a state accumulates over steps: found, read and begun anew."""
+"""Metrics that accumulate in a state over steps: finding, reading and resetting them."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.loop.kinds import Unfit, is_nnx
+from hookline.loop.leaf_types import InvalidStep, is_nnx
 
 _logger = logging.getLogger(__name__)
 
 
 class Accumulator(NamedTuple):
-    """An object in a state that accumulates, and what it is called there."""
+    """A metric in a state, with its name there."""
 
     name: str
     value: Any
 
     def leaves(self) -> list[Any]:
-        """Returns the arrays in which it accumulates."""
+        """Returns its arrays."""
         return jax.tree.leaves(_held(self.value))
 
     def with_leaves(self, leaves: list[Any]) -> Any:
-        """Returns it with other arrays; an NNX object is changed in place."""
+        """Replaces its arrays; an NNX object is changed in place."""
         held = _held(self.value)
         found = jax.tree.unflatten(jax.tree.structure(held), leaves)
         if not is_nnx(self.value):
@@ -37,10 +37,10 @@ class Accumulator(NamedTuple):
         return self.value
 
     def empty_leaves(self) -> list[Any]:
-        """Returns the arrays with which it begins; an NNX object is changed in place.
+        """Returns its arrays after a reset; an NNX object is changed in place.
 
         Raises:
-            Unfit: They are not like those that it has.
+            InvalidStep: A reset changes their shapes.
         """
         like = self.leaves()
         if is_nnx(self.value):
@@ -48,42 +48,41 @@ class Accumulator(NamedTuple):
             empty = self.leaves()
         else:
             kind = type(self.value)
-            begun = kind.empty() if hasattr(kind, "empty") else self.value.reset()
-            empty = jax.tree.leaves(begun)
+            empty = jax.tree.leaves(kind.empty() if hasattr(kind, "empty") else self.value.reset())
         if [np.shape(leaf) for leaf in empty] != [np.shape(leaf) for leaf in like]:
-            raise Unfit(
-                f"the {type(self.value).__name__} at {self.name!r} of the state has other arrays when it is empty, so "
-                f"it cannot be begun anew in a compiled step. Return what one batch gives as metrics in its place"
+            raise InvalidStep(
+                f"the {type(self.value).__name__} at {self.name!r} of the state has other shapes after a reset, so a "
+                f"compiled step cannot reset it. Return the metrics of one batch instead"
             )
         return [jnp.asarray(new, old.dtype) for new, old in zip(empty, like, strict=True)]
 
 
 def is_computed(value: Any) -> bool:
-    """Whether it is a metric that says by `compute()` what it comes to."""
-    return callable(getattr(type(value), "compute", None))  # nnx.Rngs has a stream of any name.
+    """Returns whether a value is a metric with `compute()`."""
+    return callable(getattr(type(value), "compute", None))  # Of the type: nnx.Rngs has a stream of any name.
 
 
 def accumulates(value: Any) -> bool:
-    """Whether it is such a metric that takes in more and can begin anew, as those of NNX and `clu` do."""
+    """Returns whether a value is a metric that accumulates and can be reset, as those of NNX and `clu`."""
     if is_nnx(value):
         kinds = type(value).__mro__
         return any(kind.__module__.startswith("flax.nnx") and kind.__name__ == "Metric" for kind in kinds)
-    return _takes_in(value) and _has(value, "reset", "empty")
+    return _can_update(value) and _has(value, "reset", "empty")
 
 
-def say_not_begun_anew(state: Any) -> None:
-    """Logs objects of a pytree that look like such metrics, but cannot begin anew, so that they are none."""
-    for path, leaf in jax.tree.leaves_with_path(state, is_leaf=_takes_in):
-        if _takes_in(leaf) and not is_nnx(leaf) and not accumulates(leaf):
+def log_not_resettable(state: Any) -> None:
+    """Logs objects of a pytree that look like metrics but cannot be reset, and so count as parts of the model."""
+    for path, leaf in jax.tree.leaves_with_path(state, is_leaf=_can_update):
+        if _can_update(leaf) and not is_nnx(leaf) and not accumulates(leaf):
             _logger.info(
-                "Loop: the %s at %r of the state is no metric, but a part of the model: it has compute(), and neither "
-                "reset() nor empty() to begin anew.",
+                "Loop: the %s at %r of the state counts as a part of the model, not as a metric: it has compute(), but "
+                "neither reset() nor empty().",
                 type(leaf).__name__,
                 jax.tree_util.keystr(path, simple=True, separator="/"),
             )
 
 
-def _takes_in(value: Any) -> bool:
+def _can_update(value: Any) -> bool:
     return is_computed(value) and _has(value, "merge", "update")
 
 
@@ -92,7 +91,7 @@ def _has(value: Any, *methods: str) -> bool:
 
 
 def found_in(state: Any) -> list[Accumulator]:
-    """Returns what accumulates in a state: of one within another the outer one."""
+    """Returns the metrics in a state; of nested ones only the outer one."""
     return list(_in_objects(state)) or [
         Accumulator(_last(path), leaf)
         for path, leaf in jax.tree.leaves_with_path(state, is_leaf=accumulates)
@@ -116,8 +115,8 @@ def _last(path: Any) -> str:
     return jax.tree_util.keystr(path[-1:], simple=True)
 
 
-def changed(state: Any, change: Callable[[Accumulator], list[Any]]) -> Any:
-    """Returns a state with other arrays in what accumulates; NNX objects are changed in place."""
+def map_accumulators(state: Any, change: Callable[[Accumulator], list[Any]]) -> Any:
+    """Returns a state with changed arrays in its metrics; NNX objects are changed in place."""
     if any(map(is_nnx, jax.tree.leaves(state, is_leaf=is_nnx))):
         for accumulator in found_in(state):
             accumulator.with_leaves(change(accumulator))
@@ -132,18 +131,18 @@ def changed(state: Any, change: Callable[[Accumulator], list[Any]]) -> Any:
     return jax.tree.map_with_path(one, state, is_leaf=accumulates)
 
 
-def begun_anew(state: Any, where: Any) -> Any:
-    """Returns a state in which what accumulates is empty where a condition holds.
+def reset_where(state: Any, where: Any) -> Any:
+    """Resets the metrics in a state where a condition holds.
 
     Raises:
-        Unfit: Something has other arrays when it is empty.
+        InvalidStep: A reset changes the shapes of a metric.
     """
 
-    def begun(accumulator: Accumulator) -> list[Any]:
+    def reset(accumulator: Accumulator) -> list[Any]:
         before = accumulator.leaves()
         return [jnp.where(where, new, old) for new, old in zip(accumulator.empty_leaves(), before, strict=True)]
 
-    return changed(state, begun)
+    return map_accumulators(state, reset)
 
 
 def _held(value: Any) -> Any:

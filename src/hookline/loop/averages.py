@@ -1,4 +1,4 @@
-"""Moving averages of a loop's parameters, beside the state and in its form."""
+"""Exponential moving averages of a loop's parameters."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ import jax.numpy as jnp
 from hookline import arguments
 from hookline.checkpoint import leaves as paths
 from hookline.graph import Tensor, Variable, op, update
+from hookline.loop.checkpoint_lookup import AVERAGE
 from hookline.loop.forms import NnxObjects, Tree, accumulating
 from hookline.loop.optimizer_state import of_optimizer
-from hookline.loop.saved import AVERAGE
 from hookline.session import Session
 
 
 class Averages:
-    """The averages: each step moves them by `1 - decay` towards the new values.
+    """Exponential moving averages (EMA) of a state: each step moves them by `1 - decay` towards the new values.
 
-    They are a variable of their own, `average`, a tree like the state with None for what has no average. Averages of
-    narrow floating point numbers are of 32 bits, for small moves would be lost.
+    They are a variable called `average`, a tree like the state with None for leaves without an average. Averages of
+    16-bit floats are kept in float32, because small updates would be lost.
 
     Args:
-        ema: As of `Loop`.
+        ema: As in `Loop`.
         state: The variable of the state.
         after: The state after the step.
-        form: How the state is held. What accumulates in it is not averaged.
+        form: The form of the state. Its metrics are not averaged.
 
     Attributes:
         variable: The averages.
-        moved: The update that a step makes.
-        averaged: The state, with averages in the place of what they are averages of.
+        moved: The update of a step.
+        averaged: The state with averages in place of the averaged leaves.
 
     Raises:
-        TypeError, ValueError: As of `Loop`.
+        TypeError, ValueError: As in `Loop`.
     """
 
     def __init__(self, ema: Any, state: Variable, after: Tensor, form: Tree | NnxObjects) -> None:
@@ -50,7 +50,7 @@ class Averages:
         self.averaged = op(self.put_into, name="averaged")(state, self.variable)
 
     def _of(self, values: Any) -> Any:
-        """Returns what is averaged of a state, wide enough for small moves."""
+        """Returns the averaged leaves of a state, in float32 or wider."""
         leaves, structure = jax.tree.flatten(values)
         pairs = zip(leaves, self._decays, strict=True)
         return structure.unflatten([None if decay is None else leaf.astype(_wide(leaf)) for leaf, decay in pairs])
@@ -62,24 +62,24 @@ class Averages:
         return structure.unflatten([before - (1 - decay) * (before - value) for before, value, decay in triples])
 
     def put_into(self, values: Any, averages: Any) -> Any:
-        """Returns a state with averages in the place of what they are averages of."""
+        """Returns a state with averages in place of the averaged leaves."""
         leaves, structure = jax.tree.flatten(values)
         new = iter(jax.tree.leaves(averages))
         pairs = zip(leaves, self._decays, strict=True)
         return structure.unflatten([leaf if decay is None else next(new).astype(leaf.dtype) for leaf, decay in pairs])
 
-    def begin_anew(self, session: Session, state: Variable) -> None:
-        """Has the averages begin with the values that the state has now."""
+    def reset(self, session: Session, state: Variable) -> None:
+        """Sets the averages to the present values of the state."""
         values = jax.tree.map(jnp.copy, self._of(session.lowlevel.handed_over(state)))
         session.lowlevel.load({self.variable.op.name: values}, owned=True)
 
     def finished(self, session: Session, form: Tree | NnxObjects, values: Any) -> Any:
-        """Returns the averaged state of a session that is about to be closed, in the form of the state itself."""
+        """Returns the averaged state of a session that is about to be closed, in the user's form."""
         return form.whole(self.put_into(values, session.lowlevel.handed_over(self.variable)))
 
 
 def _decays(ema: Any, spec: Any, metrics: list[bool]) -> list[float | None]:
-    """Returns for each leaf the decay of its average; None where it has none, as in `metrics`."""
+    """Returns the decay of each leaf; None for a leaf without an average, such as those marked in `metrics`."""
     named = paths.with_paths(spec)[0]
     can_be = {
         path: jnp.issubdtype(leaf.dtype, jnp.inexact) and not is_metric
@@ -87,12 +87,12 @@ def _decays(ema: Any, spec: Any, metrics: list[bool]) -> list[float | None]:
     }
     if isinstance(ema, Mapping):
         if not ema:
-            raise ValueError("Loop requires a decay for a part of the state or more as ema, got none.")
+            raise ValueError("Loop requires a decay for at least one part of the state as ema, got an empty dict.")
         parts = {str(part).strip("/"): _decay(decay) for part, decay in ema.items()}
         for part in parts:
             if not any(_is_in(part, path) for path in can_be if can_be[path]):
                 raise ValueError(
-                    f"Loop: ema has the part {part!r}, and the state has no floating point arrays there. It has: "
+                    f"Loop: ema names the part {part!r}, and the state has no floating point arrays there. It has: "
                     f"{', '.join(path for path in can_be if can_be[path])}."
                 )
         found = []
@@ -104,7 +104,7 @@ def _decays(ema: Any, spec: Any, metrics: list[bool]) -> list[float | None]:
     own = of_optimizer(spec)
     found = [decay if can_be[path] and not is_slot else None for path, is_slot in zip(can_be, own, strict=True)]
     if not any(each is not None for each in found):
-        raise ValueError("Loop: ema averages floating point arrays, and the state has none outside of its optimizer.")
+        raise ValueError("Loop: ema averages floating point arrays, and the state has none outside its optimizer.")
     return found
 
 

@@ -1,4 +1,4 @@
-"""What a loop has to know of its batches before the first step, and what is not a source of batches."""
+"""The batches of a loop: their sharding, their spec, and checks of their source."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from hookline.session import Session
 _logger = logging.getLogger(__name__)
 
 BATCHES = "batches"
-"""What the iterator of a loop is called, and so what checkpoints call its position."""
+"""The name of a loop's iterator, and of its position in checkpoints."""
 
 
 def batches_of(source: Any, mesh: Mesh | None, sharding: Any, last_batch: LastBatch) -> Tensor:
     """Returns the batches of a loop as a tensor.
 
     Args:
-        source: What the loop was given as its batches.
+        source: The loop's argument `batches`.
         mesh: The mesh of its state.
-        sharding: Where they are put, as `batch_sharding` of the loop.
-        last_batch: As of the loop.
+        sharding: The loop's argument `batch_sharding`.
+        last_batch: As in `Loop`.
 
     Raises:
-        ValueError: They cannot be put there; or they lie on another mesh; or they are the tensor of an iterator, which
-            was told already.
+        ValueError: The sharding does not fit the batches; or they are on another mesh than the state; or they are the
+            tensor of an iterator that has these options already.
     """
     is_given = isinstance(source, Tensor)
     if is_given and last_batch != "keep":
         raise ValueError(
-            f"Loop takes last_batch with a source of batches, and batches is a tensor. Give it to the iterator of "
-            f"that: hookline.data.iterator(source, last_batch={last_batch!r})."
+            f"Loop takes last_batch with a source of batches, and batches is a tensor. Give it to the iterator "
+            f"instead: hookline.data.iterator(source, last_batch={last_batch!r})."
         )
     wanted = sharding_for("Loop", sharding, mesh)
     batch = source if is_given else iterator(source, last_batch=last_batch, name=BATCHES)
@@ -53,28 +53,28 @@ def batches_of(source: Any, mesh: Mesh | None, sharding: Any, last_batch: LastBa
         node.put_over(wanted, is_default=sharding is None)
     elif sharding is not None:
         raise ValueError(
-            "Loop takes batch_sharding with a source of batches, and batches is a tensor that is put somewhere "
-            "already. Give the sharding to its iterator alone: hookline.data.iterator(source, sharding=...)."
+            "Loop takes batch_sharding with a source of batches, and batches is a tensor that has a sharding already. "
+            "Give the sharding to its iterator alone: hookline.data.iterator(source, sharding=...)."
         )
     if isinstance(node, BatchSource):
         check_mesh("Loop", mesh, node.places)
     is_whole = sharding is None and node.places.sharding == wanted if isinstance(node, BatchSource) else False
     if is_whole and mesh and mesh.size > 1 and placement.DATA_AXIS not in mesh.axis_names:
         _logger.info(
-            "Loop: each device gets whole batches, for the mesh of the state, %s, has no axis 'data', and nothing else "
-            "is said. batch_sharding= splits them.",
+            "Loop: each device gets whole batches, because the mesh of the state, %s, has no axis 'data'. Split them "
+            "with batch_sharding=.",
             placement.shown(mesh),
         )
     return batch
 
 
 def sharding_for(who: str, sharding: Any, mesh: Mesh | None) -> Any:
-    """Returns where batches are put: as it was asked for, else over the axis `data` of the state's mesh.
+    """Returns the sharding of batches: as given, else over the axis `data` of the state's mesh.
 
-    In processes that run in step a state that nobody has put on a mesh is on all devices.
+    In processes that run in step, a state without a sharding is on all devices.
 
     Raises:
-        ValueError: A `PartitionSpec` does not fit that mesh, or there is none.
+        ValueError: A `PartitionSpec` does not fit that mesh, or the state has no mesh.
     """
     if mesh is None and placement.is_in_step():
         mesh = placement.everywhere()
@@ -84,10 +84,10 @@ def sharding_for(who: str, sharding: Any, mesh: Mesh | None) -> Any:
 
 
 def check_mesh(who: str, of_state: Mesh | None, places: Places) -> Mesh | None:
-    """Returns the mesh of batches, as far as it is known.
+    """Returns the mesh of batches, if it is known.
 
     Raises:
-        ValueError: JAX does not compute with these batches and that state at once.
+        ValueError: JAX cannot compute with these batches and that state together.
     """
     of_batches = placement.mesh_of(places.shardings(), f"{who}: a batch")
     if of_state is None:
@@ -99,19 +99,19 @@ def check_mesh(who: str, of_state: Mesh | None, places: Places) -> Mesh | None:
         lie_on = placement.shown(of_batches) if placement.clash(of_state, of_batches) else None
     if lie_on is not None:
         raise ValueError(
-            f"{who} requires a state and batches on one mesh: the state lies on {placement.shown(of_state)}, the "
+            f"{who} requires a state and batches on one mesh: the state is on {placement.shown(of_state)}, the "
             f"batches on {lie_on}."
         )
     return of_batches
 
 
 def check_batches(who: str, batches: Any) -> None:
-    """Raises `TypeError` for what is not a source of batches: an array, a tuple of arrays, text."""
+    """Raises `TypeError` for an array, a tuple of arrays, text, or anything else that is no source of batches."""
     check_source(batches, who)
     if isinstance(batches, tuple) and batches and all(isinstance(item, np.ndarray | jax.Array) for item in batches):
         arrays = ", ".join(map(shown, batches))
         raise TypeError(
-            f"{who} requires batches, and got a tuple of arrays, ({arrays}). If it is all examples, hookline.data."
+            f"{who} requires batches, got a tuple of arrays, ({arrays}). If it holds all examples, hookline.data."
             f"arrays((X, y), batch_size=32) makes batches of them; if each array is a batch, give a list of them."
         )
 
@@ -148,8 +148,8 @@ def first_spec(batch: Tensor) -> Any:
             value = session.run(batch)
         except OutOfRangeError:
             raise ValueError(
-                "Loop requires a batch or more, and batches is empty. An iterator that was used up before gives no "
-                "more: give a function that makes it."
+                "Loop requires at least one batch, and batches is empty. If it is an iterator that was used up before, "
+                "give a function that makes it."
             ) from None
     refuse_text("Loop", value)
     raise TypeError(f"Loop requires batches of arrays and numbers, got {shown(value)}.")

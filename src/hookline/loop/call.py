@@ -1,4 +1,4 @@
-"""How a function is called: which of its parameters are given the state, the batch, and a random key."""
+"""The call of a step function: the parameters for the state, the batch, and a random key."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 import jax
 
-from hookline.loop.kinds import are_nnx
+from hookline.loop.leaf_types import are_nnx
 
 # rng, key, dropout_rng, prng_key, ...
 _KEY = re.compile(r"(.+_)?(key|subkey|rngs?|prng)")
 
 
 def required(who: str, function: Any) -> list[str] | None:
-    """Returns the names of the positional parameters that a function requires; `None` where that is not known.
+    """Returns the names of a function's required positional parameters; `None` if they are not known.
 
     Raises:
-        TypeError: It is no function, or requires arguments by name.
+        TypeError: It is no function, or has required keyword-only parameters.
     """
     if not callable(function):
         raise TypeError(f"{who} requires a function, got {function!r}.")
@@ -31,8 +31,8 @@ def required(who: str, function: Any) -> list[str] | None:
     by_name = [parameter.name for parameter in found if parameter.kind is parameter.KEYWORD_ONLY]
     if by_name:
         raise TypeError(
-            f"{who}: {called(function)} requires {', '.join(by_name)} by name, which nobody gives it. Give it "
-            f"yourself: functools.partial({called(function)}, {by_name[0]}=...)."
+            f"{who}: {called(function)} has required keyword-only parameters, {', '.join(by_name)}. Bind them: "
+            f"functools.partial({called(function)}, {by_name[0]}=...)."
         )
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in found):
         return None
@@ -40,19 +40,19 @@ def required(who: str, function: Any) -> list[str] | None:
 
 
 def called(function: Any) -> str:
-    """Returns what to call a function in a message."""
+    """Returns the name of a function for messages."""
     inner = getattr(function, "func", function)  # of functools.partial
     return getattr(inner, "__name__", type(inner).__name__)
 
 
 def parts_for(names: Sequence[str] | None, state: Any) -> dict[str, Any]:
-    """Returns which parameters get which parts of a state, by their keys in it; None is the key of all of it.
+    """Maps parameters to the keys of the parts of the state that they get; None is the key of the whole state.
 
-    A dict is spread by name, where each of its names is that of a parameter. A tuple is spread over the first
-    parameters: NNX objects always, other things where there are parameters enough for them and for a batch.
+    A dict is spread by name, if each of its keys is the name of a parameter. A tuple is spread over the first
+    parameters: NNX objects always, anything else if there are enough parameters for it and for a batch.
 
     Raises:
-        TypeError: A dict has some names of parameters, and others.
+        TypeError: Only some keys of a dict are names of parameters.
 
     Example:
         >>> parts_for(["model", "x", "y", "slots"], {"slots": 1, "model": 2})
@@ -72,7 +72,7 @@ def parts_for(names: Sequence[str] | None, state: Any) -> dict[str, Any]:
     _refuse_half(names, state)
     keys = [bool(_KEY.fullmatch(name)) for name in names]
     if type(state) is tuple and len(state) > 1 and not all(keys[len(state) :]):
-        # (state, rng, batch) gets all of a pair, and a key: more likely than a key that is a part of it.
+        # With (state, rng, batch) a pair is one state, and rng a random key: it is less likely a part of the state.
         gets_all = len(state) == 2 and keys[:2] == [False, True]
         return {names[0]: None} if gets_all else dict(zip(names, range(len(state)), strict=False))
     return {names[0]: None}
@@ -83,23 +83,23 @@ def _refuse_half(names: Sequence[str], state: Any) -> None:
     if known and len([name for name in names if not _KEY.fullmatch(name)]) > 2:
         others = [str(name) for name in state if name not in names]
         raise TypeError(
-            f"Loop spreads a dict over the parameters where each of its names is one of theirs: this state has "
+            f"Loop spreads a dict over parameters if each of its keys is the name of one: this state has "
             f"{', '.join(known)}, but no parameter is called {' or '.join(others)}. There are: {', '.join(names)}."
         )
 
 
 class Call:
-    """How a function is called with a state and a batch.
+    """Calls a function with a state and a batch.
 
     Args:
-        who: Whose function it is, for messages.
+        who: The caller, for messages.
         function: The function.
-        state: The names of the parameters that get the state, or parts of it.
-        keyed: Whether one more parameter gets a random key: one that is required; else one called `key` or `rng`, or
-            likewise, whose default is None, by name.
+        state: The names of the parameters for the state, or for its parts.
+        keyed: Whether one more parameter gets a random key: a required one; else one called `key`, `rng` or the like,
+            whose default is None, as a keyword argument.
 
     Attributes:
-        key: The name of the parameter that gets a random key; `None` for none.
+        key: The name of the parameter for the random key; `None` for none.
     """
 
     def __init__(self, who: str, function: Any, state: Sequence[str], *, keyed: bool = True) -> None:
@@ -113,10 +113,10 @@ class Call:
         self._batch: list[tuple[str, Any]] = []
 
     def settle(self, batch: Any) -> None:
-        """Finds out what its parameters get of batches like this one.
+        """Maps the other parameters to the parts of batches like this one.
 
         Raises:
-            TypeError: It requires something else.
+            TypeError: The parameters do not fit the batch.
         """
         if self._names is None:
             return
@@ -144,9 +144,9 @@ class Call:
         key = ", and a random key if it requires one more" if self._keyed else ""
         return (
             f"{self._who}: {self.name} is called with the state ({', '.join(self._state)}), a batch{key}; it requires "
-            f"{', '.join(self._names or ()) or 'nothing'}. A batch is one argument, or one for each of its parts, "
-            f"where it is a tuple of as many or a dict with these names; here it is {_shown(batch)}. Parts of the "
-            f"state are spread where it is a dict with the names of the parameters, or a tuple of the first ones."
+            f"{', '.join(self._names or ()) or 'nothing'}. A batch is one argument; or one for each of its parts, if "
+            f"it is a tuple of as many parts or a dict with these names; here it is {_shown(batch)}. The state is "
+            f"spread if it is a dict whose keys are parameters, or a tuple, over the first parameters."
         )
 
     def __call__(self, state: Sequence[Any], batch: Any, *key: Any) -> Any:
@@ -162,7 +162,7 @@ class Call:
 
     @property
     def is_plain(self) -> bool:
-        """Whether one parameter gets the batch, as it is, and none that is optional gets a key."""
+        """Whether one parameter gets the whole batch, and no optional one gets a key."""
         return self._names is None or (len(self._batch) == 1 and not self._is_optional)
 
     def __str__(self) -> str:
@@ -178,7 +178,7 @@ class Call:
 
 
 def _optional_key(function: Any) -> str | None:
-    """Returns the last parameter that is called like a key and has None unless it is given, by nobody so far."""
+    """Returns the last unbound parameter with the name of a random key and the default None."""
     bound = getattr(inspect.unwrap(function), "keywords", {})  # of functools.partial
     found = [
         parameter.name

@@ -1,4 +1,4 @@
-"""A step counter that the state brings along, and the global step: told apart when they part."""
+"""The step counter in a state, compared with the global step."""
 
 from __future__ import annotations
 
@@ -25,24 +25,30 @@ _EVERY_STEPS = 100
 
 
 class Counter(NamedTuple):
-    """A step counter in a state: where it stands, in words, and as a number among the leaves; and such a state."""
+    """A step counter in a state.
+
+    Attributes:
+        path: The path of its leaf.
+        place: The index of its leaf.
+        like: A state of this structure.
+    """
 
     path: str
     place: int
     like: Any
 
     def of(self, state: Tensor) -> Tensor:
-        """Returns the counter in a tensor of such a state."""
+        """Returns the counter as a part of the tensor of a state."""
         return leaf_of(state, self.place, self.like)
 
 
 def leaf_of(state: Tensor, place: int, like: Any) -> Tensor:
-    """Returns a leaf of a tensor, by its number, as a part of it: nothing else is read for that.
+    """Returns a leaf of a tensor, by its index, as a part of it, so that a fetch reads no other leaf.
 
     Args:
-        state: The tensor. The structure of what a step returns may not be known.
-        place: The number.
-        like: A tree of that structure.
+        state: The tensor, whose own structure may be unknown.
+        place: The index of the leaf.
+        like: A tree of the same structure.
     """
     for key in jax.tree.leaves_with_path(like)[place][0]:
         if hasattr(key, "name"):
@@ -53,11 +59,11 @@ def leaf_of(state: Tensor, place: int, like: Any) -> Tensor:
 
 
 def counter_in(values: Any, parts: Iterable[Any] = ()) -> Counter | None:
-    """Returns the step counter of a state, if it has one: an integer called `step`, near the top.
+    """Finds the step counter of a state: an integer called `step`, near the top.
 
     Args:
         values: The state.
-        parts: The names of its parts where it is spread over the parameters of the step.
+        parts: The names of its parts, if it is spread over the parameters of the step.
     """
     in_parts = {f"{part}/step" for part in parts}
     for place, (path, leaf) in enumerate(paths.with_paths(values)[0]):
@@ -71,9 +77,9 @@ def counter_in(values: Any, parts: Iterable[Any] = ()) -> Counter | None:
 
 
 class CounterHook(SessionRunHook):
-    """Compares a counter of the state with the global step, first and each 100 steps, and warns where they have parted.
+    """Warns if the step counter of the state differs from the global step.
 
-    It takes the counter after the step, and looks when the value has arrived.
+    It compares them at the first step and each 100, after the step, when the value has arrived.
     """
 
     late = True
@@ -89,15 +95,15 @@ class CounterHook(SessionRunHook):
         self._apart = 0
 
     def on_trigger(self, firing: Firing) -> None:
-        """Compares."""
+        """Compares the counter with the global step."""
         step, counter = firing.global_step, int(np.asarray(firing.values))
         assert step is not None, "a trigger in steps"
         if counter - step != self._apart:
             self._apart = counter - step
             _logger.warning(
-                "Loop: the state counts %d steps at %r, and the global step is %d. Schedules go by the one, "
-                "checkpoints and summaries by the other. They part where a step counts by more or less than one, and "
-                "where on_nan held updates back or went back.",
+                "Loop: the state counts %d steps at %r, and the global step is %d. Schedules use the first, "
+                "checkpoints and summaries the second. They differ if a step does not count by one, and after on_nan "
+                "skipped updates or rolled back.",
                 counter,
                 self._path,
                 step,

@@ -1,4 +1,4 @@
-"""LoopDescription: what a loop holds, where it lies, and what it would write, as data and as a table."""
+"""LoopDescription: the state of a loop, its devices, and its output, as data and as a table."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from hookline.session import Session
 
 
 class Part(NamedTuple):
-    """A part of what a step carries: what stands under one of the first keys of the state, or beside it.
+    """A part of the values that a step carries: one of the top level of the state, or one beside the state.
 
     Args:
-        name: The parameter of the step that gets it; else the key, field or number; "state" of one array. Beside the
-            state there are "ema", the moving averages, and "mean_over", the metrics of the last steps.
-        arrays: How many arrays it has.
-        parameters: How many numbers those have.
+        name: The parameter of the step that gets it; else the key, field or index; "state" for a single array. Beside
+            the state there are "ema", the moving averages, and "mean_over", the metrics of the last steps.
+        arrays: The number of arrays.
+        parameters: The number of their elements.
         size_bytes: Their size.
-        bytes_a_device: The size of what one device holds of them.
-        placement: How they are split, and how many of them each way.
+        bytes_a_device: Their size on one device.
+        placement: Their shardings, with the number of arrays of each.
     """
 
     name: str
@@ -39,12 +39,12 @@ class Part(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What a hook writes.
+    """The output of a hook.
 
     Args:
         hook: The name of its class.
-        what: What, and where.
-        when: Its trigger, in words; and whether it is called at the end. Empty: whenever another hook has it write.
+        what: The output, and its place.
+        when: Its trigger, in words, and whether it is called at the end. Empty if another hook decides.
     """
 
     hook: str
@@ -53,14 +53,14 @@ class Written(NamedTuple):
 
 
 class LoopDescription(NamedTuple):
-    """What `Loop.describe` returns; `str()` of it is a table.
+    """The result of `Loop.describe`; its `str()` is a table.
 
     Args:
-        parts: Of the state, and what a step carries beside it.
+        parts: The parts of the state, and the values that a step carries beside it.
         lies_on: The devices, and the mesh if there is one.
         batch: The arrays of a batch.
-        begins: Where the training would begin.
-        writes: By hook, what would be written.
+        begins: The step and the values that the training would begin with.
+        writes: The output of each hook.
         programs: The programs of the step, in words, as far as they are known before the hooks begin.
     """
 
@@ -77,7 +77,7 @@ class LoopDescription(NamedTuple):
         lines = [
             f"{units.count(sum(part.parameters for part in self.parts), 'number')} in "
             f"{units.count(sum(part.arrays for part in self.parts), 'array')}, {units.size(whole)}, "
-            f"of which a device holds {units.size(held)}; on {self.lies_on}."
+            f"{units.size(held)} on each device; on {self.lies_on}."
         ]
         width = max(len(part.name) for part in self.parts)
         lines += [
@@ -92,11 +92,11 @@ class LoopDescription(NamedTuple):
 
 
 def parts_of(state: Variable, called: Mapping[str, Any], beside: Mapping[str, Variable]) -> tuple[Part, ...]:
-    """Returns the parts of a state, and of what a step carries beside it.
+    """Returns the parts of a state, and the values that a step carries beside it.
 
     Args:
         state: The state.
-        called: By parameter of the step, the key of the part that it gets; None is the key of all of it.
+        called: For each parameter of the step, the key of its part of the state; None for the whole state.
         beside: More variables, by name.
     """
     names = {str(key): name for name, key in called.items() if key is not None}
@@ -120,7 +120,7 @@ def parts_of(state: Variable, called: Mapping[str, Any], beside: Mapping[str, Va
 
 
 def _placed(variable: Variable) -> Iterator[tuple[Any, Any, Any]]:
-    """Yields the paths of its arrays, their specs, and where they are put."""
+    """Yields the path, the spec and the sharding of each array."""
     found = jax.tree.leaves_with_path(variable.spec)
     places = variable.places or [None] * len(found)
     for (path, leaf), place in zip(found, places, strict=True):
@@ -128,7 +128,7 @@ def _placed(variable: Variable) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def place_of(state: Variable, mesh: jax.sharding.Mesh | None) -> str:
-    """Returns the devices that a state lies on, in words."""
+    """Returns the devices of a state, in words."""
     found = {device for place in state.places if place is not None for device in place.device_set}
     names = devices.names(found or {jax.devices()[0]})
     axes = "" if mesh is None else f", a mesh of {', '.join(f'{axis}={size}' for axis, size in mesh.shape.items())}"
@@ -136,7 +136,7 @@ def place_of(state: Variable, mesh: jax.sharding.Mesh | None) -> str:
 
 
 def written_by(hooks: Iterable[Any]) -> tuple[Written, ...]:
-    """Returns what hooks write, as far as they say it with `writes`."""
+    """Returns the output of hooks that describe it with `writes`."""
     found = []
     for hook in map(bare, hooks):
         if what := getattr(hook, "writes", ""):
@@ -147,7 +147,7 @@ def written_by(hooks: Iterable[Any]) -> tuple[Written, ...]:
 
 
 def programs_of(train_op: Operation, steps_per_run: int, *, watches: bool) -> tuple[str, ...]:
-    """Returns the programs of a step, in words; a session plans them that runs nothing."""
+    """Returns the programs of a step, in words, planned by a session that runs nothing."""
     with Session(graph=train_op.graph) as session:
         low = session.lowlevel
         made = (
@@ -157,32 +157,32 @@ def programs_of(train_op: Operation, steps_per_run: int, *, watches: bool) -> tu
         )
         assert made.program is not None, "A step has a variable."
         about = made.program.compilations.about
-    asked = "the same with what hooks ask for, where they fire; session.plan() counts them"
-    return (about, asked) if watches else (about,)
+    with_fetches = "the same with the fetches of hooks that fire; session.plan() counts them"
+    return (about, with_fetches) if watches else (about,)
 
 
 def beginning(logdir: str | None, step_left: int | None, warm: Callable[[], str] | None, last_step: int | None) -> str:
-    """Returns where a training would begin, and end, in words.
+    """Returns the beginning and the end of a training, in words.
 
     Args:
         logdir: The directory of its checkpoints.
-        step_left: The step at which the loop was left last.
-        warm: Returns the checkpoint of its warm start, or raises what is wrong with that.
+        step_left: The step at which the loop stopped last.
+        warm: Returns the checkpoint of its warm start, or raises if that cannot be used.
         last_step: The step at which it would stop.
     """
     path = latest_checkpoint(logdir) if logdir else None
     reached = step_left if path is None else examine.one(path).step
     if last_step is not None and reached is not None and reached >= last_step:
-        where = "it was left" if path is None else f"'{path}' is"
+        where = "it stopped" if path is None else f"'{path}' is"
         return f"No step is left: {where} at step {reached}, and the last is {last_step}."
     if path is not None:
         begins = f"It goes on from '{path}'"
     elif step_left is not None:
-        begins = f"It goes on from step {step_left}, where it was left"
+        begins = f"It goes on from step {step_left}, where it stopped"
     elif warm is not None:
-        begins = f"It begins with what fits of '{warm()}'"
+        begins = f"It begins with the matching values of '{warm()}'"
     else:
-        begins = "It begins with the state that was given"
+        begins = "It begins with the given state"
     return begins + ("." if last_step is None else f", to step {last_step}.")
 
 

@@ -1,4 +1,4 @@
-"""Evaluate: means over other data, at a cadence, beside the training."""
+"""Evaluate: evaluates on held-out data during training."""
 
 from __future__ import annotations
 
@@ -27,48 +27,49 @@ _logger = logging.getLogger(__name__)
 
 
 class Evaluate(SessionRunHook):
-    """Evaluates on other data at a cadence: the mean of each metric, weighted by the size of the batches.
+    """Evaluates on other data during training: the mean of each metric, weighted by the number of examples.
 
-    With `train.Loop`, `eval_step(state, batch)` returns metrics, as a train step does, and is compiled likewise. Of a
-    state in parts it gets those that its parameters name as the parameters of the train step do, or as many as it
-    requires, the first ones: `eval_step(model, batch)`. NNX objects are copies, so `model.eval()` in it does nothing to
-    the training. Metrics of NNX among them begin empty and take in batch after batch: they are no means of means. With
-    a graph, tensors and feeds stand in the place of the function and its batches.
+    With `train.Loop`, `eval_step(state, batch)` returns metrics like a train step, and is compiled like one. From a
+    state in parts it gets the parts that its parameters name, as in the train step; else the first ones, as many as it
+    requires: `eval_step(model, batch)`. NNX objects are copies, so `model.eval()` in it does not affect the training.
+    NNX metrics among them begin empty and accumulate over the batches: they are no means of means. With a graph, give
+    tensors and feeds instead of a function and batches.
 
-    The means are in the log, and in a run of their own, a directory called `name` beside the training's summaries,
-    under the names of the metrics: TensorBoard draws loss over loss. The best value of each metric is remembered over
-    restarts. The training stands still meanwhile. Runs `begin`, `after_create_session`, `after_run` once, `on_trigger`
-    and `end`, which evaluates once more unless the last step has been; nothing after an exception.
+    The means go to the log, and to a TensorBoard run of their own, the directory `name` beside the training's
+    summaries, under the names of the metrics, so that TensorBoard draws training and evaluation in one chart. The best
+    value of each metric is kept over restarts. The training waits meanwhile. Runs `begin`, `after_create_session`,
+    `after_run` once, `on_trigger` and `end`, which evaluates the last step unless that was done; nothing after an
+    exception.
 
     Args:
-        eval_step: A function; or tensors, nested in dicts, or one, of a graph.
-        batches: A function that makes an iterable of batches, or an iterable that can be gone through again and again;
-            with tensors, of dicts to feed.
-        every: Global steps from one evaluation to the next, or a trigger.
-        name: What the run, and the evaluation in the log, is called.
-        keep_best: A metric. The checkpoint of the step where it was best stays beyond `max_to_keep`, and is written if
-            the step has none; `train.load(logdir, like, step="best")` reads it.
-        mode: "min" or "max": which values of that metric are good. By default the name tells: "loss", "accuracy".
-        output_dir: Where its summaries go; by default, with a `Loop`, below its `logdir`.
-        batch_sharding: Where batches are put, as of `Loop`; by default likewise over the axis `data` of the mesh of the
-            state.
-        last_batch: As of `Loop`. With "pad" `eval_step` gets a pair of the batch and a mask of its real examples, and
-            its metrics count for as many as these are.
-        steps_per_run: How many batches go through a function in one run at most, in one compiled loop. The values are
-            those of single ones.
-        averaged: Whether to evaluate the moving averages of `Loop(ema=...)`, in the place of what they are averages of.
+        eval_step: A function; or a tensor of a graph, or several, nested in dicts.
+        batches: A function that makes an iterable of batches, or an iterable that can be read repeatedly; with tensors,
+            its items are feed dicts.
+        every: Global steps between evaluations, or a trigger.
+        name: The name of the run, and of the evaluation in the log.
+        keep_best: A metric. The checkpoint of the step with its best value is kept beyond `max_to_keep`, and written if
+            that step has none; `train.load(logdir, like, step="best")` reads it.
+        mode: "min" or "max": whether small or large values of that metric are good. By default its name decides:
+            "loss", "accuracy".
+        output_dir: The directory of its summaries; by default, with a `Loop`, below its `logdir`.
+        batch_sharding: As in `Loop`; by default also over the axis `data` of the state's mesh.
+        last_batch: As in `Loop`. With "pad", `eval_step` gets a pair of the batch and a mask of its real examples, and
+            its metrics are weighted by the number of real examples.
+        steps_per_run: The largest number of batches in one run, which is one compiled loop. The values are the same as
+            with one.
+        averaged: Whether to evaluate the moving averages of `Loop(ema=...)` instead of the averaged leaves.
 
     Attributes:
-        values: The means of the last evaluation, by name: floats, and of metrics that are arrays arrays of NumPy.
-        step: The global step of the last evaluation; `None` before.
-        best: For each metric of which it is known what is good, its best value, and the step of that.
-        trigger: Says when.
+        values: The means of the last evaluation, by name: floats, and NumPy arrays for metrics that are arrays.
+        step: The global step of the last evaluation; `None` before the first.
+        best: For each metric with a known mode, its best value and the step of it.
+        trigger: The trigger of the evaluations.
 
     Raises:
         TypeError: `eval_step` is neither a function nor tensors; `batches` is not a source of batches, or contains
             text.
-        ValueError: `batches` is an iterator that gives each batch once, or is empty; `mode` is missing. When a
-            session is made: a batch cannot be split. From the first run: the session saves no checkpoints to keep.
+        ValueError: `batches` is an iterator, which gives each batch once, or is empty; `mode` is missing. When a
+            session is created: a batch cannot be split. From the first run: the session saves no checkpoints to keep.
 
     Example:
         >>> import hookline as hl, numpy as np
@@ -84,10 +85,10 @@ class Evaluate(SessionRunHook):
 
     References:
         None in `tf.train`; `tf.estimator.train_and_evaluate` evaluated from checkpoints, as `train.evaluate_repeatedly`
-        does. `tf.estimator.BestExporter` is what `keep_best` is.
+        does. `keep_best` corresponds to `tf.estimator.BestExporter`.
     """
 
-    # Who saves a step must find what was best then, and keeps it where it asks for that.
+    # A checkpoint of the same step must hold the best values so far.
     comes_before = CheckpointSaverHook
 
     def __init__(
@@ -124,31 +125,31 @@ class Evaluate(SessionRunHook):
         self._is_begun = self._is_marked = False
 
     def begin(self) -> None:
-        """Adds the evaluation to the graph, unless it is there, and opens the writer."""
+        """Adds the evaluation to the graph, unless it has one, and opens the writer."""
         require_global_step(self)
         self.values, self.step, self.best = {}, None, {}
         names = self._evaluation.build()
         if self._keep_best is not None and self._keep_best not in names:
             raise ValueError(
-                f"Evaluate cannot keep what is best by {self._keep_best!r}, which is no metric of {self.name!r}. There "
-                f"are: {', '.join(names) or 'none'}."
+                f"Evaluate cannot keep the best checkpoint by {self._keep_best!r}: it is no metric of {self.name!r}. "
+                f"There are: {', '.join(names) or 'none'}."
             )
         if self._keep_best is not None and self._evaluation.shapes.get(self._keep_best):
             raise self._is_array()
         self._writer = writer_of(self._output_dir or self._evaluation.beside(self.name), self.name)
 
     def get_state(self) -> dict[str, Any]:
-        """Returns what was best."""
+        """Returns the best and the last values."""
         best = {name: tuple(found) for name, found in self.best.items()}
         return {"best": best, "values": self.values, "step": self.step}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes on where that one stood."""
+        """Restores the best and the last values."""
         self.best = {name: Best(*found) for name, found in state["best"].items()}
         self.values, self.step = dict(state["values"]), state["step"]
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Moves back with a session that was restored from an earlier step."""
+        """Forgets values of later steps than that of a restored session."""
         step = self._created_at = session.global_step
         self.best = {name: found for name, found in self.best.items() if found.step <= step}
         if self.step is not None and self.step > step:
@@ -156,26 +157,26 @@ class Evaluate(SessionRunHook):
         self._is_begun = self._is_marked = False
         if evaluations_of(session).setdefault(self.name, self) is not self:
             raise ValueError(
-                f"Evaluate: two evaluations are called {self.name!r}, and would write into the same summaries. Give "
-                f"one of them another name."
+                f"Evaluate: two evaluations are called {self.name!r}, and would write the same summaries. Give one of "
+                f"them another name."
             )
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Looks who saves, after the first run."""
+        """Finds the saver, after the first run."""
         if not self._is_begun:
             self._begin_to_keep(run_context.session)
         run_context.retire(self)
         super().after_run(run_context, run_values)
 
     def on_trigger(self, firing: Firing) -> None:
-        """Evaluates, and has the best checkpoint kept."""
+        """Evaluates, and keeps the best checkpoint."""
         session = firing.context.session
         if self._evaluate(session, session.global_step):
             firing.context.settle()
             self._keep(session, session.global_step)
 
     def end(self, session: Session) -> None:
-        """Evaluates the last step, if steps were made and it was not evaluated."""
+        """Evaluates the last step, if a step was made and the last was not evaluated."""
         step = session.global_step
         if self._is_begun and self.step != step and self._evaluate(session, step):
             self._keep(session, step)
@@ -183,27 +184,29 @@ class Evaluate(SessionRunHook):
             self._writer.flush()
 
     def _evaluate(self, session: Session, step: int) -> bool:
-        """Evaluates; returns whether there is a checkpoint to keep."""
+        """Evaluates; returns whether `keep_best` has improved."""
         self.values, self.step = self._evaluation.means(session), step
         if isinstance(self.values.get(self._keep_best or ""), np.ndarray):
-            raise self._is_array()  # A tensor may say its shape by its value alone.
+            raise self._is_array()  # The shape of a tensor may be unknown before.
         improved = []
         for name, value in self._numbers().items():
             mode = self._mode if name == self._keep_best else known_mode(name)
-            so_far = self.best.get(name)
-            if mode is not None and is_better(mode, value, so_far and so_far.value):
+            best = self.best.get(name)
+            if mode is not None and is_better(mode, value, best and best.value):
                 self.best[name] = Best(value, step)
                 improved.append(name)
-        self._tell(step, improved)
+        self._report(step, improved)
         return self._keep_best in improved
 
     def _is_array(self) -> ValueError:
-        return ValueError(f"Evaluate cannot keep what is best by {self._keep_best!r}: it is an array. Give a mean.")
+        return ValueError(
+            f"Evaluate cannot keep the best checkpoint by {self._keep_best!r}: it is an array. Give a mean."
+        )
 
     def _numbers(self) -> dict[str, float]:
         return {name: value for name, value in self.values.items() if isinstance(value, float)}
 
-    def _tell(self, step: int, improved: list[str]) -> None:
+    def _report(self, step: int, improved: list[str]) -> None:
         shown = ", ".join(
             f"{name} = {_text(value)}{' (the best so far)' if name in improved else ''}"
             for name, value in sorted(self.values.items())
@@ -213,13 +216,13 @@ class Evaluate(SessionRunHook):
             return
         if not self._is_marked:
             self._is_marked = True
-            # What a run that came to nothing has written from there on is no more.
+            # It hides later events of an earlier process, which were written after the restored checkpoint.
             self._writer.add_session_log(summary.SessionLog(status=summary.SessionLog.START), self._created_at + 1)
         values = [summary.Summary.Value(tag=name, simple_value=value) for name, value in self._numbers().items()]
         self._writer.add_summary(summary.Summary(value=values), step)
 
     def _begin_to_keep(self, session: Session) -> None:
-        """Checks that there is who saves; makes up for what a process that was killed may have left undone."""
+        """Checks that a saver exists, and keeps the best checkpoint if a killed process has not."""
         self._is_begun = True
         if self._keep_best is not None:
             saver, found = self._saver(session), self.best.get(self._keep_best)
@@ -235,8 +238,8 @@ class Evaluate(SessionRunHook):
         found = savers_of(session)
         if len(found) != 1:
             raise ValueError(
-                f"Evaluate keeps what is best by {self._keep_best!r} where the session saves with one saver, and this "
-                f"one has {len(found)}. Give it a directory for its checkpoints, or leave out keep_best."
+                f"Evaluate with keep_best={self._keep_best!r} requires a session with one saver, and this one has "
+                f"{len(found)}. Give the session a directory for checkpoints, or leave out keep_best."
             )
         (saver,) = found
         return saver
@@ -249,5 +252,5 @@ def _text(value: Any) -> str:
 
 
 def evaluations_of(session: Session) -> dict[str, Evaluate]:
-    """Returns the evaluations that ride along on a session, by name."""
+    """Returns the evaluations of a session, by name."""
     return session.hook_data.setdefault(Evaluate, {})

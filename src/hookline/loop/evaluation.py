@@ -1,4 +1,4 @@
-"""An evaluation: what it computes of a batch, and the mean over all of them."""
+"""The computation of an evaluation: metrics of batches, and their means."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from hookline.graph import Graph, Tensor, get_default_graph, op, placeholder, pl
 from hookline.graph import spec as specs
 from hookline.loop.batches import check_batches, check_mesh, refuse_text, sharding_for
 from hookline.loop.call import called, required
-from hookline.loop.evaluated import Evaluated
-from hookline.loop.metrics import say_left_out
+from hookline.loop.eval_step import EvalStep
+from hookline.loop.metrics import warn_left_out
 from hookline.loop.step import traced
 from hookline.loop.step_graph import StepGraph, loop_of
 from hookline.session.feeds import feeder
@@ -36,9 +36,9 @@ from hookline.session.feeds import feeder
 if TYPE_CHECKING:
     from hookline.session import Session
 
-# So many batches may be under way; each holds its arrays on the device.
+# The largest number of runs whose values are not read yet; each holds its arrays on the device.
 _MAX_UNREAD = 8
-# So many batches processes in step agree on at a time.
+# The number of batches on which processes in step agree at a time.
 _AT_ONCE = 8
 
 _logger = logging.getLogger(__name__)
@@ -49,17 +49,17 @@ class Evaluation:
     """Metrics of batches, as part of a graph: a function of a loop's state and a batch, or tensors and feeds.
 
     Args:
-        who: Whose it is, for messages.
+        who: The evaluation, for messages.
         what: The function, or the tensors.
         batches: The source.
-        sharding: As `batch_sharding` of `Evaluate`.
-        last_batch: As of `Evaluate`.
-        steps_per_run: How many batches one run takes at most.
-        averaged: Whether the function gets moving averages in the place of what they are averages of.
+        sharding: The argument `batch_sharding` of `Evaluate`.
+        last_batch: As in `Evaluate`.
+        steps_per_run: The largest number of batches of one run.
+        averaged: Whether the function gets moving averages instead of the averaged leaves.
 
     Raises:
-        TypeError: It is neither; or `batches` is not a source of batches.
-        ValueError: `batches` can be gone through once only.
+        TypeError: `what` is neither; or `batches` is not a source of batches.
+        ValueError: `batches` can be read only once.
     """
 
     def __init__(
@@ -80,15 +80,15 @@ class Evaluation:
             check_batches(who, batches)
         if is_one_shot(batches):
             raise ValueError(
-                f"{who} goes through its batches each time, and a {type(batches).__name__} gives each once. Give a "
-                f"function that makes it, a list, or hookline.data.arrays."
+                f"{who} reads its batches in each evaluation, and a {type(batches).__name__} gives each only once. "
+                f"Give a function that makes it, a list, or hookline.data.arrays."
             )
         if self._tensors is not None and averaged:
-            raise ValueError(f"{who} takes averaged=True with a function, and tensors say themselves what they read.")
+            raise ValueError(f"{who} takes averaged=True with a function; tensors read what they were made of.")
         if self._tensors is not None and (sharding is not None or last_batch != "keep" or self._most > 1):
             raise ValueError(
                 f"{who} takes batch_sharding, last_batch and steps_per_run with a function. With tensors its batches "
-                f"are feeds, which are fed as the source gives them: have it put them where they go."
+                f"are feed dicts, which are fed as they come: have the source put the arrays on their devices."
             )
         check_last_batch(who, last_batch)
         self._source, self._sharding = batches, sharding
@@ -96,7 +96,7 @@ class Evaluation:
         self._peers = peers.current()
         self._sequence = sequence_of(batches, who, None, by_rows=self._peers is not None and self._tensors is None)
         self._agrees = self._peers is not None and not isinstance(batches, Arrays)
-        self._is_told = self._is_joint = False
+        self._has_warned = self._is_joint = False
         self._form: Form | None = None
         self._places = Places(who)
         self._graph: Graph | None = None
@@ -112,33 +112,34 @@ class Evaluation:
         self._structure: Any = None
 
     def build(self) -> list[str]:
-        """Adds what it needs to the default graph, unless it has; returns the names of its metrics.
+        """Adds its operations to the default graph, once; returns the names of its metrics.
 
         Raises:
-            TypeError: The function takes or returns something else.
-            ValueError: There is no batch, or no loop for a function.
+            TypeError: The parameters of the function, or its results, do not fit.
+            ValueError: There is no batch; or a function, and no loop.
         """
         graph = get_default_graph()
         if self._graph is graph:
             return list(self._fetches)
-        self._fetches = self._made_of(loop_of(graph)) if self._tensors is None else self._tensors
+        self._fetches = self._build_metrics(loop_of(graph)) if self._tensors is None else self._tensors
         if self._tensors is not None:
             self.shapes = {name: specs.open_shape(tensor.spec) or () for name, tensor in self._tensors.items()}
         self._graph = graph
         return list(self._fetches)
 
     def beside(self, name: str) -> str | None:
-        """Returns the directory of that name beside what the loop of the graph writes; `None` where there is none."""
+        """Returns the directory of that name in the `logdir` of the graph's loop; `None` without one."""
         loop = loop_of(get_default_graph())
         return os.path.join(loop.logdir, name) if loop is not None and loop.logdir else None
 
     def means(self, session: Session) -> dict[str, Any]:
-        """Returns the mean of each metric over all batches, weighted by how many examples each has.
+        """Computes the mean of each metric over all batches, weighted by their numbers of examples.
 
-        A number is a float, an array one of NumPy. What accumulates in the state is what it came to after the last one.
+        A scalar is a float, an array one of NumPy. A metric that accumulates in the state has its value after the last
+        batch.
 
         Raises:
-            ValueError: There is no batch; or a metric has another shape in another batch.
+            ValueError: There is no batch; or the shape of a metric differs between batches.
         """
         weights: list[int] = []
         found: dict[str, list[Any]] = {name: [] for name in self._fetches}
@@ -172,22 +173,22 @@ class Evaluation:
         if len(shapes) > 1:
             raise ValueError(
                 f"{self._who}: the metric {name!r} has the shapes {sorted(shapes)} in different batches, so it has no "
-                f"mean. Reduce what it has for each example: a mean over the batch."
+                f"mean. Reduce it over the examples: return the mean of the batch."
             )
         value = values[-1] if name in self._accumulated else _mean(values, weights)
         return float(value) if shapes == {()} else np.asarray(value)
 
-    def _made_of(self, loop: StepGraph | None) -> dict[str, Tensor]:
-        """Returns the metrics of a function, made of the state of a loop and of what will be fed."""
+    def _build_metrics(self, loop: StepGraph | None) -> dict[str, Tensor]:
+        """Builds the metrics of a function, from the state of a loop and from placeholders for a batch."""
         if loop is None:
             raise ValueError(
                 f"{self._who} was given the function {called(self._what)}, which needs the state of a train.Loop. With "
-                f"a graph of your own give tensors, and feeds for batches."
+                f"a graph of your own, give tensors, and feed dicts as batches."
             )
         state = loop.averaged if self._averaged else loop.state
         if state is None:
             raise ValueError(
-                f"{self._who} takes averaged=True with train.Loop(..., ema=0.999), and the loop has no ema."
+                f"{self._who} requires train.Loop(..., ema=0.999) for averaged=True, and this loop has no ema."
             )
         first = next(self._batches(), None)
         if first is None:
@@ -199,19 +200,19 @@ class Evaluation:
         self._places.put_over(sharding_for(self._who, self._sharding, loop.mesh), is_default=self._sharding is None)
         check_mesh(self._who, loop.mesh, self._places)
         spec = self._places.spec_of(specs.of_value(example))
-        evaluate = Evaluated(self._who, self._what, loop.form, spec)
-        self._carried = evaluate.begun(loop.mesh)
+        evaluate = EvalStep(self._who, self._what, loop.form, spec)
+        self._carried = evaluate.initial_carry(loop.mesh)
         with placement.inside(loop.graph.context):
             try:
                 found = traced(self._who, evaluate.name, evaluate, state.spec, spec, *self._carried)
             except Exception as error:
                 error.add_note(f"hookline: {evaluate}")
                 raise
-        metrics: dict[str, Any] = found["told"]
+        metrics: dict[str, Any] = found["metrics"]
         self._accumulated = evaluate.accumulated
-        say_left_out(self._who, evaluate.name, evaluate.left_out)
+        warn_left_out(self._who, evaluate.name, evaluate.left_out)
         leaves, self._structure = jax.tree.flatten(example)
-        # Any shape will do: evaluation batches, the last one above all, are of several sizes.
+        # They take any shape, because evaluation batches differ in size, above all the last one.
         self._fed = [placeholder(leaf.dtype, name="evaluated") for leaf in leaves]
         self._checks = [feeder(tensor) for tensor in self._fed]
         batch = jax.tree.unflatten(self._structure, self._fed)
@@ -223,20 +224,20 @@ class Evaluation:
             found = op(evaluate.in_loop(self._most))(state, batch, self._count, *self._fed_carried)
         self._left = [found["carried"][number] for number in range(len(self._carried[1:]))]
         self.shapes = {name: spec.shape for name, spec in metrics.items()}
-        return {name: found["told"][name] for name in metrics}
+        return {name: found["metrics"][name] for name in metrics}
 
     def _batches(self) -> Iterator[Any]:
         return (read.batch for read in self._sequence.read(START, Demand()))
 
     def _sized(self) -> Iterator[tuple[int, Any]]:
-        """Yields how many examples a batch has, and the batch in its form."""
+        """Yields the number of examples of each batch, and the batch in its form."""
         for given in self._batches():
             batch = given if self._form is None else self._form.fit(given)
-            if batch is not None:  # One that is left out.
+            if batch is not None:  # Else it is dropped.
                 yield self._size(given), batch
 
     def _together(self) -> Iterator[tuple[int, Any]]:
-        """Yields as many batches in all processes that run in step."""
+        """Yields the same number of batches in all processes that run in step."""
         found = self._sized()
         if self._peers is None:
             yield from found
@@ -260,7 +261,7 @@ class Evaluation:
                 return
 
     def _join(self, first: Any, error: Exception | None) -> None:
-        """Checks that the processes give parts of a batch that belong together."""
+        """Checks that the first batches of the processes are parts of one batch."""
         assert self._peers is not None, "It runs in step."
         joint = Joint(self._peers, self._who, self._source, self._places, lambda: math.inf, distinct=True)
         _, refused = joint.agree(self._who, first, 0, error if first is None else None)
@@ -269,24 +270,24 @@ class Evaluation:
         self._is_joint = True
 
     def _say_left_out(self, counts: list[int]) -> None:
-        if len(set(counts)) > 1 and not self._is_told and peers.speaks():
-            self._is_told = True
+        if len(set(counts)) > 1 and not self._has_warned and peers.speaks():
+            self._has_warned = True
             _logger.warning(
-                "%s: process %d has fewer batches than others; of those, %d or more are left out.",
+                "%s: process %d has fewer batches than others, whose last %d or more are left out.",
                 self._who,
                 counts.index(min(counts)),
                 max(counts) - min(counts),
             )
 
     def _checked(self, leaves: list[Any]) -> list[Any]:
-        """Returns the arrays of a batch as the placeholders take them."""
+        """Returns the arrays of a batch, checked and cast for the placeholders."""
         return [
             leaf if isinstance(leaf, Gathered) and leaf.dtype == tensor.dtype else check(leaf)
             for tensor, check, leaf in zip(self._fed, self._checks, leaves, strict=True)
         ]
 
     def _rows(self) -> Iterator[tuple[list[int], list[Any]]]:
-        """Yields how many examples batches have, and the batches: several of one form where a run takes several."""
+        """Yields the batches of a run, which have one form, with their numbers of examples."""
         sizes: list[int] = []
         row: list[Any] = []
         shapes: Any = None
@@ -296,7 +297,7 @@ class Evaluation:
                     f"{self._who} requires batches of one structure: the first is {self._structure}, another "
                     f"{structure}."
                 )
-            if self._most > 1:  # Each for itself: what is behind them in a block is no number.
+            if self._most > 1:  # Before they are in a block, whose unused room is undefined.
                 batch = jax.tree.unflatten(self._structure, self._checked(jax.tree.leaves(batch)))
             last, shapes = shapes, None if self._most == 1 else [np.shape(leaf) for leaf in jax.tree.leaves(batch)]
             if row and (len(row) == self._most or shapes != last):
@@ -308,7 +309,7 @@ class Evaluation:
             yield sizes, row
 
     def _feeds(self, row: list[Any]) -> Mapping[Any, Any]:
-        """Returns what is fed for batches of one form."""
+        """Returns the feeds for batches of one form."""
         if self._tensors is not None:
             return row[0]
         leaves = jax.tree.leaves(row[0] if self._count is None else stacked(row, self._most))
@@ -326,17 +327,17 @@ class Evaluation:
         lengths = {np.shape(leaf)[0] for leaf in jax.tree.leaves(list(arrays)) if np.ndim(leaf)}
         if len(lengths) > 1:
             raise ValueError(
-                f"{self._who} weighs batches by the number of examples, the length that their arrays have in common; "
-                f"one has arrays of the lengths {sorted(lengths)}."
+                f"{self._who} weights batches by their number of examples, the common length of their arrays; one has "
+                f"arrays of the lengths {sorted(lengths)}."
             )
         return lengths.pop() if lengths else 1
 
     def _empty(self) -> ValueError:
-        return ValueError(f"{self._who} requires a batch or more, and there is none.")
+        return ValueError(f"{self._who} requires at least one batch, and there is none.")
 
 
 def _some(found: Iterator[T]) -> tuple[list[T], Exception | None]:
-    """Returns the next few of an iterator; and its error, if it has one."""
+    """Returns the next few items of an iterator, and its error, if it raises one."""
     row: list[T] = []
     try:
         for item in itertools.islice(found, _AT_ONCE):
@@ -354,7 +355,7 @@ def _mean(values: list[Any], weights: list[int]) -> Any:
 
 
 def _tensors(what: Any, name: str = "") -> dict[str, Tensor]:
-    """Returns tensors by name, with slashes where they are nested; one alone is called as it is called."""
+    """Returns tensors by name, with slashes for nested ones; a single one has the name of its operation."""
     if isinstance(what, Tensor):
         return {name or what.op.name: what}
     if not isinstance(what, Mapping):

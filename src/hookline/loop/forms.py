@@ -1,4 +1,4 @@
-"""What a train step carries from step to step, as a variable can hold it: arrays alone, in one pytree."""
+"""The forms of a state: the user's objects, and one pytree of arrays, which a variable can hold."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ import numpy as np
 
 from hookline.checkpoint import leaves as paths
 from hookline.graph import spec as specs
-from hookline.loop.accumulators import found_in, say_not_begun_anew
+from hookline.loop.accumulators import found_in, log_not_resettable
 from hookline.loop.call import parts_for
-from hookline.loop.kinds import Unfit, are_nnx, is_array, is_nnx, is_number, is_value
-from hookline.loop.returned import told_apart
+from hookline.loop.leaf_types import InvalidStep, are_nnx, is_array, is_nnx, is_number, is_value
+from hookline.loop.step_result import split_result
 
 _WHOLE: Mapping[str, Any] = {"the state": None}
 
 
 def form_of(given: Any, names: list[str] | None) -> Tree | NnxObjects:
-    """Returns the form of a state, or of the state that a function makes, which is not called for that.
+    """Returns the form of a state, or of the state that a function makes, which is only traced.
 
     Args:
         given: The state, or the function.
-        names: The parameters that the step requires; `None` where that is not known.
+        names: The required parameters of the step; `None` if they are not known.
 
     Raises:
-        TypeError: An abstract state; NNX objects among other things; no arrays.
+        TypeError: The state is abstract, mixes NNX objects with other things, or has no arrays.
     """
     make = given if is_function(given) else None
     state = given if make is None else _abstract(make)
     if make is None and any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(state)):
         raise TypeError(
             "Loop: the state is abstract: its arrays have shapes and no values. Give the function that makes it, "
-            "Loop(train_step, init, batches): the arrays are then made where they live, by sharding= if you give one."
+            "Loop(train_step, init, batches): its arrays are then made on their devices, by sharding= if you give one."
         )
     _refuse_references(state)
     parts, accumulates = parts_for(names, state), bool(found_in(state))
-    say_not_begun_anew(state)
+    log_not_resettable(state)
     if are_nnx(state):
         return NnxObjects(state, make, parts, accumulates)
     inside = [leaf for leaf in jax.tree.leaves(state, is_leaf=is_nnx) if is_nnx(leaf)]
     if inside:
         raise TypeError(
-            f"Loop requires a state of NNX objects alone, as a tuple or a dict, or of none: "
-            f"{type(inside[0]).__name__} stands among other things in {type(state).__name__}. Put the other things "
-            f"into a module, as nnx.Variable; or take the functional form, `graphdef, state = nnx.split(...)`."
+            f"Loop requires a state of NNX objects only, as a tuple or a dict, or one without any: "
+            f"{type(inside[0]).__name__} is among other things in {type(state).__name__}. Put the other things "
+            f"into a module, as nnx.Variable; or use the functional form, `graphdef, state = nnx.split(...)`."
         )
     if not any(map(is_value, jax.tree.leaves(state))):
         raise TypeError(f"Loop requires a state that holds arrays, got {state!r}.")
@@ -54,12 +54,12 @@ def form_of(given: Any, names: list[str] | None) -> Tree | NnxObjects:
 
 
 def is_function(state: Any) -> bool:
-    """Whether it makes a state: a module that can be called is one itself."""
+    """Returns whether it is a function that makes a state, and not a callable module."""
     return callable(state) and jax.tree_util.treedef_is_leaf(jax.tree.structure(state)) and not is_nnx(state)
 
 
 def _abstract(make: Callable[[], Any]) -> Any:
-    """Returns what a function makes, with a `jax.ShapeDtypeStruct` in place of each array."""
+    """Returns the result of a function, with a `jax.ShapeDtypeStruct` in place of each array."""
     made: list[Any] = []
 
     def arrays() -> list[Any]:
@@ -70,8 +70,8 @@ def _abstract(make: Callable[[], Any]) -> Any:
         found = iter(jax.eval_shape(arrays))
     except Exception as error:
         error.add_note(
-            "hookline: while Loop traced the function that it was given as its state, without arguments. What it needs "
-            "goes into functools.partial."
+            "hookline: while Loop traced the function that makes its state, without arguments. Bind arguments with "
+            "functools.partial."
         )
         raise
     if are_nnx(made[0]):
@@ -82,7 +82,7 @@ def _abstract(make: Callable[[], Any]) -> Any:
 
 
 class NnxObjects:
-    """Objects of Flax NNX, which the step changes; it returns metrics alone. See `Tree`, which has the same methods."""
+    """A state of Flax NNX objects, which the step changes in place. Its methods are those of `Tree`."""
 
     recompiling: Mapping[str, Any] = {}
 
@@ -124,15 +124,15 @@ class NnxObjects:
     def whole(self, values: Any) -> Any:  # noqa: D102
         from flax import nnx
 
-        # A state and its plain dict have their leaves in one order: both sort the same keys.
+        # A state and its plain dict have their leaves in the same order: both sort the same keys.
         return nnx.merge(self._graphdef, jax.tree.unflatten(self._held, jax.tree.leaves(values)))
 
     def results(self, whole: Any, returned: Any) -> tuple[Any, Any]:  # noqa: D102
         from flax import nnx
 
         if any(map(is_nnx, jax.tree.leaves(returned, is_leaf=is_nnx))):
-            raise Unfit(
-                "a step that is given NNX objects changes them and returns its metrics alone, but it returned such "
+            raise InvalidStep(
+                "a step that is given NNX objects changes them and returns only its metrics, but it returned such "
                 "objects as well. Return the metrics: `return {'loss': loss}`"
             )
         after = nnx.to_pure_dict(nnx.state(whole))
@@ -159,17 +159,18 @@ class NnxObjects:
 
 
 class Tree:
-    """A pytree, which the step returns anew beside its metrics.
+    """A state as a pytree, which the step returns beside its metrics.
 
-    Leaves that are no arrays (functions, text, flags) stay outside of the variable. So do numbers of Python as long as
-    the step returns them as they were: `learn` finds out which it does not. A leaf of a weak type (`jnp.array(0)`) is
-    one to the step as long as it returns it so, as in a loop of the user's; the variable knows its dtype alone.
+    Leaves that are no arrays (functions, text, flags) stay outside the variable. So do Python numbers that the step
+    returns unchanged; `learn` finds the others. A weakly typed leaf (`jnp.array(0)`) stays so for the step while the
+    step returns it so, as in a hand-written loop; the variable keeps only its dtype.
 
     Attributes:
-        values: The state that was given, as a variable holds it: a pytree of arrays, or of their shapes.
-        parts: Which parameters of the step get which parts of the state, by their keys in it; None is all of it.
-        accumulates: Whether there are metrics in it, which accumulate over steps.
-        recompiling: Numbers of Python that the step returns in another dtype than JAX gives them: by path, that dtype.
+        values: The state as a variable holds it: a pytree of arrays, or of their shapes.
+        parts: For each parameter of the step, the key of its part of the state; None for the whole state.
+        accumulates: Whether it contains metrics that accumulate over steps.
+        recompiling: By path, the dtypes in which the step returns Python numbers, if they differ from JAX's for such
+            numbers.
     """
 
     def __init__(
@@ -197,34 +198,34 @@ class Tree:
 
     @property
     def shown(self) -> Any:
-        """The values as rules for shardings look at them: with what a model says of its own."""
+        """The values as rules for shardings see them, with the model's own metadata."""
         return self.values
 
     @property
     def start(self) -> Any:
-        """What the variable begins with: the values, or a function that makes them."""
+        """The initial value of the variable: the values, or a function that makes them."""
         make = self._make
         if make is None:
             return self.values
 
         def values() -> Any:
             made = jax.tree.leaves(make())
-            # A number of Python that turned out to be an array is one as the step makes it.
+            # A Python number of which the step makes an array has that dtype.
             return self._values([old if is_number(new) else new for old, new in zip(self._leaves, made, strict=True)])
 
         return values
 
     def let_go(self) -> None:
-        """Keeps no arrays any longer: a session has its own."""
+        """Releases the arrays, because a session has its own."""
         abstract = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)  # noqa: E731
         self._leaves = [abstract(leaf) if isinstance(leaf, jax.Array) else leaf for leaf in self._leaves]
         self._rebuild()
 
     def learn(self) -> bool:
-        """Takes in the numbers that the step, which was just traced, gave back changed; returns whether there were any.
+        """Makes arrays of the Python numbers that the step has changed in the last trace; returns whether it made any.
 
         Raises:
-            Unfit: It changed something that no variable can hold.
+            InvalidStep: The step changed a leaf that no variable can hold.
         """
         changed = False
         for index, (before, after) in enumerate(zip(self._leaves, self._seen, strict=True)):
@@ -234,13 +235,13 @@ class Tree:
                 continue
             path = self._paths()[index]
             if not is_number(before):
-                raise Unfit(
-                    f"the state at {path!r} is no array, so it stays as it is; but the step made {after!r} of "
-                    f"{before!r}. Keep there what does not change",
+                raise InvalidStep(
+                    f"the state at {path!r} is no array, so it must not change; but the step changed {before!r} to "
+                    f"{after!r}",
                     ValueError,
                 )
             if not is_value(after):
-                raise Unfit(
+                raise InvalidStep(
                     f"the state at {path!r} was given as the number {before!r}, and returned as {after!r}", ValueError
                 )
             dtype, changed = _dtype(after), True
@@ -253,46 +254,46 @@ class Tree:
         return changed
 
     def arguments(self, values: Any) -> tuple[Any, ...]:
-        """Returns the arguments of the step that these values mean."""
+        """Returns the arguments of the step for these values."""
         return self.split(self.whole(values))
 
     def split(self, whole: Any) -> tuple[Any, ...]:
-        """Returns the arguments of the step that this state is."""
+        """Returns the arguments of the step for this state."""
         return _split(self.parts, whole)
 
     def whole(self, values: Any) -> Any:
-        """Returns the state that these values mean."""
+        """Returns the state in the user's form, given its values."""
         arrays = iter(jax.tree.leaves(values))
         taken = [next(arrays) if inside else leaf for leaf, inside in zip(self._leaves, self._inside, strict=True)]
         return self._whole([_weakened(leaf) if weak else leaf for leaf, weak in zip(taken, self._weak, strict=True)])
 
     def results(self, whole: Any, returned: Any) -> tuple[Any, Any]:
-        """Returns the values and the metrics after the step, for the state that it was given and what it returned.
+        """Returns the new values and the metrics, given the state before the step and the step's result.
 
         Raises:
-            Unfit: It returned something else, or a state of another form than it was given.
+            InvalidStep: The result is no state and metrics, or a state of another form.
         """
-        parts, metrics = told_apart(list(self.split(self._whole(self._leaves))), list(self.parts), returned)
+        parts, metrics = split_result(list(self.split(self._whole(self._leaves))), list(self.parts), returned)
         state = _joined(self.parts, whole, parts)
         leaves, structure = jax.tree.flatten(state)
         if structure != self._structure:
             check_alike(self._whole(self._leaves), state)
-            raise Unfit(
+            raise InvalidStep(
                 f"it returned a state of another structure: {structure} instead of {self._structure}", ValueError
             )
         self._seen = leaves
         kept = [leaf if inside else None for leaf, inside in zip(leaves, self._inside, strict=True)]
         after = jax.tree.unflatten(structure, kept)
         if all(_is_weak(leaf) for leaf, weak in zip(leaves, self._weak, strict=True) if weak):
-            check_alike(self.values, after)  # Else `learn` has the step traced once more.
+            check_alike(self.values, after)  # Else `learn` has the step traced again.
         return _as_given(self.values, after), metrics
 
     def finished(self, values: Any) -> Any:
-        """Returns the state as the user knows it, from values that are over: the same objects, where it has some."""
+        """Returns the final state in the user's form; NNX objects are the user's own."""
         return self.whole(values)
 
     def held(self, values: Any) -> Any:
-        """Returns the values that the user's objects hold since those were over."""
+        """Returns the values that the user's objects hold after `finished`."""
         return values
 
     def _whole(self, leaves: list[Any]) -> Any:
@@ -306,7 +307,7 @@ class Tree:
 
 
 def accumulating(form: Tree | NnxObjects) -> list[bool]:
-    """Returns for each leaf of a form's values whether a metric accumulates in it."""
+    """Returns whether each leaf of a form's values belongs to a metric that accumulates."""
     leaves, structure = jax.tree.flatten(form.values)
     inside = set()
     if form.accumulates:
@@ -327,7 +328,7 @@ def _joined(parts: Mapping[str, Any], whole: Any, found: list[Any]) -> Any:
 
 
 def check_alike(before: Any, after: Any) -> None:
-    """Raises `Unfit` unless two states have the same paths, shapes and dtypes."""
+    """Raises `InvalidStep` unless two states have the same paths, shapes and dtypes."""
     given, found = dict(paths.with_paths(before)[0]), dict(paths.with_paths(after)[0])
     lines = [f"{path or 'it'} is gone" for path in given.keys() - found.keys()]
     lines += [f"{path or 'it'} is new" for path in found.keys() - given.keys()]
@@ -336,8 +337,9 @@ def check_alike(before: Any, after: Any) -> None:
         if is_array(one) and _shown(one) != _shown(other):
             lines.append(f"{path or 'it'} was {_shown(one)} and is {_shown(other)}")
     if lines:
-        raise Unfit(
-            f"a step returns the state in the form that it was given in, but {'; '.join(sorted(lines))}", ValueError
+        raise InvalidStep(
+            f"a step returns a state of the same structure, shapes and dtypes, but {'; '.join(sorted(lines))}",
+            ValueError,
         )
 
 
@@ -350,7 +352,7 @@ def _dtype(leaf: Any) -> Any:
 
 
 def _as_given(before: Any, after: Any) -> Any:
-    """Returns the values after a step as arrays that are typed as strongly as those before it."""
+    """Returns the values after a step with the strong types of those before it."""
     return jax.tree.map(lambda one, other: jnp.asarray(other, one.dtype) if _is_weak(other) else other, before, after)
 
 
@@ -359,12 +361,12 @@ def _is_weak(leaf: Any) -> bool:
 
 
 def _weakened(array: Any) -> Any:
-    """Returns an array that gives way to others in a promotion, as a number of Python does."""
+    """Returns an array with a weak type, like that of a Python number."""
     return jax.lax.convert_element_type_p.bind(array, new_dtype=array.dtype, weak_type=True, sharding=None)
 
 
 def _strong(tree: Any) -> Any:
-    """Returns arrays as variables hold them; a weak type, above all, would compile the second step anew."""
+    """Returns arrays as variables hold them, without weak types, for which the second step would be compiled again."""
 
     def strong(leaf: Any) -> Any:
         if isinstance(leaf, jax.ShapeDtypeStruct):
@@ -382,7 +384,7 @@ def _same(before: Any, after: Any) -> bool:
     if type(before) is not type(after) or is_array(after):
         return False
     try:
-        return bool(before == after) or before != before  # Not a number, as it was.
+        return bool(before == after) or before != before  # NaN, as before.
     except Exception:
         return False
 
@@ -391,7 +393,7 @@ def _refuse_references(state: Any) -> None:
     found = [path for path, leaf in paths.with_paths(state)[0] if isinstance(leaf, jax.Ref)]
     if found:
         raise TypeError(
-            f"Loop: the state at {found[0]!r} is a jax.Ref, which a step writes where it is. Give the arrays, "
-            f"`jax.tree.map(jax.ref.get, state)`, and make references inside of a step: `refs = jax.tree.map("
+            f"Loop: the state at {found[0]!r} is a jax.Ref, which a step writes in place. Give the arrays, "
+            f"`jax.tree.map(jax.ref.get, state)`, and make references inside the step: `refs = jax.tree.map("
             f"jax.new_ref, state); metrics = train_step(refs, batch); return jax.tree.map(jax.ref.get, refs), metrics`."
         )

@@ -1,4 +1,4 @@
-"""The hyperparameters that a state brings back from a checkpoint, beside those of the script."""
+"""The hyperparameters of a restored state, compared with those of the script."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ CHECKPOINT, SCRIPT = "checkpoint", "script"
 
 
 class HyperparametersHook(SessionRunHook):
-    """Says which hyperparameters of `optax.inject_hyperparams` are others in a checkpoint than in the script.
+    """Logs the hyperparameters of `optax.inject_hyperparams` that differ between a checkpoint and the script.
 
-    With "script" it sets them as the script does: when the training goes on, in a new process or in memory, and when a
-    recovery goes back to before that. Runs `begin` and `after_create_session`.
+    With "script" it sets them to the script's values: when a training resumes, in a new process or in memory, and when
+    a recovery goes back to an earlier step. Runs `begin` and `after_create_session`.
 
     Args:
         state: The variable of the state.
-        given: What the state begins with, or the function that makes it.
+        given: The initial state, or the function that makes it.
 
     Attributes:
         whose: "checkpoint" or "script".
@@ -43,7 +43,7 @@ class HyperparametersHook(SessionRunHook):
     def __init__(self, state: Variable, given: Any) -> None:
         self._state = state
         self._places = hyperparameters(state.spec)
-        # Those of a function are computed where they are asked for, and not the rest of what it makes.
+        # Those of a function are computed only when they are needed, and nothing else of its result.
         self._given: dict[str, Any] = {
             path: leaf_of(state.initial_value, place, state.spec)
             if is_function(given)
@@ -58,14 +58,14 @@ class HyperparametersHook(SessionRunHook):
         self._set_at = None
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Compares, where the model came from a checkpoint or from memory."""
+        """Compares the hyperparameters, if the state came from a checkpoint or from memory."""
         if not self._places and self.whose == SCRIPT:
             _logger.warning("Loop: hyperparams='script' does nothing: the state has none of optax.inject_hyperparams.")
         if not self._places or not session.origin.startswith(("restored", "begun with")):
             return
         is_first = self._set_at is None
         if not is_first and (self.whose == CHECKPOINT or session.global_step > (self._set_at or 0)):
-            return  # A recovery: what was set is in the checkpoint, and what a step has changed since is its own.
+            return  # A recovery: the checkpoint has the values that were set, and later changes are the step's own.
         self._set_at = session.global_step
         leaves = jax.tree.leaves(session.lowlevel.handed_over(self._state))
         found = {path: leaves[place] for path, place in self._places.items()}
@@ -74,7 +74,7 @@ class HyperparametersHook(SessionRunHook):
         different = {path: value for path, value in given.items() if _number(value) != _number(found[path])}
         if peers.speaks():
             for path in different:
-                before = "the run before" if session.origin.startswith(FROM_MEMORY) else "the checkpoint"
+                before = "the previous run" if session.origin.startswith(FROM_MEMORY) else "the checkpoint"
                 self._say(path, before, _number(found[path]), _number(given[path]))
         if different and self.whose == SCRIPT:
             replace(session, self._state, different)
@@ -82,10 +82,10 @@ class HyperparametersHook(SessionRunHook):
     def _say(self, path: str, before: str, saved: Any, given: Any) -> None:
         name = path.rpartition("/")[2]
         if self.whose == SCRIPT:
-            _logger.info("Loop: %s (%s) is %s, as the script says; %s says %s.", name, path, given, before, saved)
+            _logger.info("Loop: %s (%s) is %s, as in the script; in %s it is %s.", name, path, given, before, saved)
         else:
             _logger.info(
-                "Loop: %s (%s) is %s, as %s says; the script says %s. hyperparams='script' has it go by the script.",
+                "Loop: %s (%s) is %s, as in %s; in the script it is %s. hyperparams='script' takes the script's.",
                 name,
                 path,
                 saved,

@@ -1,4 +1,4 @@
-"""The learning rate of a loop, where its step does not say it."""
+"""The learning rate of a loop, if its step does not return it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ NAME = "learning_rate"
 def learning_rate_of(
     schedule: Any, state: Tensor, after: Tensor, global_step: Tensor, counter: Counter | None
 ) -> Tensor | None:
-    """Returns the learning rate of the step, or None where nobody knows it.
+    """Returns the learning rate of the step, or None if it is not known.
 
     Args:
-        schedule: A function from the count of updates so far to the rate; or None for the rate that
-            `optax.inject_hyperparams` holds.
+        schedule: A function from the count of updates so far to the rate; or None for the rate in
+            `optax.inject_hyperparams`.
         state: The state before the step.
-        after: The state after the step. Its optimizer holds the rate of the step.
-        global_step: The global step before it, for a state that counts nothing.
-        counter: The step counter of the state, for an optimizer that counts nothing.
+        after: The state after the step. Its optimizer state has the rate of the step.
+        global_step: The global step before the step, for a state without a count.
+        counter: The step counter of the state, for an optimizer without a count.
 
     Raises:
-        TypeError: The schedule is no function, or does not make a number of a count.
+        TypeError: The schedule is no function, or does not return a number for a count.
     """
     if schedule is None:
         place = learning_rate(state.spec)
@@ -43,7 +43,7 @@ def learning_rate_of(
     if place is None and counter is not None:
         place = counter.place
     count = global_step if place is None else leaf_of(state, place, state.spec)
-    refusal = f"Loop requires a schedule that makes one number of a count, and {called(schedule)} does not"
+    refusal = f"Loop requires a schedule that returns one number for a count, and {called(schedule)} does not"
     try:
         made = jax.eval_shape(schedule, jax.ShapeDtypeStruct((), count.spec.dtype))
     except Exception as error:

@@ -1,4 +1,4 @@
-"""load: what a training has come to, without a graph and without a session."""
+"""load: reads the state of a training, without a graph and without a session."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hookline.checkpoint import leaves as paths
 from hookline.checkpoint.manifest import Entry, Leaf, Manifest
 from hookline.errors import NotFoundError
 from hookline.graph import spec as specs
+from hookline.loop.checkpoint_lookup import below, checkpoint_of, root_of
 from hookline.loop.forms import NnxObjects, Tree
-from hookline.loop.kinds import are_nnx, is_number
-from hookline.loop.saved import below, checkpoint_of, root_of
+from hookline.loop.leaf_types import are_nnx, is_number
 
 _ADVICE = (
-    "Give a `like` of the structure, shapes and dtypes that were trained, and for a part of it the prefix of that "
+    "Give a `like` of the structure, shapes and dtypes of the trained state, and for a part of it the prefix of that "
     "part; train.list_variables shows the names."
 )
 
@@ -33,31 +33,30 @@ def load(
     sharding: Any = None,
     averaged: bool = False,
 ) -> Any:
-    """Returns the state of a training, or a part of it, from one of its checkpoints.
+    """Reads the state of a training, or a part of it, from one of its checkpoints.
 
     It needs neither graph nor session, and takes no lease: a training may go on in that directory meanwhile.
 
     Args:
         path: The directory of the training; or a checkpoint.
-        like: A state like the one that was trained: arrays, `jax.ShapeDtypeStruct`, or both. NNX objects as they were
-            given to the `Loop`, one or a tuple; an abstract one (`nnx.eval_shape`) will do. What is no array comes from
-            it as it is. None gives dicts by name.
-        step: "latest", "best" (what `Evaluate(keep_best=...)` kept), or a global step.
-        prefix: Which part `like` is: "params", or "0" for the first of a tuple. Of a training with a graph the name of
-            a variable, or what stands before the slash in the names of several.
-        sharding: Where to put it: a `jax.Device` or `Sharding` for all of it, or a tree of them in the structure of
-            `like`. By default each array goes where that of `like` lies, or is said to lie.
-        averaged: Whether to take the moving averages of `Loop(ema=...)` in the place of what they are averages of.
+        like: A state like the trained one: arrays, `jax.ShapeDtypeStruct`, or both. For NNX objects, the objects as
+            they were given to the `Loop`, one or a tuple; abstract ones (`nnx.eval_shape`) will do. Leaves that are no
+            arrays are taken from it. None returns dicts by name.
+        step: "latest", "best" (the checkpoint that `Evaluate(keep_best=...)` kept), or a global step.
+        prefix: The path of the part that `like` stands for: "params", or "0" for the first of a tuple. For a training
+            with a graph, the name of a variable, or the common first part of several names, before the slash.
+        sharding: A `jax.Device` or `Sharding` for all arrays, or a tree of them in the structure of `like`. By default
+            each array has the sharding of its array in `like`.
+        averaged: Whether to take the moving averages of `Loop(ema=...)` instead of the averaged leaves.
 
     Returns:
-        A value of the structure of `like`; of NNX objects new ones.
+        A value of the structure of `like`; new objects for NNX.
 
     Raises:
-        NotFoundError: There is no such checkpoint, or something is missing in it; all that is missing is named. Or it
-            has no averages.
-        InvalidArgumentError: Something has another shape or dtype; all of it is named.
-        DataLossError: Its files are broken, or something else is in the place of the newest.
-        ValueError: An unknown `step`; or averages are wanted without a `like`.
+        NotFoundError: There is no such checkpoint; or it lacks arrays, all of which are named; or it has no averages.
+        InvalidArgumentError: Arrays differ in shape or dtype; all are named.
+        DataLossError: Its files are broken, or the newest checkpoint was replaced by something else.
+        ValueError: An unknown `step`; or `averaged` without a `like`.
         TypeError: `path` is no path, or `prefix` no text.
 
     Example:
@@ -74,7 +73,7 @@ def load(
         None in `tf.train`; `tf.train.load_variable` reads one name.
     """
     if not isinstance(prefix, str):
-        raise TypeError(f"load requires a name as prefix, '' for all of the state, got {prefix!r}.")
+        raise TypeError(f"load requires a name as prefix, '' for the whole state, got {prefix!r}.")
     path = checkpoint_of("load", arguments.path("load", "path", path), step)
     manifest = layout.read_manifest(path)[1]
     root = root_of(manifest, prefix.strip("/"))
@@ -82,7 +81,7 @@ def load(
     if like is None:
         return load_variable(path, root) if root else {name: load_variable(path, name) for name in manifest.variables}
     form = NnxObjects(like) if are_nnx(like) else Tree(_with_numbers(like, there))
-    # Averages of narrow numbers are wider than these.
+    # Averages of 16-bit floats are saved in float32.
     wanted = _widened(form.values, below(manifest, root), there) if averaged else form.values
     places = {root: _places(form.values, sharding)}
     found = reading.read(
@@ -108,7 +107,7 @@ def _averaged(path: str, manifest: Manifest, root: str, like: Any) -> dict[str, 
 
 
 def _with_numbers(like: Any, there: dict[str, Leaf]) -> Any:
-    """Returns it with arrays for those numbers of Python of which the training has made arrays."""
+    """Replaces Python numbers of `like` by specs, if the training has saved them as arrays."""
     pairs, structure = paths.with_paths(like)
     return structure.unflatten(
         [_spec(there[path]) if is_number(leaf) and path in there else leaf for path, leaf in pairs]
@@ -116,7 +115,7 @@ def _with_numbers(like: Any, there: dict[str, Leaf]) -> Any:
 
 
 def _widened(values: Any, plain: dict[str, Leaf], there: dict[str, Leaf]) -> Any:
-    """Returns the values as specs, of which averages have the dtype that they are kept in."""
+    """Returns the specs of the values, with the saved dtypes for averages."""
 
     def widened(path: str, leaf: Any) -> Any:
         is_average = path in there and there[path] != plain[path] and plain[path].dtype == str(leaf.dtype)
@@ -132,7 +131,7 @@ def _spec(leaf: Leaf) -> jax.ShapeDtypeStruct:
 
 def _match(path: str, manifest: Manifest, root: str, wanted: Any, averaged: bool) -> fitting.Match:
     there = below(manifest, root, averaged=averaged)
-    if not root:  # A training with a graph has more in its checkpoints than variables.
+    if not root:  # Checkpoints of a training with a graph hold more than variables.
         tops = {name.partition("/")[0] for name, _ in paths.with_paths(wanted)[0]}
         there = {name: leaf for name, leaf in there.items() if name.partition("/")[0] in tops}
     part = Entry(tuple(dataclasses.replace(leaf, path=relative) for relative, leaf in there.items()))
@@ -141,7 +140,7 @@ def _match(path: str, manifest: Manifest, root: str, wanted: Any, averaged: bool
 
 
 def _places(wanted: Any, sharding: Any) -> list[Any]:
-    """Returns for each array where to put it; `None` where JAX may choose."""
+    """Returns the sharding of each array; `None` lets JAX choose."""
     leaves = jax.tree.leaves(wanted)
     if sharding is None:
         return [leaf.sharding if isinstance(leaf, jax.ShapeDtypeStruct) else specs.place_of(leaf) for leaf in leaves]

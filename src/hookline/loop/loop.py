@@ -19,17 +19,17 @@ from hookline.graph.nodes import Source
 from hookline.hooks import ProgressHook, SessionRunHook, SinkHook, StepCounterHook, StopAtStepHook, spaced
 from hookline.hooks.step_rates import FLOPS
 from hookline.hooks.when import bare
-from hookline.loop import description, refused
+from hookline.loop import description, session_arguments
 from hookline.loop import warm_start as warm_starts
 from hookline.loop.batches import first_spec
+from hookline.loop.checkpoint_lookup import STATE, check_repeatable
 from hookline.loop.hyperparameters import CHECKPOINT, SCRIPT
 from hookline.loop.memory import Memory
 from hookline.loop.metrics_log import MetricsLog
+from hookline.loop.nan_watch import nan_hooks
 from hookline.loop.rates import rates_of
-from hookline.loop.saved import STATE, check_repeatable
 from hookline.loop.step_graph import StepGraph
 from hookline.loop.warm_start import WarmStart, advising, settings_of
-from hookline.loop.watching import watching
 from hookline.monitored import MonitoredSession, MonitoredTrainingSession, Scaffold
 from hookline.monitored.callbacks import checked_hooks
 from hookline.monitored.cost_report import CostReport
@@ -39,78 +39,80 @@ from hookline.session import Session
 
 _logger = logging.getLogger(__name__)
 
-# Arguments of `Loop.session` that are not handed on.
+# Arguments of `Loop.session` that are not passed on.
 _OWN = {"hooks", "progress", "log_steps", "watch", "on_nan", "hyperparams", "per_step", "peak_flops"}
 
 
 class Loop(StepGraph):
-    """A train step as you have it, run under a monitored session and hooks.
+    """Runs your train step under a monitored session with hooks.
 
     `train_step(state, batch)` returns the new state and metrics. It becomes one operation of a graph, its state one
     variable called `state`, its batches an iterator; so checkpoints, resume, recovery, preemption, summaries and every
     hook work on it as on any graph. A required parameter called `key` or `rng` (or `dropout_rng`, ...), or one more
-    after the batch, gets a random key, another one in each step. So does one of such a name whose default is None.
+    after the batch, gets a new random key in each step. So does an optional one of such a name whose default is None.
 
     The state is any pytree: a `TrainState`, a dict, Equinox modules, the functional form of Flax NNX. Leaves that are
-    no arrays stay outside of the variable. NNX objects are changed by the step, which returns its metrics alone; when a
-    run is over, the objects that were given hold what came of it.
+    no arrays stay outside the variable. The step changes NNX objects in place and returns only its metrics; after a
+    run, the objects that you gave hold the trained values.
 
     A state of several parts is spread over parameters: a tuple over the first ones, `train_step(model, opt_state,
-    batch)`, a dict over those of its names, wherever they stand. So is a batch, `train_step(model, opt_state, x, y)`.
-    The parts come back side by side, in the order of the parameters; what stands before and after them are metrics.
+    batch)`, a dict over the parameters with the names of its keys, in any order. So is a batch, `train_step(model,
+    opt_state, x, y)`. The step returns the parts side by side, in the order of the parameters; other values, before and
+    after them, are metrics.
 
-    The step must be traceable, jitted or not. Metrics are numbers and arrays in a dict, nested if you like, a named
-    tuple, a dataclass, or `(loss, aux)`; one number is called `loss`. Of an object with `compute()` that is taken.
-    What is no number is left out, with a warning. Metrics of NNX and `clu` in the state accumulate: see
+    The step must be traceable, jitted or not. Metrics are numbers and arrays in a dict, which may be nested, a named
+    tuple, a dataclass, or `(loss, aux)`; a single number is called `loss`. The metric of an object with `compute()` is
+    the result of that. Other values are left out, with a warning. Metrics of NNX and `clu` in the state accumulate: see
     `reset_metrics_steps`.
 
     Args:
         train_step: The step.
-        state: What it begins with, unless there is a checkpoint; or a function that makes it. Arrays are copied, and a
-            step may donate them. What a function makes is made where it lives, so that it is there once: with arrays
-            you hold the state that you gave, beside the one that is trained.
-        batches: Whatever `hookline.data.iterator` takes: a function that makes an iterable, an iterable, an iterator.
-            Or the tensor that it returned, for its options: the loop is then built in the graph of that.
-        sharding: Where the state lives, as of `hookline.Variable`; by default where its arrays lie.
-        seed: Of the random keys.
-        batch_sharding: Where batches are put, as `sharding` of `iterator`; a `PartitionSpec` is one on the mesh of the
-            state. By default the first dimension of each array is split over the axis `data` of that mesh, if it has
+        state: The initial state, which a checkpoint replaces; or a function that makes it. Arrays are copied, and a
+            step may donate them. The result of a function is made on its devices, so that memory holds it once; with
+            arrays, your own state stays in memory beside the trained one.
+        batches: A source as for `hookline.data.iterator`: a function that makes an iterable, an iterable, an iterator.
+            Or the tensor of an iterator, for its options; the loop is then built in the iterator's graph.
+        sharding: The sharding of the state, as in `hookline.Variable`; by default that of its arrays.
+        seed: The seed of the random keys.
+        batch_sharding: The sharding of batches, as `sharding` in `iterator`; a `PartitionSpec` refers to the state's
+            mesh. By default the first dimension of each array is split over the axis `data` of that mesh, if it has
             one.
-        last_batch: As of `iterator`. With "pad" the step gets a pair of the batch and a mask of its real examples,
+        last_batch: As in `iterator`. With "pad" the step gets a pair of the batch and a mask of its real examples,
             `(x, y), mask = batch`.
-        steps_per_run: How many steps one run makes at most, as of `MonitoredTrainingSession`. For short steps: see
+        steps_per_run: The largest number of steps in one run, as in `MonitoredTrainingSession`. For short steps: see
             docs/loop.md.
-        ema: The decay of moving averages of the state's floating point arrays, without its optimizer and metrics:
-            0.999, say. Or a dict from parts of the state to decays, `{"params": 0.999}`. They begin with what the state
-            begins with, and are saved with it. `Evaluate(averaged=True)` and `load(averaged=True)` use them.
-        learning_rate: The schedule that the optimizer was given, a function of a count: the rate of each step is then
-            the metric `learning_rate`. That of `optax.inject_hyperparams` is one unasked.
-        mean_over: Over how many steps means of the metrics are kept, on the device; None for none.
-        reset_metrics_steps: Steps over which metrics in the state accumulate (`nnx.MultiMetric`, `nnx.Metric`, a
-            `clu.metrics.Collection`). They begin anew after steps 1, 101, 201, where the log and the summaries are due
-            by default, so that each of these shows the mean of the 100 steps before. None for never.
+        ema: The decay of exponential moving averages of the state's floating point arrays, without its optimizer and
+            metrics, such as 0.999. Or a dict from parts of the state to decays, `{"params": 0.999}`. They begin with
+            the initial state, and are saved with it. `Evaluate(averaged=True)` and `load(averaged=True)` use them.
+        learning_rate: The optimizer's schedule, a function of a count: the rate of each step is then the metric
+            `learning_rate`. The rate of `optax.inject_hyperparams` is that metric by default.
+        mean_over: The number of last steps over which means of the metrics are kept, on the device; None for none.
+        reset_metrics_steps: The number of steps over which metrics in the state accumulate (`nnx.MultiMetric`,
+            `nnx.Metric`, a `clu.metrics.Collection`). They are reset after steps 1, 101, 201, when the log and the
+            summaries are due by default, so that each of these shows the mean of the last 100 steps. None for never.
 
     Attributes:
-        graph: The graph; one of its own unless `batches` is a tensor. What hooks fetch beside the metrics is made in
-            it: `with loop.graph.as_default(): norm = hl.op(optax.tree.norm)(loop.state["params"])`.
+        graph: The graph; a new one unless `batches` is a tensor. Make further fetches for hooks in it:
+            `with loop.graph.as_default(): norm = hl.op(optax.tree.norm)(loop.state["params"])`.
         state: The variable.
-        mesh: The mesh that the state lies on; `None` where it lies on none.
+        mesh: The mesh of the state; `None` without one.
         metrics: Tensors by name; a nested metric's name has slashes.
         means: Tensors of their means over the last steps, by name: `mean/loss`.
-        averaged: A tensor of the state with averages in the place of what they are averages of; None without `ema`.
+        averaged: A tensor of the state with averages in place of the averaged leaves; None without `ema`.
         train_op: One step, and one more global step.
-        form: How the state is held.
-        logdir: Of the last session.
-        result: The state when the last session was closed in order; `None` before.
-        averaged_result: With `ema`, the same with the averages; NNX objects are new ones.
-        report: Of the last `run(report=True)`, where its time went, also after an error; else `None`.
+        form: The form of the state.
+        logdir: The `logdir` of the last session.
+        result: The state at the end of the last session that ended normally, or by `Preempted` or `Interrupted`; `None`
+            before.
+        averaged_result: With `ema`, the same with averages in place of the averaged leaves; NNX objects are new ones.
+        report: The time report of the last `run(report=True)`, also after an error; else `None`.
 
     Raises:
-        TypeError: The step takes or returns something else, or reads values. Or `batches` is not a source of batches,
-            or contains text. Or `learning_rate` is no schedule.
-        ValueError: It returns a state of another structure, shape or dtype; `batches` is empty, or lies on another mesh
-            than the state. Or the first batch, or the last one of `hookline.data.arrays`, cannot be split. Or `ema` is
-            no decay, or names what the state does not have.
+        TypeError: The parameters or results of the step do not fit, or it reads traced values; `batches` is not a
+            source of batches, or contains text; or `learning_rate` is no schedule.
+        ValueError: The step returns a state of another structure, shape or dtype; `batches` is empty, or on another
+            mesh than the state; the first batch, or the last one of `hookline.data.arrays`, cannot be split; or `ema`
+            is no decay, or names a part that the state does not have.
 
     Example:
         >>> import hookline as hl, jax, numpy as np
@@ -123,7 +125,7 @@ class Loop(StepGraph):
         0.99
 
     References:
-        None in `tf.train`. `clu`, Keras's `fit` and Lightning's `Trainer` stand where it stands.
+        None in `tf.train`. Compare Keras's `fit`, Lightning's `Trainer`, and `clu`.
     """
 
     def __init__(
@@ -166,27 +168,28 @@ class Loop(StepGraph):
     def __repr__(self) -> str:
         count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.form.values))
         held = "1 value" if count == 1 else f"{count:,} values"
-        left = "not run yet" if self._memory is None else f"left at step {self._memory.step}"
+        left = "not run yet" if self._memory is None else f"stopped at step {self._memory.step}"
         where = "" if self.logdir is None else f", last in {self.logdir!r}"
         return f"<Loop of {self._step.name}: {self.form!r} of {held}; {left}{where}>"
 
     def run(self, logdir: str | None = None, last_step: int | None = None, **arguments: Any) -> Any:
         """Trains to a step, or to the end of the data, and returns the state.
 
-        Where `logdir` has a checkpoint, it goes on from there, else from where this loop was left last. With
-        `last_step` reached, it trains no step.
+        If `logdir` has a checkpoint, it resumes from there; else from the step at which this loop stopped last. If
+        `last_step` is reached already, it trains no step.
 
         Args:
-            logdir: As in `session`, like everything else.
+            logdir: As in `session`.
             last_step: As in `session`.
             **arguments: As in `session`.
 
         Returns:
-            The state, in the form in which it was given; NNX objects are those that were given.
+            The state, in the form in which it was given; NNX objects are the given ones.
 
         Raises:
-            Preempted: SIGTERM or Ctrl-C came; what was trained is saved, and `result` holds it.
-            Interrupted: Likewise, where the cell of a notebook is interrupted, with a `logdir` or without.
+            Preempted: SIGTERM or Ctrl-C came; the state is saved, and `result` holds it.
+            Interrupted: The cell of a notebook was interrupted; the state is saved if there is a `logdir`, and `result`
+                holds it.
             NanLossDuringTrainingError: The loss is NaN.
         """
         self.report = None
@@ -220,38 +223,39 @@ class Loop(StepGraph):
         peak_flops: float | None = None,
         **keywords: Any,
     ) -> MonitoredSession:
-        """Returns a session of the graph, for a loop of your own: `while not session.should_stop()`, run `train_op`.
+        """Creates a session of the graph, for a hand-written loop: `while not session.should_stop()`, run `train_op`.
 
         Args:
-            logdir: Where checkpoints and summaries go, and where to go on from; None for neither.
-            last_step: The global step to stop at, and a warning if the data end before; None for their end, or a hook.
+            logdir: The directory of checkpoints and summaries, from which a training resumes; None for neither.
+            last_step: The global step to stop at, with a warning if the data end before; None for the end of the data,
+                or a hook.
             hooks: More hooks: `train.Evaluate`, your own.
-            progress: Whether the step and the metrics are shown on `sys.stderr`, by a `ProgressHook`. One among `hooks`
-                shows them in its stead.
-            log_steps: Global steps from one line of metrics in the log to the next; None for none.
+            progress: Whether a `ProgressHook` shows the step and the metrics on `sys.stderr`. One among `hooks`
+                replaces it.
+            log_steps: Global steps between lines of metrics in the log; None for no lines.
             watch: The metric to watch for NaN; None for none.
-            on_nan: What to do then, as of `NanTensorHook`: "raise", "stop", "skip" or "rollback".
-            warm_start: What a new training begins with: the directory of another one, or a checkpoint, or a
-                `WarmStart`. Where `logdir` has a checkpoint, the training goes on from that and takes nothing.
-            hyperparams: Whose values of `optax.inject_hyperparams` a training goes on with: those of its "checkpoint",
-                or of the "script". The log says where they differ.
-            per_step: How many of what a step takes, for rates in the log and on the progress line: `{"tokens": 16384}`.
-                By default the examples of the first batch, the length that its arrays have in common.
-            peak_flops: How many floating point operations a second all devices together can make, for the share of them
-                that the training makes. How many a step has says XLA, which counts the body of a loop (`jax.lax.scan`)
-                once; or `per_step["flops"]`.
-            **keywords: Of `MonitoredTrainingSession`, by name: `save_checkpoint_secs` and `save_checkpoint_steps`,
-                `save_summaries_steps`, `sinks`, `hparams`, `recovery`, `on_preemption`, ...
+            on_nan: The reaction to NaN, as in `NanTensorHook`: "raise", "stop", "skip" or "rollback".
+            warm_start: The source of a new training's initial values: the directory of another training, a checkpoint,
+                or a `WarmStart`. If `logdir` has a checkpoint, the training resumes from that and ignores this.
+            hyperparams: The values of `optax.inject_hyperparams` with which a training resumes: those of its
+                "checkpoint", or of the "script". The log shows where they differ.
+            per_step: Counts per step, for rates in the log and on the progress line: `{"tokens": 16384}`. By default
+                the examples of the first batch, the common length of its arrays.
+            peak_flops: The peak floating point operations per second of all devices together, for the share of it that
+                the training reaches (MFU). XLA counts the operations of a step, the body of a loop (`jax.lax.scan`)
+                once; or give them as `per_step["flops"]`.
+            **keywords: Keyword arguments of `MonitoredTrainingSession`: `save_checkpoint_secs`,
+                `save_checkpoint_steps`, `save_summaries_steps`, `sinks`, `hparams`, `recovery`, `on_preemption`, ...
 
         Raises:
-            TypeError: An unknown argument, or one of another kind.
-            ValueError: `watch` is no metric; nothing fits a warm start; or it is to train on parameter servers.
+            TypeError: An argument is unknown, or of the wrong type.
+            ValueError: `watch` is no metric; nothing matches in a warm start; or parameter servers are asked for.
             NotFoundError, InvalidArgumentError: The checkpoint in `logdir` does not fit; the message names each array.
-            FailedPreconditionError: There is a checkpoint to go on from, and `batches` cannot be read from the start.
+            FailedPreconditionError: There is a checkpoint to resume from, and `batches` cannot be read from the start.
         """
         if is_claimed(self._hyperparameters):
-            raise RuntimeError("This Loop has an open session: one at a time. Close it first.")
-        riding = self._riding(
+            raise RuntimeError("This Loop has an open session, and it takes one at a time. Close that first.")
+        own = self._hooks(
             logdir,
             last_step,
             keywords,
@@ -271,12 +275,12 @@ class Loop(StepGraph):
         keywords["scaffold"] = self._scaffold(settings_of(warm_start), keywords.get("scaffold"))
         with self.graph.as_default(), advising(logdir):
             session = MonitoredTrainingSession(
-                checkpoint_dir=logdir, hooks=[*riding, _Finish(self, last_step)], **keywords
+                checkpoint_dir=logdir, hooks=[*own, _Finish(self, last_step)], **keywords
             )
         self._has_run = True
         return session
 
-    def _riding(
+    def _hooks(
         self,
         logdir: str | None,
         last_step: int | None,
@@ -291,8 +295,8 @@ class Loop(StepGraph):
         per_step: Mapping[str, float] | None,
         peak_flops: float | None,
     ) -> list[Any]:
-        """Returns the hooks of a session, as of its arguments; `keywords` are then those of a monitored session."""
-        refused.check(Loop.session, progress, log_steps, keywords)
+        """Returns the hooks of a session, and adapts `keywords` for the monitored session."""
+        session_arguments.check(Loop.session, progress, log_steps, keywords)
         arguments.path("Loop", "logdir", logdir, optional=True)
         if hyperparams not in (CHECKPOINT, SCRIPT):
             raise ValueError(f"Loop requires {CHECKPOINT!r} or {SCRIPT!r} as hyperparams, got {hyperparams!r}.")
@@ -308,11 +312,11 @@ class Loop(StepGraph):
         if last_step is not None:
             own.append(StopAtStepHook(last_step=last_step))
         if watch is not None:
-            own += watching(self.metrics, self._returned, watch, on_nan)
+            own += nan_hooks(self.metrics, self._returned, watch, on_nan)
         if log_steps is not None and self._short:
             own.append(MetricsLog(self._short, spaced(log_steps), in_rows=log_steps < steps_per_run))
         own += [hook for hook in (self._counter, self._recent, self._hyperparameters) if hook is not None]
-        # The session adds no step counter of its own then.
+        # None: the session adds no step counter of its own.
         steps, keywords["log_step_count_steps"] = keywords.get("log_step_count_steps", 100), None
         if steps is not None and arguments.whole("Loop", "log_step_count_steps", steps) > 0:
             folder = keywords.get("summary_dir") or logdir
@@ -323,12 +327,12 @@ class Loop(StepGraph):
     def describe(
         self, logdir: str | None = None, last_step: int | None = None, **arguments: Any
     ) -> description.LoopDescription:
-        """Says what the loop holds, where that lies, what `run` would write, and which programs it makes.
+        """Describes the state, its devices, the output of `run`, and the programs, and runs and writes nothing.
 
-        Nothing is run, made or written. What fires when, and how many programs that makes, says `plan` of the session.
+        The session's `plan` shows when hooks fire, and the number of programs.
 
         Args:
-            logdir: As in `session`, like everything else.
+            logdir: As in `session`.
             last_step: As in `session`.
             **arguments: As in `session`.
 
@@ -343,22 +347,23 @@ class Loop(StepGraph):
             >>> step = lambda state, batch: (state, {"loss": (state["w"] * batch).sum()})
             >>> loop = hl.train.Loop(step, {"w": np.ones(3, np.float32)}, lambda: iter(np.ones((9, 3), np.float32)))
             >>> print(loop.describe("/tmp/run"))
-            3 numbers in 1 array, 12 B, of which a device holds 12 B; on 1 device (cpu:0).
+            3 numbers in 1 array, 12 B, 12 B on each device; on 1 device (cpu:0).
               w               3       12 B
             A batch: float32[3].
-            It begins with the state that was given.
+            It begins with the given state.
             SummarySaverHook writes summaries, events in '/tmp/run'; each 100 steps and at the end.
             CheckpointSaverHook writes checkpoints '/tmp/run/model.ckpt-<step>'; each 600 seconds and at the end.
             StepCounterHook writes the steps per second, events in '/tmp/run'; each 100 steps and at the end.
             Programs:
               outputs none; writes state, global_step
-              the same with what hooks ask for, where they fire; session.plan() counts them
+              the same with the fetches of hooks that fire; session.plan() counts them
         """
         given = inspect.signature(Loop.session).bind(self, logdir, last_step, **arguments)
         given.apply_defaults()
         keywords = given.arguments["keywords"]
-        own = {name: value for name, value in given.arguments.items() if name in _OWN}
-        riding = self._riding(logdir, last_step, keywords, **own)
+        hooks = self._hooks(
+            logdir, last_step, keywords, **{name: value for name, value in given.arguments.items() if name in _OWN}
+        )
         folder = keywords.get("summary_dir") or logdir
         feeds = SinkHook(keywords.get("sinks", ()), folder, keywords.get("hparams"))
         of_session = inspect.signature(Cadences.of).parameters
@@ -372,18 +377,16 @@ class Loop(StepGraph):
             description.form_of_batch(first_spec(self._batch)),
             description.beginning(logdir, self._memory and self._memory.step, fitting, last_step),
             description.written_by(
-                [feeds, *checked_hooks(keywords.get("chief_only_hooks"), "chief_only_hooks"), *written, *riding]
+                [feeds, *checked_hooks(keywords.get("chief_only_hooks"), "chief_only_hooks"), *written, *hooks]
             ),
             description.programs_of(self.train_op, keywords["steps_per_run"], watches=bool(self.metrics)),
         )
 
     def _scaffold(self, warm: WarmStart | None, given: Scaffold | None) -> Scaffold | None:
-        """Has a session that restored nothing begin where this loop was left, or with values of another training."""
+        """Returns a scaffold whose session, if it restores nothing, resumes from memory or makes the warm start."""
         if self._memory is not None:
             if warm is not None:
-                _logger.info(
-                    "Loop goes on from step %d, where it was left, and makes no warm start.", self._memory.step
-                )
+                _logger.info("Loop goes on from step %d, where it stopped, and makes no warm start.", self._memory.step)
             return Scaffold(init_fn=self._go_on, copy_from_scaffold=given)
         if warm is None:
             return given
@@ -394,35 +397,35 @@ class Loop(StepGraph):
                 before(session)
             warm_starts.begin(warm, session, self.state, self._of_training)
             if self._averages is not None:
-                self._averages.begin_anew(session, self.state)
+                self._averages.reset(session, self.state)
 
         return Scaffold(init_fn=init, copy_from_scaffold=given)
 
     def _go_on(self, scaffold: Scaffold, session: Session) -> None:
-        """Has a session that restored nothing go on in memory."""
-        assert self._memory is not None, "Else nobody asks."
+        """Resumes a session from memory."""
+        assert self._memory is not None, "It is called only then."
         self._memory.values[STATE] = self.form.held(self._memory.values[STATE])
         self._memory.give_to(session)
 
     def begin(self, session: Session) -> None:
-        """Holds the state no longer that it was given: the session has its own, and the graph a copy on the host."""
+        """Releases the given state, because the session has its own, and the graph a copy on the host."""
         self.form.let_go()
         if self._memory is not None and session.global_step != self._memory.step:
             _logger.warning(
-                "Loop: it goes on from the checkpoint in '%s', at step %d, and not from step %d, at which it was left.",
+                "Loop: it goes on from the checkpoint in '%s', at step %d, and not from step %d, where it stopped.",
                 self.logdir,
                 session.global_step,
                 self._memory.step,
             )
 
     def finish(self, session: Session, last_step: int | None) -> None:
-        """Takes the state over from a session that is about to be closed in order."""
+        """Takes the state from a session that is about to be closed without an error."""
         source, step = self._batch.op, session.global_step
         is_short = last_step is not None and step < last_step
         if is_short and isinstance(source, Source) and session.lowlevel.source(source).has_ended:
             _logger.warning(
-                "Loop: the data ended at global step %d, before last_step=%d. Give more of them, or such as begin "
-                "again: hookline.data.arrays(..., epochs=None).",
+                "Loop: the data ended at global step %d, before last_step=%d. Give more data, or data without an end: "
+                "hookline.data.arrays(..., epochs=None).",
                 step,
                 last_step,
             )
@@ -434,7 +437,7 @@ class Loop(StepGraph):
 
 
 class _Finish(SessionRunHook):
-    """Takes the state at the end; it stands last, so nobody trains any more."""
+    """Takes the state at the end; it is the last hook, so that no other hook makes steps after it."""
 
     def __init__(self, loop: Loop, last_step: int | None) -> None:
         self._loop, self._last_step = loop, last_step

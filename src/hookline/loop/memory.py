@@ -1,4 +1,4 @@
-"""What a loop keeps in memory between two sessions, so that the next one goes on where the last one was left."""
+"""The memory of a loop between two sessions, from which the next one resumes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from hookline.graph import GraphKeys
 from hookline.session import Session
 
 FROM_MEMORY = "restored from memory"
-"""How the `origin` of a session begins that goes on from it."""
+"""The beginning of the `origin` of a session that resumes from memory."""
 
 
 @dataclasses.dataclass
 class Memory:
-    """All that a checkpoint would hold.
+    """The content of a checkpoint, in memory.
 
     Attributes:
         step: The global step.
-        values: By name of the variable. Those arrays are in the hands of the user, too.
-        positions: How far the training has come in its iterators, by name.
-        hook_states: What hooks keep.
+        values: The values of variables, by name. The user has references to these arrays, too.
+        positions: The positions of iterators, by name.
+        hook_states: The states of hooks.
     """
 
     step: int
@@ -33,7 +33,7 @@ class Memory:
 
     @classmethod
     def of(cls, session: Session) -> Self:
-        """Takes it from a session that makes no further run."""
+        """Takes the content from a session that makes no further run."""
         engine = session.lowlevel
         values, positions = engine.values_with_positions(
             engine.variables(GraphKeys.GLOBAL_VARIABLES), engine.iterators()
@@ -44,16 +44,16 @@ class Memory:
         return cls(session.global_step, values, where, dict(engine.hook_states()))
 
     def give_to(self, session: Session) -> None:
-        """Has a new session go on from it.
+        """Resumes a new session from the memory.
 
         Raises:
-            RuntimeError: Somebody has given the arrays away.
+            RuntimeError: The user has donated or deleted the arrays.
         """
         if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves(self.values)):
             raise RuntimeError(
-                f"Loop cannot go on from step {self.step} in memory: arrays of the state that it returned were deleted "
-                f"or donated since. Call it with copies of them, or give run() a logdir to go on from."
+                f"Loop cannot go on from step {self.step} in memory: arrays of the returned state were deleted or "
+                f"donated since. Donate copies of them, or give run() a logdir with a checkpoint."
             )
         session.lowlevel.load(self.values, positions=self.positions)
         session.lowlevel.restored_hook_states = dict(self.hook_states)
-        session.origin = f"{FROM_MEMORY}, as it was left at step {self.step}"
+        session.origin = f"{FROM_MEMORY}, at step {self.step}"

@@ -1,4 +1,4 @@
-"""What a step says of itself, as numbers and arrays by name."""
+"""The metrics of a step, as numbers and arrays by name."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.loop.accumulators import Accumulator, is_computed
-from hookline.loop.kinds import Unfit
+from hookline.loop.leaf_types import InvalidStep
 
 _logger = logging.getLogger(__name__)
 
 ALONE = "loss"
-"""What the one number is called that a step returned without a name, and the first of several."""
+"""The name of a number that a step returns without a name, and of the first of several."""
 _AUX = "aux"
 
 
 def flat(metrics: Any, accumulated: list[Accumulator] | None = None) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns metrics by name, and the reasons why others are left out; the name of a nested one has slashes.
+    """Returns metrics by name, and the reasons for leaving out others; the name of a nested one has slashes.
 
     Args:
-        metrics: A dict, named tuple or dataclass, nested as you like, of numbers, arrays and objects with `compute()`.
-            A tuple, `(loss, aux)`, as `jax.value_and_grad(has_aux=True)` gives it: `aux` is a dict, whose names stand
-            for themselves, or something without names. Or one number, which is called `loss`.
-        accumulated: What accumulates in the state; it is computed.
+        metrics: A dict, named tuple or dataclass, possibly nested, of numbers, arrays and objects with `compute()`. Or
+            a tuple, `(loss, aux)`, as from `jax.value_and_grad(has_aux=True)`: `aux` is a dict, whose names are kept,
+            or something without names. Or one number, which is called `loss`.
+        accumulated: The metrics in the state, which are computed.
 
     Raises:
-        Unfit: Two of one name.
+        InvalidStep: Two metrics have the same name.
 
     Example:
         >>> flat({"loss": 0.5, "top": {"1": 0.25}})
@@ -50,7 +50,7 @@ def flat(metrics: Any, accumulated: list[Accumulator] | None = None) -> tuple[di
             if name in found and prefix is not None:
                 name = f"{prefix}/{name}"
             if name in found or name in left_out:
-                raise Unfit(f"two metrics are called {name!r}. Give one of them another name")
+                raise InvalidStep(f"two metrics are called {name!r}. Give one of them another name")
             value = _array(value)
             reason = _reason(value)
             if reason is None:
@@ -72,15 +72,15 @@ def flat(metrics: Any, accumulated: list[Accumulator] | None = None) -> tuple[di
     return found, left_out
 
 
-def say_left_out(who: str, name: str, left_out: Mapping[str, str]) -> None:
-    """Warns of metrics of a function that are left out, with the reasons."""
+def warn_left_out(who: str, name: str, left_out: Mapping[str, str]) -> None:
+    """Warns of returned values that are no metrics, with the reasons."""
     if left_out:
         reasons = "; ".join(f"{metric!r} {reason}" for metric, reason in left_out.items())
-        _logger.warning("%s: %s: among the metrics there are no numbers, which are left out: %s.", who, name, reasons)
+        _logger.warning("%s: %s: some metrics are no numbers, and are left out: %s.", who, name, reasons)
 
 
 class _Unread(str):
-    """Why the value of a metric could not be computed."""
+    """The reason why the value of a metric could not be computed."""
 
 
 def _named(name: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -104,8 +104,8 @@ def _computed(value: Any) -> Any:
         return value.compute()
     except jax.errors.JAXTypeError:
         return _Unread(
-            f"is a {type(value).__name__} whose compute() reads values, but the step is compiled, and they are there "
-            f"only when it runs; give what can be computed with jax.numpy: a mean, a sum"
+            f"is a {type(value).__name__} whose compute() reads values, but the step is compiled, and has values only "
+            f"when it runs; give a metric that jax.numpy can compute: a mean, a sum"
         )
 
 
@@ -127,12 +127,12 @@ def _parts(value: Any) -> Mapping[Any, Any] | None:
 
 def _array(value: Any) -> Any:
     if not isinstance(value, jax.Array) and hasattr(type(value), "__jax_array__"):
-        return value.__jax_array__()  # of a variable of NNX, such as the rate of an optimizer
+        return value.__jax_array__()  # An NNX variable, such as the learning rate of an optimizer.
     return value
 
 
 def _reason(value: Any) -> str | None:
-    """Returns why something is no metric, and what to do; `None` if it is one."""
+    """Returns the reason why a value is no metric, and the remedy; `None` if it is one."""
     if isinstance(value, _Unread):
         return str(value)
     if value is None or isinstance(value, str | bytes):

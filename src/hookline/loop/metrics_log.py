@@ -1,4 +1,4 @@
-"""The line of metrics in the log of a loop."""
+"""MetricsLog: logs the metrics of a loop."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from hookline.hooks import Firing, LoggingTensorHook, Trigger
 
 
 class MetricsLog(LoggingTensorHook):
-    """Logs metrics with the step after the run, on the runs that summaries are written of.
+    """Logs metrics and the global step after the run, in the same runs in which summaries are written.
 
-    Where a run holds more steps than are between two lines, it logs those of a run together (`in_rows`).
+    If a run has more steps than lie between two lines, it logs all lines of a run together (`in_rows`).
     """
 
     def __init__(self, metrics: dict[str, Tensor], trigger: Trigger, *, in_rows: bool) -> None:
         super().__init__(metrics, trigger=_EachRun(trigger) if in_rows else trigger)
         self._points, self.stacked = trigger, in_rows
-        self._writes_own_lines = True  # Before a line of the base class stands the step, and nothing else.
+        self._writes_own_lines = True  # The step is the only addition to a line of the base class.
 
     def on_trigger(self, firing: Firing) -> None:
-        """Logs a line, or those of a run together."""
+        """Logs a line, or all lines of a run."""
         last = firing.global_step
         assert last is not None, "a loop has one"
         if not self.stacked:
@@ -33,7 +33,7 @@ class MetricsLog(LoggingTensorHook):
         for row, step in enumerate(range(last - count + 1, last + 1)):
             if self._points.should_trigger_for_step(step):
                 found.append((row, step, self._points.update_last_triggered_step(step)[0]))
-        # They come at once; each has its share of the time since the line before.
+        # They come together, so each gets an equal share of the time since the line before.
         secs = [elapsed for *_, elapsed in found if elapsed is not None]
         share = sum(secs) / len(secs) if secs else None
         for row, self._step, elapsed in found:
@@ -41,13 +41,13 @@ class MetricsLog(LoggingTensorHook):
             self._log(values, None if elapsed is None else share)
 
     def format_line(self, values: dict[str, Any], elapsed_secs: float | None) -> str:
-        """Returns the step and the values, in one line."""
+        """Formats the step and the values in one line."""
         line = super().format_line(values, elapsed_secs)
-        return f"step {self._step}: {' '.join(line.split())}"  # An array may come in several lines.
+        return f"step {self._step}: {' '.join(line.split())}"  # An array may be formatted in several lines.
 
 
 class _EachRun(Trigger):
-    """Fires on each run, and keeps the phase of a trigger that its hook asks itself."""
+    """Fires in each run, and stores the state of the trigger of the lines."""
 
     def __init__(self, points: Trigger) -> None:
         self._points = points

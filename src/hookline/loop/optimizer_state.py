@@ -1,4 +1,4 @@
-"""The state of an Optax optimizer inside of a train state: which leaves are its own, and what it says of itself."""
+"""The Optax optimizer state in a train state: its leaves, hyperparameters and counts."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import jax.numpy as jnp
 
 from hookline.checkpoint import leaves as paths
 
-# What a `TrainState` and an NNX optimizer call it; of what lies elsewhere the types tell.
+# Its name in a `TrainState` and in an NNX optimizer; elsewhere its types show it.
 _NAME = "opt_state"
 _HYPERPARAMETER = re.compile(r"(?:(.*)/)?hyperparams/([^/]+)")
 
 
 def of_optimizer(values: Any) -> list[bool]:
-    """Returns for each leaf of a train state whether it is a slot, a count or a hyperparameter of an optimizer.
+    """Returns whether each leaf of a train state belongs to an optimizer: a slot, a count or a hyperparameter.
 
-    An optimizer's state is what Optax makes, a chain of that, and whatever is called `opt_state`.
+    Optimizer states are the types of Optax, chains of them, and everything called `opt_state`.
 
     Example:
         >>> import optax
@@ -33,9 +33,9 @@ def of_optimizer(values: Any) -> list[bool]:
 
 
 def hyperparameters(values: Any) -> dict[str, int]:
-    """Returns the hyperparameters that `optax.inject_hyperparams` holds in a train state: by path, which leaf it is.
+    """Returns the hyperparameters of `optax.inject_hyperparams` in a train state: the index of the leaf, by path.
 
-    Those of a schedule are left out: what counts for them is the count.
+    Hyperparameters with a schedule are left out, because their count determines them.
     """
     pairs = paths.with_paths(values)[0]
     names = [path for path, _ in pairs]
@@ -51,7 +51,7 @@ def hyperparameters(values: Any) -> dict[str, int]:
 
 
 def learning_rate(values: Any) -> int | None:
-    """Returns which leaf is the learning rate that `optax.inject_hyperparams` holds; None of none, or of several."""
+    """Returns the index of the leaf with the learning rate of `optax.inject_hyperparams`; None unless it is unique."""
     found = [
         place
         for place, (path, leaf) in enumerate(paths.with_paths(values)[0])
@@ -61,7 +61,7 @@ def learning_rate(values: Any) -> int | None:
 
 
 def schedule_count(values: Any) -> int | None:
-    """Returns which leaf a learning rate's schedule goes by: the count of Optax's schedule, else its last count."""
+    """Returns the index of the count for a learning rate's schedule: Optax's schedule count, else its last count."""
     own = of_optimizer(values)
     counts, of_schedule = [], []
     place = 0
@@ -77,9 +77,9 @@ def schedule_count(values: Any) -> int | None:
 
 def _is_state(node: Any) -> bool:
     if type(node).__module__.partition(".")[0] == "optax":
-        return type(node).__name__ != "LookaheadParams"  # Those are parameters, fast and slow.
+        return type(node).__name__ != "LookaheadParams"  # These are parameters, fast and slow.
     if type(node) not in (tuple, list):
         return False
-    # A chain may hold states of the user's own transformations, which are named tuples as Optax's are.
+    # A chain may hold states of the user's own transformations, which are named tuples like Optax's.
     parts = [part for part in node if _is_state(part) or jax.tree.leaves(part)]
     return any(map(_is_state, parts)) and all(_is_state(part) or hasattr(part, "_fields") for part in parts)

@@ -1,4 +1,4 @@
-"""How many of what a step takes, for rates a second."""
+"""Counts per step, for rates per second."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _logger = logging.getLogger(__name__)
 def rates_of(
     step: Step, values: Any, batch: Any, context: Any, given: Mapping[str, float] | None, peak_flops: float | None
 ) -> dict[str, float]:
-    """Returns the counts per step whose rates are shown: given ones or the examples, and FLOPs with `peak_flops`.
+    """Returns the counts per step whose rates are shown: the given ones or the examples, and FLOPs with `peak_flops`.
 
     Args:
         step: The step.
         values: The specs of its state.
         batch: The spec of a batch.
         context: The mesh in which it is traced.
-        given: As `per_step` of `Loop.session`.
-        peak_flops: As of `Loop.session`.
+        given: The argument `per_step` of `Loop.session`.
+        peak_flops: As in `Loop.session`.
 
     Raises:
-        TypeError, ValueError: One of the last two is no number, or not above 0.
+        TypeError, ValueError: `given` or `peak_flops` has something that is no number, or not above 0.
     """
     if peak_flops is not None and not arguments.number("Loop", "peak_flops", peak_flops) > 0:
         raise ValueError(f"Loop requires peak_flops above 0, got {peak_flops!r}.")
@@ -46,30 +46,30 @@ def rates_of(
 
 
 def examples_in(batch: Any) -> int | None:
-    """Returns the number of examples in a batch of this spec: the length that its arrays have in common, if known."""
+    """Returns the number of examples in a batch of this spec: the common length of its arrays, if known."""
     lengths = {leaf.shape[0] for leaf in jax.tree.leaves(batch) if leaf.shape}
     length = lengths.pop() if len(lengths) == 1 else None
     return length if isinstance(length, int) and length else None
 
 
 def flops_of(step: Step, values: Any, batch: Any, context: Any) -> float | None:
-    """Returns the floating point operations of a step as XLA counts them in its program; the log says so.
+    """Returns and logs XLA's count of the floating point operations of a step.
 
-    The step is traced for that, and not compiled. The body of a loop is counted once, and what is computed again
-    (`jax.checkpoint`) twice. Where a state is split over devices it is the operations of all of them.
+    The step is traced and not compiled. The body of a loop counts once, recomputation (`jax.checkpoint`) counts again.
+    For a sharded state the count covers all devices.
     """
     flops = 0.0
     if all(isinstance(size, int) for leaf in jax.tree.leaves(batch) for size in leaf.shape):
         with placement.inside(context):
-            flops = _counted(step, specs.of_value(values), batch, *step.more())
+            flops = _counted(step, specs.of_value(values), batch, *step.extra_specs())
     if not flops > 0 or not math.isfinite(flops):
         _logger.warning(
-            "Loop: XLA does not say how many floating point operations a step has, so no share of peak_flops is shown. "
+            "Loop: XLA does not report the floating point operations of a step, so no share of peak_flops is shown. "
             "Give them: per_step={'flops': ...}."
         )
         return None
     _logger.info(
-        "Loop: XLA counts %.4g floating point operations a step; the body of a loop (jax.lax.scan) counts once.", flops
+        "Loop: XLA counts %.4g floating point operations a step, with the body of a loop (jax.lax.scan) once.", flops
     )
     return flops
 

@@ -1,4 +1,4 @@
-"""A train step as an operation can call it: from values to values and metrics."""
+"""A train step as a function for an operation: from values to values and metrics."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hookline.graph import spec as specs
 from hookline.loop import accumulators, metrics
 from hookline.loop.call import Call, called
 from hookline.loop.forms import NnxObjects, Tree
-from hookline.loop.kinds import Unfit
+from hookline.loop.leaf_types import InvalidStep
 
-# What JAX raises for Python that asks a traced value what it is.
+# JAX's errors for Python code that reads a traced value.
 _READS = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
@@ -26,19 +26,19 @@ _LIBRARIES = ("hookline", "jax", "jaxlib", "flax", "equinox", "optax", "numpy", 
 
 
 class Step:
-    """A function of a state and a batch, and of a random key if it requires one, as an operation can call it.
+    """Calls a function of a state, a batch, and a random key if it has a parameter for one.
 
     Args:
-        who: Whose it is, for messages.
+        who: The caller, for messages.
         function: The function.
-        form: How the state is held, and which parameters get it.
-        reset_steps: After how many steps what accumulates in the state begins anew; None for never.
+        form: The form of the state, with its parameters.
+        reset_steps: The number of steps after which metrics in the state are reset; None for never.
 
     Attributes:
-        left_out: The metrics of the last trace that are none, with the reasons.
+        left_out: The returned values of the last trace that are no metrics, with the reasons.
 
     Raises:
-        TypeError: It is no function, or requires arguments by name.
+        TypeError: It is no function, or has required keyword-only parameters.
     """
 
     def __init__(self, who: str, function: Any, form: Tree | NnxObjects, reset_steps: int | None = None) -> None:
@@ -50,89 +50,88 @@ class Step:
 
     @property
     def takes_key(self) -> bool:
-        """Whether one of its parameters gets a random key. The spec of a batch tells."""
+        """Whether one of its parameters gets a random key; known once the spec of a batch is."""
         return self._call.key is not None
 
     @property
-    def told(self) -> str:
-        """How it is called, in words, where something is spread by its place."""
+    def call_summary(self) -> str:
+        """The call in words, if something is spread by position; else empty."""
         by_place = isinstance(self._form, Tree) and any(isinstance(key, int) for key in self._form.parts.values())
         return str(self._call) if by_place or not self._call.is_plain else ""
 
     @property
     def takes_step(self) -> bool:
-        """Whether it is given the global step before it."""
+        """Whether it gets the global step before it."""
         return self._reset_steps is not None
 
-    def more(self) -> list[Any]:
+    def extra_specs(self) -> list[Any]:
         """Returns the specs of its arguments after the state and the batch."""
         step = [jax.ShapeDtypeStruct((), "int32")] if self.takes_step else []
         return step + ([jax.eval_shape(lambda: jax.random.key(0))] if self.takes_key else [])
 
     def __call__(self, values: Any, batch: Any, *more: Any) -> tuple[Any, dict[str, Any]]:
-        """Returns the values after the step, and its metrics by name. More are the global step and a random key."""
+        """Returns the values after the step, and its metrics by name; `more` are the global step and a random key."""
         whole = self._form.whole(values)
         if self._reset_steps is not None:
             step, *more = more  # type: ignore[assignment]
-            with says(self._who, self.name):
-                # After steps 1, 101, 201: that is where hooks fire that do so each 100 steps.
-                whole = accumulators.begun_anew(whole, step % self._reset_steps == 1 % self._reset_steps)
+            with step_errors(self._who, self.name):
+                # After steps 1, 101, 201, when hooks of each 100 steps fire.
+                whole = accumulators.reset_where(whole, step % self._reset_steps == 1 % self._reset_steps)
         returned = self._call(self._form.split(whole), batch, *more)
-        with says(self._who, self.name):
-            after, told = self._form.results(whole, returned)
+        with step_errors(self._who, self.name):
+            after, rest = self._form.results(whole, returned)
             accumulated: list[accumulators.Accumulator] = []
-            if self._form.accumulates:  # A metric alone is called as its parameter.
+            if self._form.accumulates:  # A metric that is a whole part has the name of its parameter.
                 parts = zip(self._form.parts, self._form.arguments(after), strict=True)
                 accumulated = accumulators.found_in(dict(parts))
-            found, self.left_out = metrics.flat(told, accumulated)
+            found, self.left_out = metrics.flat(rest, accumulated)
             return after, found
 
     def spec(self, batch: Any, placed: Callable[[Any], Any] = lambda spec: spec) -> tuple[Any, dict[str, Any]]:
-        """Returns the specs of what it returns for a batch of this spec, without running it.
+        """Returns the specs of its results for a batch of this spec, without running it.
 
-        The form learns on the way which numbers of Python the step changes. `placed` adds where the state lives.
+        The form learns which Python numbers the step changes. `placed` adds the sharding of the state.
 
         Raises:
-            TypeError: It reads values, or returns something that it must not.
-            ValueError: It returns a state that is not like the one that it was given.
-            Exception: What it raises itself.
+            TypeError: It reads traced values, or its results do not fit.
+            ValueError: It returns a state of another structure, shape or dtype.
+            Exception: The function raised it.
         """
         self._call.settle(batch)
         while True:
             try:
                 values = placed(specs.of_value(self._form.values))
-                found = traced(self._who, self.name, self, values, batch, *self.more())
+                found = traced(self._who, self.name, self, values, batch, *self.extra_specs())
             except Exception as error:
                 error.add_note(f"hookline: {self._call}")
                 raise
-            with says(self._who, self.name):
+            with step_errors(self._who, self.name):
                 if not self._form.learn():
                     return found
 
 
 @contextlib.contextmanager
-def says(who: str, name: str) -> Iterator[None]:
-    """Has `Unfit` errors of a block raised with the name of whoever is at fault."""
+def step_errors(who: str, name: str) -> Iterator[None]:
+    """Raises `InvalidStep` errors of a block as errors with the name of the function."""
     try:
         yield
-    except Unfit as error:
+    except InvalidStep as error:
         raise error.kind(f"{who}: {name}: {error}.") from None
 
 
 def traced(who: str, name: str, function: Callable[..., Any], *given: Any) -> Any:
-    """Returns the spec of what a function returns, and says where it reads a value that is not there yet.
+    """Returns the spec of a function's result.
 
     Raises:
-        TypeError: It does.
-        Exception: What it raises itself.
+        TypeError: The function reads a traced value; the message names the line.
+        Exception: The function raised it.
     """
     try:
         return jax.eval_shape(function, *given)
     except _READS as error:
         raise TypeError(
-            f"{who}: {name} reads a value{_where(error)}, but it is compiled, and values are there only when it runs. "
-            f"Return the value as a metric to see it; decide with jnp.where or jax.lax.cond; print with "
-            f"jax.debug.print."
+            f"{who}: {name} reads a value{_where(error)}, but it is compiled, and has values only when it runs. Return "
+            f"the value as a metric to see it; branch with jnp.where or jax.lax.cond; print with jax.debug.print."
         ) from error
     except Exception as error:
         error.add_note(f"hookline: while {who} traced {name}")
@@ -140,7 +139,7 @@ def traced(who: str, name: str, function: Callable[..., Any], *given: Any) -> An
 
 
 def _where(error: BaseException) -> str:
-    """Returns in which line of the user's a value was read; nothing where that cannot be told."""
+    """Returns the line of the user's code that read a value; empty if it is not known."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES:
             text = traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_name).line

@@ -25,30 +25,30 @@ from hookline.graph import (
     random_key,
 )
 from hookline.graph import spec as specs
-from hookline.loop import said
+from hookline.loop import state_warnings
 from hookline.loop.averages import Averages
 from hookline.loop.batches import batches_of, check_batches, first_spec
 from hookline.loop.call import required
+from hookline.loop.checkpoint_lookup import STATE
 from hookline.loop.counter import CounterHook, counter_in
 from hookline.loop.forms import accumulating, form_of, is_function
 from hookline.loop.hyperparameters import HyperparametersHook
 from hookline.loop.learning_rate import NAME as RATE
 from hookline.loop.learning_rate import learning_rate_of
-from hookline.loop.metrics import say_left_out
-from hookline.loop.recent import RecentMeans
-from hookline.loop.saved import STATE
+from hookline.loop.metrics import warn_left_out
+from hookline.loop.recent_means import RecentMeans
 from hookline.loop.step import Step
 
 _logger = logging.getLogger(__name__)
 
 _LOOPS = "hookline/loop"
-"""The collection of a graph with the loop that it was built for."""
+"""The collection with the loop of a graph."""
 
 
 class StepGraph:
     """A train step as one operation of a graph, its state as a variable, its batches as an iterator.
 
-    It is the part of `Loop` that is built once; arguments, attributes and errors are documented there.
+    It is the part of `Loop` that is built once; `Loop` documents the arguments, attributes and errors.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class StepGraph:
             self.graph.add_to_collection(_LOOPS, self)
 
     def _shardings(self, sharding: Any) -> list[Any]:
-        """Returns where the arrays of the state live, one by one; None for those that nobody has put anywhere."""
+        """Returns the sharding of each array of the state; None for arrays without one."""
         values, start = self.form.values, self.form.start
         structure = jax.tree.structure(values)
         if self._layout is None or self._layout[0] != structure:
@@ -112,12 +112,12 @@ class StepGraph:
         if any(place is not None for place in shardings):
             whole = [place or self.graph.home for place in shardings]
             places = jax.tree.structure(self.form.values).unflatten(whole)
-            said.of_whole(self.form.values, shardings)
-        if told := self._step.told:
-            _logger.info("Loop: %s.", told)
-        say_left_out("Loop", self._step.name, self._step.left_out)
-        said.of_numbers(self.form, self._step.name)
-        said.of_devices(places)
+            state_warnings.warn_replicated(self.form.values, shardings)
+        if summarized := self._step.call_summary:
+            _logger.info("Loop: %s.", summarized)
+        warn_left_out("Loop", self._step.name, self._step.left_out)
+        state_warnings.warn_python_numbers(self.form, self._step.name)
+        state_warnings.log_devices(places)
         self.state = Variable(self.form.start, name=STATE, trainable=False, sharding=places)
         self._counted = found = counter_in(self.form.values, self.form.parts.values())
         step = get_global_step()
@@ -129,7 +129,7 @@ class StepGraph:
         more += [random_key(seed)] if self._step.takes_key else []
         self._after = after = op(self._step).node(self.state, batch, *more)
         self.metrics: dict[str, Tensor] = {name: after[1][name] for name in metrics}
-        # Of those that are arrays.
+        # Of metrics that are arrays.
         self._sizes = {name: spec.size for name, spec in metrics.items() if spec.shape}
         self._of_training = [] if found is None else [found.path]
         metrics_in = zip(paths.with_paths(self.form.values)[0], accumulating(self.form), strict=True)
@@ -137,9 +137,9 @@ class StepGraph:
         self._counter = None if found is None else CounterHook(found.of(after[0]), found.path)
 
     def _build_more(self, ema: Any, schedule: Any, mean_over: int | None) -> None:
-        """Adds what stands beside the step, and makes the operation of a step of all."""
+        """Adds means, averages, hyperparameters and the learning rate, and groups all updates in `train_op`."""
         step = get_global_step()
-        assert step is not None, "_build has seen to that"
+        assert step is not None, "_build has made it."
         updates: list[Any] = [self.state.assign(self._after[0])]
         self.means: dict[str, Tensor] = {}
         self._recent: RecentMeans | None = None
@@ -155,26 +155,26 @@ class StepGraph:
         rate = learning_rate_of(schedule, self.state, self._after[0], step, self._counted)
         if rate is not None and (schedule is not None or RATE not in self.metrics):
             if RATE in self.metrics:
-                raise ValueError("Loop was given a learning_rate, and the step returns a metric of that name already.")
+                raise ValueError("Loop was given a learning_rate, but the step returns a metric of that name already.")
             self.metrics[RATE] = rate
-        # What a step carries beside the state, by the argument that asks for it.
+        # The variables that a step carries beside the state, by the names of their arguments.
         found = {"ema": self._averages and self._averages.variable, "mean_over": self._recent and self._recent.ring}
         self._beside = {name: variable for name, variable in found.items() if variable is not None}
         self.train_op = group(*updates, step.assign_add(1), name="train_op")
         self.graph.add_to_collection(GraphKeys.TRAIN_OP, self.train_op)
         shown = {**self.metrics, **self.means}
         self._numbers = {name: metric for name, metric in shown.items() if name not in self._sizes}
-        # A confusion matrix of four classes is read in a line; of more, in a histogram or by a hook.
+        # A confusion matrix of four classes fits in a line; a larger one goes into a histogram or to a hook.
         self._short = {name: metric for name, metric in shown.items() if self._sizes.get(name, 0) <= 16}
         for name, metric in shown.items():
             (summary.scalar if name in self._numbers else summary.histogram)(name, metric)
 
     @property
     def averaged(self) -> Tensor | None:
-        """The state, with averages in the place of what they are averages of."""
+        """The state with averages in place of the averaged leaves."""
         return None if self._averages is None else self._averages.averaged
 
 
 def loop_of(graph: Graph) -> StepGraph | None:
-    """Returns the loop that a graph was built for; None if it was built for none."""
+    """Returns the loop of a graph; None if it has none."""
     return next(iter(graph.get_collection(_LOOPS)), None)

@@ -1,4 +1,4 @@
-"""StopIfNoImprovement: ends the training when evaluations get no better."""
+"""StopIfNoImprovement: early stopping."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _logger = logging.getLogger(__name__)
 
 
 class StopIfNoImprovement(SessionRunHook):
-    """Requests a stop when a metric of an `Evaluate` hook has not improved for so many evaluations in a row.
+    """Stops the training when a metric of an `Evaluate` hook has not improved for `patience` evaluations in a row.
 
-    It looks at the means that the other hook has computed, and computes none. How long it has waited is remembered over
-    restarts. Runs `after_create_session` and `on_trigger`, when the other hook fires; nothing after an exception.
+    It reads the means of the other hook, and computes none. Its wait continues over restarts. Runs
+    `after_create_session` and `on_trigger`, when the other hook fires; nothing after an exception.
 
     Args:
         metric: The metric.
-        patience: How many evaluations without an improvement it takes, at least 1.
-        mode: "min" or "max": which values are good. By default the name tells: "loss", "accuracy".
-        min_delta: An improvement is one by more than this.
+        patience: The number of evaluations without improvement after which it stops, at least 1.
+        mode: "min" or "max": whether small or large values are good. By default the name decides: "loss", "accuracy".
+        min_delta: An improvement is a change by more than this.
         name: The name of the `Evaluate` hook.
 
     Raises:
-        TypeError: A number that is none.
-        ValueError: `mode` is missing; a number that is too small. From `after_create_session`: there is no such
+        TypeError: `patience` or `min_delta` is not a number.
+        ValueError: `mode` is missing, or a number is too small. From `after_create_session`: there is no such
             evaluation. From `on_trigger`: it has no such metric.
 
     Example:
@@ -40,7 +40,7 @@ class StopIfNoImprovement(SessionRunHook):
         >>> StopIfNoImprovement("score", patience=5)
         Traceback (most recent call last):
         ...
-        ValueError: StopIfNoImprovement: whether a small or a large 'score' is good is not known: give mode='min' ...
+        ValueError: StopIfNoImprovement: the name 'score' does not show whether small or large values are better: ...
 
     References:
         `tf.estimator.experimental.stop_if_no_decrease_hook` and `stop_if_no_increase_hook`, which count steps.
@@ -68,11 +68,11 @@ class StopIfNoImprovement(SessionRunHook):
         self._forget()
 
     def get_state(self) -> dict[str, Any]:
-        """Returns what was best, and how long ago."""
+        """Returns the best value, and the number of evaluations since."""
         return {"best": self._best, "waited": self._waited, "seen": self._seen}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes on where that one stood."""
+        """Restores the best value and the wait."""
         self._best, self._waited, self._seen = state["best"], state["waited"], state["seen"]
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
@@ -80,8 +80,8 @@ class StopIfNoImprovement(SessionRunHook):
         found = evaluations_of(session)
         if self._name not in found:
             raise ValueError(
-                f"StopIfNoImprovement looks at an Evaluate hook called {self._name!r}, and this session has "
-                f"{', '.join(map(repr, found)) or 'none'}. Give it one, or say which by name=."
+                f"StopIfNoImprovement requires an Evaluate hook called {self._name!r}, and this session has "
+                f"{', '.join(map(repr, found)) or 'none'}. Add one, or choose one with name=."
             )
         self._evaluate = found[self._name]
         self.trigger = self._evaluate.trigger
@@ -89,10 +89,10 @@ class StopIfNoImprovement(SessionRunHook):
             self._forget()
 
     def on_trigger(self, firing: Firing) -> None:
-        """Looks at an evaluation that is new.
+        """Compares a new evaluation with the best.
 
         Raises:
-            ValueError: It does not have the metric.
+            ValueError: The evaluation does not have the metric.
         """
         evaluate = self._evaluate
         if evaluate is None or evaluate.step is None or evaluate.step == self._seen:

@@ -1,4 +1,4 @@
-"""WarmStart: a new training of a loop that begins with values of another one."""
+"""WarmStart: begins a new training with values of another one."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from hookline.checkpoint.manifest import Leaf, Manifest
 from hookline.coordination import peers
 from hookline.errors import InvalidArgumentError, NotFoundError
 from hookline.graph import Variable, get_global_step
+from hookline.loop.checkpoint_lookup import AVERAGE, STATE, below, check_step, checkpoint_of, root_of
 from hookline.loop.optimizer_state import of_optimizer
-from hookline.loop.saved import AVERAGE, STATE, below, check_step, checkpoint_of, root_of
 from hookline.session import Session
 
 _logger = logging.getLogger(__name__)
@@ -28,30 +28,30 @@ _WHO = "WarmStart"
 
 @dataclasses.dataclass(frozen=True)
 class WarmStart:
-    """Says what a new training takes over from a checkpoint of another one: `loop.run(logdir, warm_start=...)`.
+    """Configures a warm start of a new training from a checkpoint of another: `loop.run(logdir, warm_start=...)`.
 
-    It is taken by name, where shape and dtype are the same, and nothing is cast. All else begins as the state that the
-    loop was given. The log names what is taken, what begins anew, and what is left in the checkpoint; a warning names
-    what has another shape or dtype. A training that goes on from a checkpoint of its own takes nothing.
+    Arrays are restored by name, if shape and dtype match; nothing is cast. All others keep the initial values of the
+    loop's state. The log names the arrays that are restored, initialized, and left in the checkpoint; a warning names
+    those of another shape or dtype. A training that resumes from its own checkpoint ignores the warm start.
 
-    By default the optimizer begins anew, and so do metrics that accumulate in the state, its step counter and the
-    global step: `slots=True` takes these too, for a model that was changed in the middle of its training. The slots of
-    what is new are zero then while Adam's count is not, so that its first steps are larger. Moving averages begin with
-    what the state begins with. Positions in the data and states of hooks stay where they are.
+    By default the optimizer is initialized, and so are metrics in the state, its step counter and the global step.
+    `slots=True` restores these too, for a model that was changed in the middle of its training. The slots of new arrays
+    are then zero while Adam's count is not, so that their first steps are larger. Moving averages begin with the
+    state after the warm start. Positions in the data and states of hooks are not restored.
 
     Args:
         path: A checkpoint, or the directory of a training.
-        names: From names in the checkpoint to names in the state: of arrays, or of parts, as `train.list_variables`
-            shows them, without the `state/` in front. "/" means all. Of two that cover an array the longer one counts.
-            By default all that has the same name, `{"/": "/"}`.
-        slots: Whether the slots and counts of the optimizer, metrics that accumulate, and the steps are taken as well.
-        step: Which checkpoint of a directory: "latest", "best" or a global step.
+        names: A dict from names in the checkpoint to names in the state: of arrays or of parts, as
+            `train.list_variables` shows them, without the prefix `state/`. "/" means all. If two cover an array, the
+            longer one applies. By default each array has its own name, `{"/": "/"}`.
+        slots: Whether to restore the slots and counts of the optimizer, metrics in the state, and the steps as well.
+        step: The checkpoint of a directory: "latest", "best" or a global step.
 
     Raises:
-        TypeError: An argument of another kind.
-        ValueError: An unknown `step`. From the session that it is for: there is nothing of a name in `names`, in the
-            checkpoint or in the state; or nothing at all can be taken. It names the arrays.
-        NotFoundError: From that session: there is no such checkpoint.
+        TypeError: An argument has the wrong type.
+        ValueError: `step` is unknown. From the session: the checkpoint or the state has nothing of a name in `names`;
+            or no array can be restored. The message names the arrays.
+        NotFoundError: From the session: there is no such checkpoint.
 
     Example:
         >>> import hookline as hl, jax.numpy as jnp, numpy as np, tempfile
@@ -67,7 +67,7 @@ class WarmStart:
         {'encoder': Array([5., 5.], dtype=float32), 'head': Array([1., 1., 1., 1., 1.], dtype=float32)}
 
     References:
-        `tf.estimator.WarmStartSettings`. Differences: names and not regular expressions; it takes what fits.
+        `tf.estimator.WarmStartSettings`. Differences: names, not regular expressions; it restores all that match.
     """
 
     path: str
@@ -86,23 +86,23 @@ class WarmStart:
 
 
 def settings_of(given: Any) -> WarmStart | None:
-    """Returns what the argument `warm_start` of a loop means."""
+    """Returns the settings for the argument `warm_start` of a loop."""
     if given is None or isinstance(given, WarmStart):
         return given
     return WarmStart(arguments.path("Loop", "warm_start", given))
 
 
 def begin(warm: WarmStart, session: Session, state: Variable, own: Collection[str]) -> None:
-    """Has the state of a new session begin with what fits of the checkpoint.
+    """Restores the matching arrays of the checkpoint into the state of a new session.
 
     Args:
         warm: The settings.
         session: The session.
         state: The variable.
-        own: As of `check`.
+        own: As in `check`.
 
     Raises:
-        ValueError, NotFoundError: As of `WarmStart`.
+        ValueError, NotFoundError: As in `WarmStart`.
     """
     path, manifest, found = check(warm, state, own)
     there = below(manifest, root_of(manifest))
@@ -123,21 +123,21 @@ def begin(warm: WarmStart, session: Session, state: Variable, own: Collection[st
     if warm.slots and step is not None and step.op.name in manifest.variables:
         session.load({step.op.name: load_variable(path, step.op.name)})
     session.origin = f"begun with values of {path}"
-    if AVERAGE in manifest.variables:  # They begin with what the state begins with.
+    if AVERAGE in manifest.variables:  # They are not restored, because averages begin with the initial state.
         there = {**there, **{_joined(AVERAGE, leaf.path): leaf for leaf in manifest.variables[AVERAGE].leaves}}
-    _tell(path, found, there, [name for name, _ in pairs])
+    _report(path, found, there, [name for name, _ in pairs])
 
 
 def check(warm: WarmStart, state: Variable, own: Collection[str]) -> tuple[str, Manifest, _Found]:
-    """Returns the checkpoint that is meant, what it holds, and what becomes of the leaves of the state.
+    """Returns the path of the checkpoint, its manifest, and the plan for the leaves of the state.
 
     Args:
         warm: The settings.
         state: The variable.
-        own: The paths of what belongs to a training as the slots do: its step counter, metrics that accumulate.
+        own: The paths of leaves that belong to a training like slots: the step counter, metrics that accumulate.
 
     Raises:
-        ValueError, NotFoundError: As of `WarmStart`.
+        ValueError, NotFoundError: As in `WarmStart`.
     """
     path = checkpoint_of(_WHO, warm.path, warm.step)
     manifest = layout.read_manifest(path)[1]
@@ -152,7 +152,7 @@ def replace(session: Session, variable: Variable, new: Mapping[str, Any]) -> Non
 
 
 class _Found(NamedTuple):
-    """What becomes of the leaves of a state: by path."""
+    """The leaves of a state by path: restored, of another shape or dtype, slots and the like, and new ones."""
 
     taken: dict[str, Leaf]
     unlike: dict[str, str]
@@ -191,25 +191,25 @@ def _chosen(warm: WarmStart, path: str, manifest: Manifest, spec: Any, own: Coll
         raise ValueError(
             f"{_WHO}: nothing of checkpoint '{path}' fits the state.\n  "
             + "\n  ".join(lines)
-            + f"\nThe checkpoint has: {_shown(there)}. `names` says what is called otherwise here."
+            + f"\nThe checkpoint has: {_shown(there)}. Map other names with `names`."
         )
     return found
 
 
-def _tell(path: str, found: _Found, there: Mapping[str, Leaf], here: Collection[str]) -> None:
+def _report(path: str, found: _Found, there: Mapping[str, Leaf], here: Collection[str]) -> None:
     if not peers.speaks():
         return
     taken = {leaf.name for leaf in found.taken.values()}
     left = [name for name, leaf in there.items() if leaf.name not in taken]
     _logger.info(
-        "Warm start from '%s'. Taken: %s. Begin anew: %s. Left in the checkpoint: %s.",
+        "Warm start from '%s'. Restored: %s. Initialized: %s. Left in the checkpoint: %s.",
         path,
         summed_up(found.taken, here),
         "; ".join(
             text
             for text in (
                 summed_up([*found.new, *found.unlike], here),
-                f"{summed_up(found.slots, here)} (slots=True takes such)" if found.slots else "",
+                f"{summed_up(found.slots, here)} (slots=True restores these)" if found.slots else "",
             )
             if text
         )
@@ -217,11 +217,11 @@ def _tell(path: str, found: _Found, there: Mapping[str, Leaf], here: Collection[
         summed_up(left, there) or "nothing",
     )
     if found.unlike:
-        _logger.warning("Warm start from '%s': %s. So they begin anew.", path, "; ".join(found.unlike.values()))
+        _logger.warning("Warm start from '%s': %s. So these are initialized.", path, "; ".join(found.unlike.values()))
 
 
 def summed_up(chosen: Iterable[str], among: Collection[str]) -> str:
-    """Returns names as text, with a part all of which is chosen as one.
+    """Returns names as text, with one name for a part that is chosen completely.
 
     Example:
         >>> summed_up(["a/b", "a/c", "d/e"], ["a/b", "a/c", "d/e", "d/f"])
@@ -245,7 +245,7 @@ def summed_up(chosen: Iterable[str], among: Collection[str]) -> str:
 
 @contextlib.contextmanager
 def advising(logdir: str | None) -> Iterator[None]:
-    """Has the error of a checkpoint that does not fit the loop say what a loop can do about it."""
+    """Adds advice for loops to the error of a checkpoint that does not fit."""
     try:
         yield
     except (NotFoundError, InvalidArgumentError) as error:
@@ -255,13 +255,13 @@ def advising(logdir: str | None) -> Iterator[None]:
         others = [line for line in text.splitlines()[1:] if not line.startswith(f"{fitting.MISSING}{AVERAGE}")]
         if all(line.startswith(fitting.SPARE) and not line.startswith(fitting.SPARE + STATE) for line in others):
             advice = (
-                f"Averages of a training that has none begin in another directory, and all else goes on: "
+                f"To add averages, go on in another directory: "
                 f"run(another, warm_start=train.WarmStart({logdir!r}, slots=True))."
             )
         else:
             advice = (
-                f"Begin a new training with what fits, in another directory: run(another, warm_start={logdir!r}); "
-                f"train.WarmStart has more to say of it."
+                f"Begin a new training with the arrays that fit, in another directory: "
+                f"run(another, warm_start={logdir!r}); see train.WarmStart."
             )
         raise type(error)(None, None, text + advice) from None
 

@@ -1,4 +1,4 @@
-"""The watch for NaN in a metric of a loop."""
+"""The NaN watch of a loop."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hookline.loop.metrics import ALONE
 _logger = logging.getLogger(__name__)
 
 
-def watching(metrics: Mapping[str, Tensor], returned: Collection[str], watch: str, on_nan: str) -> list[NanTensorHook]:
+def nan_hooks(metrics: Mapping[str, Tensor], returned: Collection[str], watch: str, on_nan: str) -> list[NanTensorHook]:
     """Returns the hook that watches a metric; none, with a warning, if no metric has the default name.
 
     Args:
         metrics: The metrics.
-        returned: The names of those that the step returns; a rate that was added is nothing to propose.
-        watch: As of `Loop.session`.
-        on_nan: Likewise.
+        returned: The names of metrics that the step returns, for the warning; a learning rate is not among them.
+        watch: As in `Loop.session`.
+        on_nan: As in `Loop.session`.
 
     Raises:
         ValueError: There is no such metric.
@@ -33,7 +33,7 @@ def watching(metrics: Mapping[str, Tensor], returned: Collection[str], watch: st
     if returned:
         like = [name for name in returned if name.endswith("loss")]
         _logger.warning(
-            "Loop: no metric is called 'loss', so nothing is watched for NaN. Name one of them, watch=%r, or None.",
+            "Loop: no metric is called 'loss', so none is watched for NaN. Give one, watch=%r, or watch=None.",
             [*like, *returned][0],
         )
     return []

@@ -1,4 +1,4 @@
-"""What an evaluation computes of one batch, or of several in one compiled loop, as an operation can call it."""
+"""The evaluation of one batch, or of several in one compiled loop, as a function for an operation."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from jax.sharding import Mesh
 from hookline.loop import accumulators, metrics
 from hookline.loop.call import Call, called, required
 from hookline.loop.forms import NnxObjects, Tree
-from hookline.loop.kinds import Unfit, is_nnx
-from hookline.loop.step import says
+from hookline.loop.leaf_types import InvalidStep, is_nnx
+from hookline.loop.step import step_errors
 from hookline.session.repeat import counted_loop
 
 
-class Evaluated:
-    """A function of the state, or of parts of it, and of a batch.
+class EvalStep:
+    """Calls an evaluation function with the state, or with parts of it, and a batch.
 
-    It gets the parts that its parameters name as those of the train step do; else as many as it requires, the first
-    ones. Metrics in the state begin empty: those of NNX take in batch after batch, as their arrays are handed on from
-    one call to the next; those of a pytree begin so with each batch, for nobody knows whether what comes back is one of
-    them.
+    The function gets the parts of the state that its parameters name, as in the train step; else the first ones, as
+    many as it requires. Metrics in the state begin empty. Those of NNX accumulate over the batches, because their
+    arrays are carried from one call to the next. Those of a pytree are reset for each batch, because it cannot be known
+    whether a returned value is one of them.
 
     Args:
-        who: Whose it is, for messages.
+        who: The caller, for messages.
         function: The function.
-        form: How the state is held.
+        form: The form of the state.
         batch: The spec of a batch.
 
     Attributes:
-        accumulated: The names of the metrics that stand in the state, known when it was traced.
-        left_out: The metrics that are none, with the reasons.
+        accumulated: The names of the metrics in the state; known once it was traced.
+        left_out: The returned values that are no metrics, with the reasons.
 
     Raises:
-        TypeError: It requires something else.
+        TypeError: The parameters of the function do not fit.
     """
 
     def __init__(self, who: str, function: Any, form: Tree | NnxObjects, batch: Any) -> None:
@@ -49,8 +49,8 @@ class Evaluated:
         self.accumulated: frozenset[str] = frozenset()
         self.left_out: dict[str, str] = {}
 
-    def begun(self, mesh: Mesh | None) -> list[Any]:
-        """Returns whether the first batch comes, and arrays as the metrics in the state have them; or nothing."""
+    def initial_carry(self, mesh: Mesh | None) -> list[Any]:
+        """Returns the first carry: a true flag, and zeros like the metrics in the state; empty without metrics."""
         leaves = [leaf for found in self._accumulators(self._given(self._form.values)) for leaf in found.leaves()]
         if not leaves:
             return []
@@ -59,46 +59,50 @@ class Evaluated:
             arrays = [jax.device_put(array, jax.NamedSharding(mesh, jax.P())) for array in arrays]
         return [np.True_, *arrays]
 
-    def __call__(self, values: Any, batch: Any, *begun: Any) -> dict[str, Any]:
-        """Returns the metrics as `told`, and as `carried` the arrays of those in the state."""
+    def __call__(self, values: Any, batch: Any, *carry: Any) -> dict[str, Any]:
+        """Returns the metrics, and as `carried` the arrays of those in the state."""
         given = self._given(values)
-        with says(self._who, self.name):
+        with step_errors(self._who, self.name):
             if isinstance(self._form, Tree) and self._form.accumulates:
-                given = accumulators.begun_anew(given, True)
-            if begun:
-                is_first, *leaves = begun
+                given = accumulators.reset_where(given, True)
+            if carry:
+                is_first, *leaves = carry
                 for found in self._accumulators(given):
                     found.with_leaves([leaves.pop(0) for _ in found.leaves()])
-                given = accumulators.begun_anew(given, is_first)
+                given = accumulators.reset_where(given, is_first)
         returned = self._call(given, batch)
-        with says(self._who, self.name):
+        with step_errors(self._who, self.name):
             self._refuse_state(given, returned)
             after = self._accumulators(given)
-            told, self.left_out = metrics.flat(returned, after)
-            self.accumulated = frozenset(told) - frozenset(metrics.flat(returned)[0])
-        carried = [jnp.asarray(leaf, leaf.dtype) for found in after for leaf in found.leaves()]
-        return {"told": {name: jnp.asarray(value) for name, value in told.items()}, "carried": carried}
+            found, self.left_out = metrics.flat(returned, after)
+            self.accumulated = frozenset(found) - frozenset(metrics.flat(returned)[0])
+        carried = [jnp.asarray(leaf, leaf.dtype) for metric in after for leaf in metric.leaves()]
+        return {"metrics": {name: jnp.asarray(value) for name, value in found.items()}, "carried": carried}
 
     def __str__(self) -> str:
         return str(self._call)
 
     def in_loop(self, most: int) -> Callable[..., dict[str, Any]]:
-        """Returns the evaluation of so many of a block's batches in one compiled loop; of each metric it gives rows."""
+        """Returns a function that evaluates up to `most` batches of a block in one compiled loop.
 
-        def evaluate_rows(values: Any, block: Any, count: Any, *begun: Any) -> dict[str, Any]:
+        Each of its metrics has one row for each batch.
+        """
+
+        def evaluate_rows(values: Any, block: Any, count: Any, *carry: Any) -> dict[str, Any]:
             def one(place: Any, carried: Sequence[Any]) -> dict[str, Any]:
                 batch = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, place, keepdims=False), block)
-                return self(values, batch, *((begun[0] & (place == 0), *carried) if begun else ()))
+                return self(values, batch, *((carry[0] & (place == 0), *carried) if carry else ()))
 
-            def body(place: Any, so_far: Any) -> Any:
-                rows, carried = so_far
+            def body(place: Any, before: Any) -> Any:
+                rows, carried = before
                 found = one(place, carried)
-                return jax.tree.map(lambda row, value: row.at[place].set(value), rows, found["told"]), found["carried"]
+                rows = jax.tree.map(lambda row, value: row.at[place].set(value), rows, found["metrics"])
+                return rows, found["carried"]
 
-            like = jax.eval_shape(one, 0, begun[1:])["told"]
+            like = jax.eval_shape(one, 0, carry[1:])["metrics"]
             rows = {name: jnp.zeros((most, *value.shape), value.dtype) for name, value in like.items()}
-            rows, carried = counted_loop(count, most, body, (rows, list(begun[1:])))
-            return {"told": rows, "carried": carried}
+            rows, carried = counted_loop(count, most, body, (rows, list(carry[1:])))
+            return {"metrics": rows, "carried": carried}
 
         evaluate_rows.__name__ = self.name
         return evaluate_rows
@@ -108,7 +112,7 @@ class Evaluated:
         return tuple(whole if key is None else whole[key] for key in self._parts.values())
 
     def _accumulators(self, given: tuple[Any, ...]) -> list[accumulators.Accumulator]:
-        """Returns what the function changes; what it returns of a pytree may as well be of one batch alone."""
+        """Returns the metrics that the function changes in place: those of NNX objects."""
         named = dict(zip(self._parts, given, strict=True))
         return accumulators.found_in(named) if isinstance(self._form, NnxObjects) else []
 
@@ -119,16 +123,16 @@ class Evaluated:
         if any(map(is_nnx, jax.tree.leaves(returned, is_leaf=is_nnx))) or any(
             jax.tree.structure(item) in parts for item in items
         ):
-            raise Unfit(
-                "an evaluation returns its metrics alone, but it returned the state or a part of it, like a train step"
+            raise InvalidStep(
+                "an evaluation returns its metrics only, but it returned the state or a part of it, like a train step"
             )
 
 
 def _parts(who: str, function: Any, form: Tree | NnxObjects) -> dict[str, Any]:
-    """Returns which parameters get which parts of the state.
+    """Maps parameters to the keys of the parts of the state that they get.
 
     Raises:
-        TypeError: It requires more than there is.
+        TypeError: The function requires more parameters than the state has parts.
     """
     names = required(who, function)
     if names is None:
@@ -143,6 +147,6 @@ def _parts(who: str, function: Any, form: Tree | NnxObjects) -> dict[str, Any]:
     if not 1 <= count <= len(keys):
         raise TypeError(
             f"{who}: {called(function)} is called with parts of the state ({', '.join(form.parts)}) and a batch; it "
-            f"requires {', '.join(names) or 'nothing'}. Call its parameters as those of the train step are called."
+            f"requires {', '.join(names) or 'nothing'}. Give its parameters the names of the train step's."
         )
     return dict(zip(names, keys[:count], strict=True))

@@ -1,4 +1,4 @@
-"""What a step returned, told apart: the new state and its metrics."""
+"""The result of a step, split into the new state and the metrics."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from typing import Any
 import jax
 import numpy as np
 
-from hookline.loop.kinds import Unfit, is_array, is_value
+from hookline.loop.leaf_types import InvalidStep, is_array, is_value
 
 
-def told_apart(before: list[Any], names: list[str], returned: Any) -> tuple[list[Any], Any]:
-    """Returns the parts of the new state and the metrics.
+def split_result(before: list[Any], names: list[str], returned: Any) -> tuple[list[Any], Any]:
+    """Splits the result of a step into the parts of the new state, and the metrics.
 
-    The parts stand together, in the order of the parameters; what stands before and after them are metrics.
+    The parts are side by side, in the order of the parameters; the values before and after them are metrics.
 
     Args:
-        before: The parts of the state that the step was given.
+        before: The parts of the state before the step.
         names: The parameters that got them.
-        returned: What it returned.
+        returned: The result of the step.
 
     Raises:
-        Unfit: There are too few, or they stand in another order.
+        InvalidStep: Parts are missing, or in another order.
 
     Example:
-        >>> told_apart([{"w": 1.0}], ["state"], (0.5, {"w": 2.0}))
+        >>> split_result([{"w": 1.0}], ["state"], (0.5, {"w": 2.0}))
         ([{'w': 2.0}], 0.5)
-        >>> told_apart([{"w": 1.0}, [0]], ["model", "slots"], ({"w": 2.0}, [1], 0.5, 0.75))
+        >>> split_result([{"w": 1.0}, [0]], ["model", "slots"], ({"w": 2.0}, [1], 0.5, 0.75))
         ([{'w': 2.0}, [1]], (0.5, 0.75))
     """
     count = len(before)
     if count == 1 and not _is_leaf(before[0]) and _fits(before[0], returned):
         return [returned], {}
     if not isinstance(returned, tuple | list) or hasattr(returned, "_fields"):
-        raise Unfit(
+        raise InvalidStep(
             f"a step returns its new state and its metrics, but it returned {_kind(returned)}. Write `return "
-            f"{', '.join(names)}, {{'loss': loss}}`; a step without metrics returns its state alone"
+            f"{', '.join(names)}, {{'loss': loss}}`; a step without metrics returns only its state"
         )
     items = list(returned)
     starts = range(len(items) - count + 1)
@@ -44,22 +44,22 @@ def told_apart(before: list[Any], names: list[str], returned: Any) -> tuple[list
         if all(map(_fits, before, items[start : start + count])):
             return items[start : start + count], _metrics(items[:start] + items[start + count :])
     whole = list(before[0]) if count == 1 and type(before[0]) is tuple else []
-    for start in range(len(items) - len(whole) + 1 if whole else 0):  # model, slots, metrics of a state that is a pair
+    for start in range(len(items) - len(whole) + 1 if whole else 0):  # (model, slots) came back as model, slots
         if all(map(_fits, whole, items[start : start + len(whole)])):
             return [tuple(items[start : start + len(whole)])], _metrics(items[:start] + items[start + len(whole) :])
-    for place, item in enumerate(items):  # (model, slots), metrics of one in parts
+    for place, item in enumerate(items):  # model, slots came back as (model, slots)
         if count > 1 and isinstance(item, tuple | list) and len(item) == count and all(map(_fits, before, item)):
             return list(item), _metrics(items[:place] + items[place + 1 :])
     _refuse_order(before, names, items)
     if not starts:
-        raise Unfit(
+        raise InvalidStep(
             f"it is given {count} parts of the state, {', '.join(names)}, and returned {_kind(returned)}. Write "
             f"`return {', '.join(names)}, {{'loss': loss}}`"
         )
-    # None fits; the one that is most like it is compared leaf by leaf.
+    # None fits; the most similar values are compared leaf by leaf, for a better error.
     start = max(starts, key=lambda start: sum(map(_is_like, before, items[start : start + count])))
     if not any(map(_could_be, before, items[start : start + count])):
-        raise Unfit(
+        raise InvalidStep(
             f"it returned no new state, but {', '.join(map(_kind, items)) or 'an empty tuple'}; it was given "
             f"{', '.join(map(_kind, before))}. Write `return {', '.join(names)}, metrics`",
             ValueError,
@@ -78,8 +78,8 @@ def _refuse_order(before: list[Any], names: list[str], items: list[Any]) -> None
         if all(_fits(part, items[place]) for part, place in zip(before, order, strict=True)):
             found = {place: name for name, place in zip(names, order, strict=True)}
             shown = ", ".join(found.get(place, "...") for place in range(len(items)))
-            raise Unfit(
-                f"it returned the parts of the state in another order than its parameters have, or not side by side: "
+            raise InvalidStep(
+                f"it returned the parts of the state in another order than its parameters, or not side by side: "
                 f"{shown}. Write `return {', '.join(names)}, metrics`"
             )
 
@@ -97,7 +97,7 @@ def _is_like(before: Any, after: Any) -> bool:
 
 
 def _fits(before: Any, after: Any) -> bool:
-    """Whether something is of the structure and the shapes that a part of the state had."""
+    """Returns whether a value has the structure and the shapes of a part of the state."""
     if not _is_like(before, after):
         return False
     pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)

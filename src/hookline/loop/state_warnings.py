@@ -1,4 +1,4 @@
-"""What a loop says of its state when it is made."""
+"""Warnings about a loop's state when the loop is made."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from hookline.loop.forms import NnxObjects, Tree
 _logger = logging.getLogger(__name__)
 
 
-def of_numbers(form: Tree | NnxObjects, step: str) -> None:
-    """Warns of numbers of Python for which a loop of the user's own compiles its second step anew."""
+def warn_python_numbers(form: Tree | NnxObjects, step: str) -> None:
+    """Warns of Python numbers for which a hand-written loop compiles its second step again."""
     if form.recompiling:
         _logger.warning(
-            "Loop: the state was given with numbers of Python of which %s makes arrays: %s. Here they are such "
-            "arrays from the start; a loop of your own compiles its second step anew for them. Give arrays: "
-            "jnp.zeros(()), say.",
+            "Loop: the state has Python numbers of which %s makes arrays: %s. Here they are arrays from the start; a "
+            "hand-written loop would compile its second step again. Give arrays, such as jnp.zeros(()).",
             step,
             ", ".join(f"{path} ({dtype})" for path, dtype in form.recompiling.items()),
         )
 
 
-def of_whole(values: Any, shardings: list[Any]) -> None:
-    """Warns of large arrays that lie whole on each device because nobody has put them anywhere."""
+def warn_replicated(values: Any, shardings: list[Any]) -> None:
+    """Warns of large arrays that are replicated on all devices because they have no sharding."""
     if not any(place is not None and not place.is_fully_replicated for place in shardings):
         return
     spec = jax.tree.leaves_with_path(specs.of_value(values))
@@ -38,14 +37,14 @@ def of_whole(values: Any, shardings: list[Any]) -> None:
     ]
     if large:
         _logger.warning(
-            "Loop: %s of the state lie whole on each device, for nobody has said where, though others are split. "
-            "sharding= says it.",
+            "Loop: %s of the state are replicated on all devices, because they have no sharding, though other arrays "
+            "are split. Give them one with sharding=.",
             ", ".join(large[:3]) + (f" and {len(large) - 3} more" if len(large) > 3 else ""),
         )
 
 
-def of_devices(places: Any) -> None:
-    """Says on which devices the state is trained, where these are several."""
+def log_devices(places: Any) -> None:
+    """Logs the devices of the state, if there are several."""
     names = devices.names({device for place in jax.tree.leaves(places) for device in place.device_set})
     if len(names) > 1:
-        _logger.info("Loop: the state lies on %s, and is trained there.", devices.shown(names))
+        _logger.info("Loop: the state is on %s, and is trained there.", devices.shown(names))

@@ -1,4 +1,4 @@
-"""Means of metrics over the last steps, kept on the device."""
+"""RecentMeans: means of metrics over the last steps, on the device."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ _logger = logging.getLogger(__name__)
 
 
 class RecentMeans(SessionRunHook):
-    """Keeps the values that metrics had in the last steps, and has their means.
+    """Averages metrics over the last steps.
 
-    The values lie in a ring on the device, 4 bytes for each metric and step, and each step writes its own; a mean is
-    computed where somebody asks for it. As a hook it puts the ring into checkpoints, so that the means go on exactly
-    after a restart or a recovery. A checkpoint without it, or with another, is no error: the means begin anew, and the
-    log says so. Runs `begin`, `set_state`, `get_state` and `after_create_session`.
+    The values are in a ring buffer on the device, 4 bytes for each metric and step. Each step writes its values; a mean
+    is computed only when it is fetched. As a hook it saves the ring in checkpoints, so that the means continue exactly
+    after a restart or a recovery. A checkpoint without the ring, or with another one, is no error: the means start
+    over, and the log reports it. Runs `begin`, `set_state`, `get_state` and `after_create_session`.
 
     Args:
-        metrics: Tensors by name. Those that are no single number are left out.
-        steps: Over how many steps, at least 1.
+        metrics: Tensors by name. Only scalars are averaged.
+        steps: The number of steps, at least 1.
 
     Attributes:
-        means: The means by name, `mean/` before it; over all steps so far where these are fewer.
-        moved: The update that a step makes.
+        means: The means by name, with the prefix `mean/`; at first over fewer steps.
+        moved: The update of a step.
         ring: The variable.
     """
 
     def __init__(self, metrics: Mapping[str, Tensor], steps: int) -> None:
         scalars = {name: tensor for name, tensor in metrics.items() if specs.open_shape(tensor.spec) == ()}
         if not scalars:
-            raise ValueError("Loop: mean_over averages metrics, and the step returns none that is one number.")
+            raise ValueError("Loop: mean_over averages scalar metrics, and the step returns none.")
         self._names, self._steps = list(scalars), steps
         empty = {"values": np.zeros((steps, len(scalars)), np.float32), "count": np.zeros((), np.int32)}
         local = [GraphKeys.LOCAL_VARIABLES]
         self.ring = Variable(empty, name="recent", trainable=False, collections=local)
-        # From the ring as it was, and not from the update: whoever looks at a mean alone writes nothing.
+        # From the old ring, not from the update: fetching only a mean writes nothing.
         pushed = op(_pushed, name="recent/pushed")(self.ring, list(scalars.values()))
         self.moved: Operation = self.ring.assign(pushed).op
         found = op(_means, name="recent/means")(pushed)
@@ -60,7 +60,7 @@ class RecentMeans(SessionRunHook):
         self._session = self._restored = None
 
     def get_state(self) -> dict[str, Any] | None:
-        """Returns the ring, for a checkpoint; before the session has it, what was restored."""
+        """Returns the ring for a checkpoint; before a session exists, the restored one."""
         if self._session is None:
             return self._restored
         ring = self._session.snapshot([self.ring])[self.ring.op.name]
@@ -71,19 +71,19 @@ class RecentMeans(SessionRunHook):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Takes the ring of a checkpoint."""
+        """Takes the ring from a checkpoint."""
         self._session, self._restored = None, state
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Goes on with what a checkpoint had, if that is of the same metrics and as many steps."""
+        """Restores the ring, if it has the same metrics and number of steps."""
         self._session, state, self._restored = session, self._restored, None
         if not session.origin.startswith("restored"):
             return
         if state is None or state["names"] != self._names or len(state["values"]) != self._steps:
             if peers.speaks():
                 _logger.info(
-                    "Loop: the means over the last %d steps begin anew, for the checkpoint has none of these metrics "
-                    "over as many.",
+                    "Loop: the means over the last %d steps start over, because the checkpoint has no means of these "
+                    "metrics over as many steps.",
                     self._steps,
                 )
             return
