@@ -203,15 +203,35 @@ def test_any_optax_transformation_gives_what_optax_gives(sess, name):
         np.testing.assert_allclose(value, expected, rtol=2e-5, atol=1e-6)
 
 
-def test_state_lives_beside_each_variable_unless_they_are_treated_together():
-    variables = [hl.Variable(1.0, name="a"), hl.Variable(2.0, name="b")]
-    loss = variables[0] * variables[1]
-    apart = hl.train.Optimizer(optax.adam(0.1), name="apart")
-    apart.minimize(loss)
-    together = hl.train.Optimizer(TRANSFORMATIONS["global norm"], name="together")
-    together.minimize(loss)
-    assert [slot.op.name for slot in apart.slots] == ["apart/a", "apart/b"]
-    assert [slot.op.name for slot in together.slots] == ["together/joint"]
+def slots_of(transformation):
+    """The names of the variables in which an optimizer keeps its state, for two trained variables."""
+    with hl.Graph().as_default():
+        variables = [hl.Variable(1.0, name="a"), hl.Variable(2.0, name="b")]
+        optimizer = hl.train.Optimizer(transformation)
+        optimizer.minimize(variables[0] * variables[1])
+        return [slot.op.name for slot in optimizer.slots]
+
+
+APART, TOGETHER = ["optimizer/a", "optimizer/b"], ["optimizer/joint"]
+
+
+@pytest.mark.parametrize("name", TRANSFORMATIONS)
+def test_state_lives_beside_each_variable_unless_they_are_treated_together(name):
+    assert slots_of(TRANSFORMATIONS[name]) == (TOGETHER if name in ("global norm", "noise") else APART)
+
+
+def custom_rule(rule):
+    ruled = jax.custom_jvp(rule)
+    ruled.defjvp(lambda grads, slopes: (rule(*grads), rule(*slopes)))
+    return ruled
+
+
+@pytest.mark.parametrize("call", [jax.jit, jax.checkpoint, custom_rule, lambda rule: jax.jit(jax.checkpoint(rule))])
+def test_gradients_that_are_passed_to_one_function_may_still_be_treated_each_alone(call):
+    alone = call(lambda grads: jax.tree.map(lambda grad: 2 * grad, grads))
+    mixed = call(lambda grads: jax.tree.map(lambda grad: grad * optax.tree.norm(grads), grads))
+    assert slots_of(optax.stateless(lambda grads, _: alone(grads))) == APART
+    assert slots_of(optax.stateless(lambda grads, _: mixed(grads))) == TOGETHER
 
 
 def test_only_trainable_variables_are_touched_and_the_step_counts(sess):

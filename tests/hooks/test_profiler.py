@@ -22,6 +22,9 @@ from hookline.hooks import ProfilerHook, every
 from hookline.summary import FileWriterCache
 from hookline.testing import FakeClock, read_events
 
+# In Python 3.12 and newer Python warns of the types of JAX's reader, which aborts where that is an error.
+pytestmark = pytest.mark.filterwarnings("ignore:builtin type event_stats has no __module__:DeprecationWarning")
+
 
 def profiles(directory: Path) -> list[str]:
     """The names of the profiles in a directory, as TensorBoard lists them."""

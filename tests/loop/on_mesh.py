@@ -238,7 +238,7 @@ def step_that_jax_refuses() -> Any:
 
 
 def refused(state: Any, batch: Any) -> Any:
-    return state, {"loss": state["w"][0, 0]}
+    return state, {"loss": jnp.sum(state["w"] @ state["w"].T)}
 
 
 # Inside and outside of a mesh -----------------------------------------------------------------------------------
@@ -270,11 +270,11 @@ def threads_are_in_the_mesh() -> Any:
 
     def source() -> Any:
         while True:
-            seen["source"] = str(jax.sharding.get_abstract_mesh().shape)
+            seen["source"] = dict(jax.sharding.get_abstract_mesh().shape)
             yield np.ones(2, "float32")
 
     def target() -> None:
-        seen["looper"] = str(jax.sharding.get_abstract_mesh().shape)
+        seen["looper"] = dict(jax.sharding.get_abstract_mesh().shape)
         coord.request_stop()
 
     coord = hl.train.Coordinator()

@@ -82,7 +82,7 @@ def test_a_session_may_be_made_inside_of_a_mesh_and_run_outside(case, found):
 
 
 def test_threads_are_in_the_mesh_of_the_one_that_made_the_session(found):
-    assert found["threads_are_in_the_mesh"] == dict.fromkeys(["source", "looper"], "OrderedDict([('data', 4)])")
+    assert found["threads_are_in_the_mesh"] == {"source": {"data": 4}, "looper": {"data": 4}}
 
 
 def test_slots_and_averages_live_beside_their_variables_and_values_that_are_loaded_do(found):

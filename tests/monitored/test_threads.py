@@ -222,6 +222,7 @@ def interrupt_at(instruction, files, work):
                 raise KeyboardInterrupt
         return trace
 
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 looks when it is set to trace whether a frame wants them.
     sys.settrace(trace)
     try:
         work()

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import jax
 import pytest
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractMesh, AxisType
 
 
 @pytest.fixture
 def mesh():
     """Two by four."""
-    return AbstractMesh((2, 4), ("data", "model"))
+    return AbstractMesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 
 
 @pytest.fixture
 def line():
     """Four in a row."""
-    return AbstractMesh((4,), ("data",))
+    return AbstractMesh((4,), ("data",), axis_types=(AxisType.Auto,))
 
 
 @pytest.fixture

@@ -1,4 +1,8 @@
-"""Dependences inside a function that JAX has traced: a value depends on all inputs of its equation."""
+"""Dependences inside a function that JAX has traced: a value depends on all inputs of its equation.
+
+An equation that calls a function is followed into it. Whether JAX inlines such a call depends on its version; which
+variables an optimizer keeps its state in, and so the contents of checkpoints, must not.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Sources = frozenset[int]
+
+_CALLS = ("jit", "pjit", "closed_call", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call")
+
+
+def called(equation: Any) -> Any:
+    """Returns the jaxpr of the function that an equation calls; `None` if it is no call."""
+    if equation.primitive.name not in _CALLS:
+        return None
+    body = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
+    return getattr(body, "jaxpr", body)
 
 
 def _followed(jaxpr: Any, known: Mapping[Any, Sources]) -> list[Sources]:
@@ -16,7 +30,12 @@ def _followed(jaxpr: Any, known: Mapping[Any, Sources]) -> list[Sources]:
         return [frozenset() if hasattr(v, "val") else sources.get(v, frozenset()) for v in variables]
 
     for equation in jaxpr.eqns:
-        sources.update(dict.fromkeys(equation.outvars, frozenset[int]().union(*of(equation.invars))))
+        given, body = of(equation.invars), called(equation)
+        if body is None:
+            found = [frozenset[int]().union(*given)] * len(equation.outvars)
+        else:
+            found = _followed(body, dict(zip(body.invars, given, strict=True)))
+        sources.update(zip(equation.outvars, found, strict=True))
     return of(jaxpr.outvars)
 
 

@@ -14,15 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.graph import spec as specs
+from hookline.graph.dependence import called
 
 DATA_AXIS = "data"
 """The mesh axis over which batches are split by default."""
 
 # The primitives with which a user gives an array a sharding.
 _PLACES = ("sharding_constraint", "reshard", "mesh_cast")
-# The primitives that return one of their arguments, and those that call a function.
+# The primitives that return one of their arguments.
 _SAME = ("select_n", "copy", "copy_p", "optimization_barrier")
-_CALLS = ("jit", "pjit", "closed_call", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call")
 
 
 def mesh_of(shardings: Iterable[Any], what: str = "The state") -> jax.sharding.Mesh | None:
@@ -339,13 +339,12 @@ def _fixed(jaxpr: Any) -> list[Any]:
         if name in _SAME:
             given = equation.invars[1:] if name == "select_n" else equation.invars[place : place + 1]
             return next((found for found in map(of, given) if found is not None), None)
-        if name in _CALLS:
+        if (body := called(equation)) is not None:
             sharding = params["out_shardings"][place] if "out_shardings" in params else None
             if isinstance(sharding, jax.sharding.Sharding):
                 return sharding
             if id(equation) not in inner:
-                called = params.get("jaxpr", params.get("call_jaxpr"))
-                inner[id(equation)] = _fixed(getattr(called, "jaxpr", called))
+                inner[id(equation)] = _fixed(body)
             return inner[id(equation)][place]
         return None
 
