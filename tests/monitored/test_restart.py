@@ -117,7 +117,7 @@ def test_a_damaged_state_file_is_told(model, tmp_path, caplog):
     with model.session(tmp_path) as session:
         assert session.run(model.step) == 25
     (line,) = errors_in(caplog)
-    assert "for its state file" in line
+    assert "because its state file" in line
     assert "cannot be read" in line
 
 

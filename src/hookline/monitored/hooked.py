@@ -207,27 +207,26 @@ class HookedSession:
         writes = self._low.writes
         try:
             schedule = self._schedule or self.use(self._hooks)
-            fast_runs_made, self._fast_runs_made = self._fast_runs_made, 0
-            number, available = self._stop.runs + 1, self._several.available
-            requests = schedule.decide(fetches, feed_dict, number, fast_runs_made, available)
+            made, self._fast_runs_made, run = self._fast_runs_made, 0, schedule.run
+            requests = schedule.decide(fetches, feed_dict, self._stop.runs + 1, made, self._several.available)
             has_news = self._low.alarms != schedule.latched.count  # A latch has latched, or late values have arrived.
             for results in schedule.deferred.awaited:
                 has_news = has_news or results.is_ready()
-            if schedule.run.repeats:
+            if run.repeats:
                 self._several.check(feed_dict, options, run_metadata)
             if has_news or requests.has_hooks or schedule.overdue:
                 args = _args(fetches, feed_dict, options)
                 result = self._run_with(schedule, requests, args, feed_dict, run_metadata, has_news=has_news)
-            elif schedule.run.repeats:
+            elif run.repeats:
                 result, _ = self._several.run(schedule, requests, fetches, schedule.limited(None), None)
             else:
                 limited = options if self.raw.step_limit is None else schedule.limited(options)
                 result = self._run_alone(requests, fetches, feed_dict, limited, run_metadata)
-            self._stop.runs += schedule.run.room
+            self._stop.runs += run.room
             fast_runs = schedule.finish()
             if schedule.still:
                 self._stop.warn_of_stillness(self.raw.global_step)
-            capacity = self._steps_per_run if schedule.run.repeats else 1
+            capacity = self._steps_per_run if run.repeats else 1
             may_continue = options is None and not self._stop.requested and self._in_step is None
             if fast_runs is not None and fast_runs.most >= capacity and may_continue:
                 make = self._make_of(schedule, fetches, fed=bool(feed_dict))

@@ -116,6 +116,7 @@ class Schedule:
         self._expected_changes = -1
         self._free: float = 0
         self._is_predictable, self._stride = False, 1
+        self._checks_step = self._has_step and bool(self._triggers.forecasts)
         has_steps = any(forecast.trigger.has_steps for forecast in self._triggers.forecasts)
         self._counts_steps = self._low.expects_steps or has_steps
         self.still, self._stood, self._seen_step = False, 0, self._step()
@@ -196,7 +197,7 @@ class Schedule:
             self._look_up(fetches, feed_dict)
             self._fed = fed
             gain = self._gain if run.gain is None else run.gain
-        run.reach = step + gain if self._has_step else number
+        run.reach = reach = step + gain if self._has_step else number
         self._free = 0
         self._is_predictable = is_predictable = (
             self._steady
@@ -212,7 +213,7 @@ class Schedule:
             run.is_called = bool(self._calls & ~self._stacked & self._here)
             if run.repeats and not everyone and known is not None:
                 self._make_room(fetches, available)
-        number, reach = run.number, run.reach
+                number, reach = run.number, run.reach
         self.overdue = (
             everyone or is_open or number >= self._due_run or reach >= triggers.due_step or now >= triggers.due_secs
         )
@@ -325,10 +326,10 @@ class Schedule:
 
         If the global step is not the expected one, hooks without requests are decided on again.
         """
-        run, triggers = self.run, self._triggers
+        run = self.run
         if self._stacked:
-            run.firing |= triggers.fire_at_end(run.reach, run.number, run.room) & self._here
-        if not self._has_step or not triggers.forecasts:
+            run.firing |= self._triggers.fire_at_end(run.reach, run.number, run.room) & self._here
+        if not self._checks_step:
             return requests.after
         step = self._low.known_step
         if step is None and self.overdue:  # Asks the device, as `finish` would do later.
@@ -338,7 +339,7 @@ class Schedule:
             return requests.after
         at_end = run.firing & self._stacked
         self._due_run = min(self._due_run, run.number)
-        fire = triggers.fire(step, self._now(), run.number, run.room) & self._here | at_end
+        fire = self._triggers.fire(step, self._now(), run.number, run.room) & self._here | at_end
         self.overdue = self.overdue or bool(fire)
         run.firing = fire & ~(self._asking & ~run.firing)  # Hooks whose request was not made get nothing.
         places = {record: place for place, record in enumerate(requests.records)}
