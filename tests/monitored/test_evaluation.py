@@ -246,7 +246,7 @@ def test_the_variables_of_a_cluster_are_not_for_an_evaluation(trainer):
         def hooks(self, summary_dir):
             return ()
 
-    with pytest.raises(ValueError, match=r"evaluate_once: master must be ''.*must not touch those of the training"):
+    with pytest.raises(ValueError, match=r"evaluate_once: master must be ''.*must not touch the training's"):
         train.evaluate_once(trainer.save(), Target())
 
 
@@ -410,7 +410,7 @@ def test_a_checkpoint_that_is_removed_before_it_is_read_is_passed_over(model, tr
     with FakeClock():
         got = train.evaluate_repeatedly(trainer.directory, final_ops=model.weight, hooks=[Removes()], timeout=5)
     assert got == 20.0
-    assert "model.ckpt-1' is passed over, for it was removed" in caplog.text
+    assert "model.ckpt-1' is skipped, because it was removed" in caplog.text
 
 
 def test_the_graph_does_not_grow_with_the_evaluations(model, trainer, graph):

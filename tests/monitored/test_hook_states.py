@@ -115,7 +115,7 @@ def test_a_state_that_nobody_wants_or_that_does_not_fit_is_told(tmp_path, caplog
     assert "test_hook_states" in told.getMessage()
     assert "Other/0" in told.getMessage()
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert "hook Fussy begins anew, for its state in the checkpoint does not fit it: KeyError: 'new'" in warning
+    assert "hook Fussy begins anew, because its state in the checkpoint does not fit it: KeyError: 'new'" in warning
 
 
 def test_a_state_that_cannot_be_stored_names_the_hook(tmp_path):

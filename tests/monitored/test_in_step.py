@@ -166,7 +166,7 @@ def test_a_process_that_is_killed_is_named_by_the_others_which_end_at_once():
     left, killed = job.wait()
     assert time.monotonic() - begun < 10
     assert (left.status, killed.status) == (os.EX_TEMPFAIL, -signal.SIGKILL)
-    assert "Process 1 is lost, and process 0 ends: its last checkpoint is what remains." in left.err
+    assert "Process 1 is lost, and process 0 ends: only its last checkpoint remains." in left.err
 
 
 @pytest.mark.parametrize("to", [[1], [0, 1]], ids=["one", "all"])

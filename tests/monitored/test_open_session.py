@@ -194,7 +194,7 @@ def test_a_late_hook_joins_once_outside_of_runs_and_while_the_session_is_open(tr
             session.add_hook(recorder("late"))
 
     with MonitoredSession(hooks=[first]) as session:
-        with pytest.raises(RuntimeError, match="hook Recorder rides along on this session already"):
+        with pytest.raises(RuntimeError, match="hook Recorder serves this session already"):
             session.add_hook(first)
         with pytest.raises(TypeError, match="is the class StepCounterHook"):
             session.add_hook(StepCounterHook)

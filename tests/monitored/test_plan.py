@@ -254,7 +254,7 @@ def test_it_says_who_saves_and_stops_and_rides_on_each_run(tmp_path):
     assert (stop.stops_at, stop.fires_at) == (20, (20,))
     assert each.each_run == ("before_run", "after_run")
     assert each.unforeseen == ("whether its before_run and after_run call super(): otherwise it does not fire",)
-    assert anew.unforeseen == ("what its before_trigger asks for besides",)
+    assert anew.unforeseen == ("further requests of its before_trigger",)
     assert (final.trigger, final.fires_at, final.at_end) == ("", (), True)
     assert "called at the end alone" in str(plan)
 
@@ -326,7 +326,7 @@ def test_a_gain_that_the_device_alone_knows_counts_as_one():
         with train.MonitoredSession(hooks=[Says(train.every(3))]) as session:
             plan = session.plan(6, op)
     assert plan.hooks[0].fires_at == (3, 6)
-    assert plan.unforeseen == ("Only the device knows how far a run leads: it counts as one step here.",)
+    assert plan.unforeseen == ("Only the device knows the gain of a run in steps: it counts as one step here.",)
 
 
 def test_what_is_fed_is_given_by_its_keys():
@@ -349,7 +349,7 @@ def test_the_train_op_is_what_is_run_by_default():
     with (
         hl.Graph().as_default(),
         train.MonitoredSession() as session,
-        pytest.raises(ValueError, match="plan requires fetches, .* has 0 train ops"),
+        pytest.raises(ValueError, match="plan requires the fetches .* has 0 train ops"),
     ):
         session.plan()
 
@@ -376,4 +376,4 @@ def test_a_session_of_ones_own_has_a_plan_without_programs(creator_of):
         with train.MonitoredSession(creator_of(ScriptedSession()), hooks=[hook]) as session:
             plan = session.plan(9, "train")
     assert (plan.hooks[0].fires_at, plan.programs, hook.steps) == ((3, 6, 9), (), [])
-    assert plan.unforeseen == ("The programs, for this session does not say which it makes.",)
+    assert plan.unforeseen == ("The programs: this session does not list them.",)

@@ -138,7 +138,7 @@ def test_without_a_policy_errors_pass():
             None,
             None,
             "initialised anew",
-            "How many steps were lost is not known: there is no global step to tell. The m",
+            "The number of lost steps is not known, because there is no global step. The m",
         ),
     ],
 )

@@ -98,10 +98,8 @@ def test_a_checkpoint_that_is_gone_is_told(model, tmp_path, caplog):
     with model.session(tmp_path) as session:
         assert session.run(model.step) == 20
     (line,) = errors_in(caplog)
-    assert (
-        f"goes on from '{tmp_path}/model.ckpt-20', for '{tmp_path}/model.ckpt-25', which its state file names, is gone"
-        in line
-    )
+    gone = f"'{tmp_path}/model.ckpt-25', which its state file names, is gone"
+    assert f"continues from '{tmp_path}/model.ckpt-20', because {gone}" in line
 
 
 def test_checkpoints_that_are_all_gone_are_told(model, tmp_path, caplog):
@@ -110,7 +108,7 @@ def test_checkpoints_that_are_all_gone_are_told(model, tmp_path, caplog):
     with model.session(tmp_path) as session:
         assert session.run(model.step) == 0
     (line,) = errors_in(caplog)
-    assert f"begins anew, for '{tmp_path}/model.ckpt-25', which its state file names, is gone" in line
+    assert f"begins anew, because '{tmp_path}/model.ckpt-25', which its state file names, is gone" in line
 
 
 def test_a_damaged_state_file_is_told(model, tmp_path, caplog):
@@ -119,7 +117,7 @@ def test_a_damaged_state_file_is_told(model, tmp_path, caplog):
     with model.session(tmp_path) as session:
         assert session.run(model.step) == 25
     (line,) = errors_in(caplog)
-    assert "for its state file" in line
+    assert "because its state file" in line
     assert "cannot be read" in line
 
 
@@ -146,7 +144,7 @@ def test_a_broken_newest_checkpoint_is_an_error_that_names_the_argument_or_is_mo
     assert (tmp_path / "model.ckpt-25.hookline-broken" / "state").is_dir()
     (line,) = errors_in(caplog)
     moved = f"'{broken}' is skipped, and was moved to '{broken}.hookline-broken': "
-    assert f"goes on from '{tmp_path}/model.ckpt-20', for {moved}" in line
+    assert f"continues from '{tmp_path}/model.ckpt-20', because {moved}" in line
     caplog.clear()
     with model.session(tmp_path) as session:
         assert session.run(model.step) == 20
@@ -193,7 +191,7 @@ def test_what_is_left_of_the_newest_checkpoint_is_broken_not_gone(model, tmp_pat
         for _ in range(5):
             session.run(model.train)
     (line,) = errors_in(caplog)
-    assert f"goes on from '{tmp_path}/model.ckpt-20', for '{newest}' is skipped, and was moved to " in line
+    assert f"continues from '{tmp_path}/model.ckpt-20', because '{newest}' is skipped, and was moved to " in line
     assert (tmp_path / "model.ckpt-25.hookline-broken").exists()
     train.verify(str(newest))
     with model.session(tmp_path) as session:

@@ -170,7 +170,7 @@ def test_a_class_that_still_defines_what_is_gone_is_told_once_and_never_called(t
         with train.MonitoredSession(hooks=[Old(), Old()]) as session:
             session.run(train_op)
     (warning,) = warnings_of(caplog)
-    assert "Old defines what is never called any more" in warning
+    assert "Old defines callbacks that are never called any more" in warning
     assert "in place of steps_until_trigger, declare trigger" in warning
     assert "in place of settle, declare late = True" in warning
 

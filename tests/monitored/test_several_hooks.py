@@ -122,7 +122,7 @@ def test_one_trigger_of_hooks_that_ride_on_different_runs_is_refused(make, fires
         [fires(trigger), train.when(other, fires(trigger))],
         [train.when(train_op, fires(trigger)), train.when("other", fires(trigger))],
     ):
-        with pytest.raises(RuntimeError, match="and the hook Fires share the trigger every.* and ride on different"):
+        with pytest.raises(RuntimeError, match="and the hook Fires share the trigger .* and take part in different"):
             train.MonitoredSession(hooks=hooks)
 
 

@@ -47,17 +47,17 @@ def trained(steps_per_run, last_step=230, hooks=lambda loss: [], bad_at=None, **
     """Returns what the variables hold, the hooks, and how many calls it took."""
     with hl.Graph(seed=3).as_default():
         train_op, loss, *_ = walk(bad_at)
-        riding = hooks(loss)
+        added = hooks(loss)
         calls = 0
         with train.MonitoredTrainingSession(
-            hooks=[train.StopAtStepHook(last_step=last_step), *riding], steps_per_run=steps_per_run, **keywords
+            hooks=[train.StopAtStepHook(last_step=last_step), *added], steps_per_run=steps_per_run, **keywords
         ) as session:
             while not session.should_stop():
                 assert session.run(train_op) is None
                 calls += 1
             raw = session.raw_session()
             values = {name: np.asarray(value) for name, value in raw.snapshot().items()}
-    return values, riding, calls
+    return values, added, calls
 
 
 def same(one, other):
@@ -372,16 +372,16 @@ def counted(steps_per_run, hooks, last_step=20, bad=None):
         other = hl.data.iterator(hl.data.arrays(np.arange(300.0, dtype="f4"), 1), name="other")
         total = hl.Variable(0.0, name="total")
         train_op = hl.group(total.assign_add(hl.op(lambda rows: rows.sum())(batch)), step.assign_add(1))
-        riding = hooks(mine.assign_add(1), batch, other, total)
+        added = hooks(mine.assign_add(1), batch, other, total)
         with train.MonitoredSession(
-            hooks=[train.StopAtStepHook(last_step=last_step), *riding], steps_per_run=steps_per_run
+            hooks=[train.StopAtStepHook(last_step=last_step), *added], steps_per_run=steps_per_run
         ) as session:
             while not session.should_stop():
                 session.run(train_op)
             raw = session.raw_session()
             values = {name: np.asarray(value).item() for name, value in raw.snapshot().items()}
             values["other"] = float(raw.run(other)[0])
-    return values, [hook.seen for hook in riding]
+    return values, [hook.seen for hook in added]
 
 
 class Seen(train.SessionRunHook):

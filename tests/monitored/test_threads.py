@@ -13,9 +13,10 @@ from hookline import train
 from hookline.errors import AbortedError
 from hookline.hooks import SessionRunHook
 from hookline.monitored import MonitoredSession, RecoveryPolicy
-from hookline.monitored.turn import Claim, Turn
+from hookline.monitored.guard import Claim, SessionGuard
 
 AT_ONCE = RecoveryPolicy(initial_backoff_secs=0)
+INSIDE_A_SESSION = tuple(f"monitored/{name}.py" for name in ("guard", "lifecycle", "opening", "stopping", "ending"))
 
 
 class Gate(SessionRunHook):
@@ -58,7 +59,7 @@ def test_two_threads_that_close_at_once_have_both_what_they_want(training, recor
     running = started(lambda: session.run(training.train_op))
     gate.inside.wait(30)
     closing = [started(session.close) for _ in range(2)]
-    wait_until(lambda: session._turn._waiting == 2)
+    wait_until(lambda: session._guard._waiting == 2)
     gate.opened.set()
     for thread in [running, *closing]:
         thread.join()
@@ -79,7 +80,7 @@ def test_who_waits_to_close_comes_before_the_next_run(training):
     running = started(work)
     gate.inside.wait(30)
     closing = started(session.close)
-    wait_until(lambda: session._turn.is_awaited)
+    wait_until(lambda: session._guard.is_awaited)
     with pytest.raises(RuntimeError, match=r"being closed cannot be run; ask should_stop\(\)"):
         session.run(training.train_op)
     gate.opened.set()
@@ -233,7 +234,7 @@ def interrupt_at(instruction, files, work):
 @pytest.mark.parametrize(
     "files",
     [
-        ("monitored/turn.py", "monitored/lifecycle.py", "monitored/ending.py"),
+        INSIDE_A_SESSION,
         ("session/cached_step.py", "local_store.py", "slots.py"),
     ],
 )
@@ -256,13 +257,14 @@ def test_ctrl_c_at_any_instruction_leaves_the_session_usable(training, files, ca
 @pytest.mark.parametrize("recovers", [False, True])
 def test_ctrl_c_at_any_instruction_of_a_step_function_leaves_the_session_usable(training, recovers):
     policy = RecoveryPolicy(max_attempts=1000, initial_backoff_secs=0) if recovers else None
-    files = ("monitored/turn.py", "monitored/lifecycle.py", "monitored/ending.py")
     with MonitoredSession(recovery=policy) as session:
         session.run(training.train_op)
         for instruction in range(1, 10_000):
             try:
                 interrupt_at(
-                    instruction, files, lambda: session.run_step_fn(lambda step_context: step_context.session.graph)
+                    instruction,
+                    INSIDE_A_SESSION,
+                    lambda: session.run_step_fn(lambda step_context: step_context.session.graph),
                 )
             except KeyboardInterrupt:
                 session.run(training.train_op)
@@ -292,14 +294,14 @@ def test_ctrl_c_at_any_instruction_of_a_load_loses_nothing_that_is_loaded_again(
     assert 50 < instruction < 2000
 
 
-def test_a_turn_is_taken_by_one():
-    turn, taken = Turn(), []
+def test_a_guard_admits_one_thread():
+    guard, taken = SessionGuard(), []
     barrier = threading.Barrier(8)
 
     def work():
         for _ in range(200):
             barrier.wait()
-            with Claim(turn) as claim, claim:
+            with Claim(guard) as claim, claim:
                 taken.append(claim.take())
                 barrier.wait()
 

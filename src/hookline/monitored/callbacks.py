@@ -35,7 +35,7 @@ CALLBACKS = (
 )
 """The callbacks of a hook. Each is optional."""
 
-GONE = {
+REMOVED = {
     "steps_until_trigger": "declare trigger",
     "secs_until_trigger": "declare trigger",
     "runs_until_trigger": "declare trigger = train.every(runs=...)",
@@ -99,20 +99,20 @@ def checked_hooks(hooks: Iterable[Any] | None, argument: str = "hooks") -> tuple
     checked = tuple(hooks)
     for position, hook in enumerate(checked):
         _check(f"{argument}[{position}]", hook)
-        _warn_of_what_is_gone(hook)
+        _warn_of_removed(hook)
     return checked
 
 
 _warned: weakref.WeakSet[type] = weakref.WeakSet()
 
 
-def _warn_of_what_is_gone(hook: Any) -> None:
+def _warn_of_removed(hook: Any) -> None:
     kind = type(bare(hook))
-    found = {name: instead for name, instead in GONE.items() if callable(getattr(hook, name, None))}
+    found = {name: instead for name, instead in REMOVED.items() if callable(getattr(hook, name, None))}
     if found and kind not in _warned:
         _warned.add(kind)
         logger.warning(
-            "%s defines what is never called any more: %s.",
+            "%s defines callbacks that are never called any more: %s.",
             kind.__name__,
             "; ".join(f"in place of {name}, {instead}" for name, instead in found.items()),
         )
@@ -148,6 +148,6 @@ def declared_trigger(hook: Any) -> Trigger | None:
 
 
 def declares(hook: Any) -> bool:
-    """Returns whether a hook acts when its trigger fires: one that has only a `trigger` drives that itself."""
+    """Returns whether a hook acts when its trigger fires; a hook with nothing but a `trigger` asks it itself."""
     called = override(hook, "on_trigger") or override(hook, "before_trigger")
     return called is not None or getattr(bare(hook), "fetches", None) is not None

@@ -1,4 +1,4 @@
-"""silenced: a chief-only hook, in the other processes that run in step."""
+"""Chief-only hooks in the other processes that run in step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def silenced(hook: Any) -> Any:
     """Makes a hook request the same values as on the chief, and do nothing with them; returns it.
 
     Its `on_trigger`, `after_run` and `end` are called on the chief alone. All other callbacks are called, so that the
-    same runs have the same fetches in all processes: the hook's requests must not depend on effects of those three.
+    same runs have the same fetches in all processes: the hook's requests must not depend on effects of these three.
     """
     kind = type(hook)
     members: dict[str, Any] = dict.fromkeys(_OF_THE_CHIEF)

@@ -1,4 +1,4 @@
-"""CoordinatedSession: a hooked session that stops together with the threads of its coordinator."""
+"""CoordinatedSession: stops a hooked session together with the threads of its coordinator."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class CoordinatedSession:
             raise
 
     def call(self, function: Callable[[], T]) -> T:
-        """Calls a function that uses the raw session; its errors have the same root cause as those of `run`."""
+        """Calls a function that uses the raw session; its errors have the same root cause as in `run`."""
         try:
             return function()
         except Exception as exc:
@@ -119,7 +119,7 @@ class CoordinatedSession:
 
     def _close_raw(self) -> None:
         raw = self.hooked.raw
-        self.hooked.let_go()
+        self.hooked.end_fast_path()
         try:
             raw.close()
         except Exception as exc:

@@ -18,20 +18,20 @@ ABOUT = {
     "ending": "from its close on",
     "outside": "in your own code, between the runs",
 }
-"""The parts of the wall time. Together they are all of it."""
+"""The parts of the wall time, which add up to it."""
 
 
 class HookCost(NamedTuple):
-    """What one hook has cost.
+    """The costs of one hook.
 
     Args:
         name: The name of its class.
-        firings: How often it fired.
-        rides: How often its `before_run` or its `after_run` was called, whichever is more.
-        secs: Seconds in its callbacks, without those in which it waited for the device.
-        waits: How often values of its `fetches` were not there when it was to be called.
-        wait_secs: Seconds until they were.
-        values: How many arrays and numbers it was given.
+        firings: The number of its firings.
+        rides: The number of calls of its `before_run` or its `after_run`, whichever is larger.
+        secs: Seconds in its callbacks, without waits for the device.
+        waits: The number of its calls that had to wait for values of its `fetches`.
+        wait_secs: Seconds in these waits.
+        values: The number of arrays and numbers that it got.
         fetched_bytes: Their size.
     """
 
@@ -46,15 +46,15 @@ class HookCost(NamedTuple):
 
 
 class CostReport(NamedTuple):
-    """What a session has cost so far; `str()` of it is a table.
+    """The costs of a session so far; `str()` returns a table.
 
     Args:
         wall_secs: Seconds since the session was begun.
-        secs: Seconds by part: of "step", "hooks", "saving", "input", "waiting", "compiling", "starting", "ending" and
-            "outside", each without the others. Their sum is `wall_secs`. Threads in the background are in none.
-        runs: How many runs were made.
-        steps: How many global steps those have gained; None where that is not known.
-        hooks: By hook, in the order in which they are called.
+        secs: Seconds by part: "step", "hooks", "saving", "input", "waiting", "compiling", "starting", "ending" and
+            "outside". Their sum is `wall_secs`. No part includes threads in the background.
+        runs: The number of runs.
+        steps: The number of global steps in these runs; None if it is not known.
+        hooks: The costs of each hook, in calling order.
         compilations: The programs that were compiled, each with its cause.
 
     Example:

@@ -1,6 +1,7 @@
-"""Costs: where the time of a session goes. What is called gets a wrapper where it is made; without a report, none does.
+"""Costs: measures the time of a session by part.
 
-There is one account at a time, and each moment is on one account. So the accounts add up to the wall time.
+Measured functions get a wrapper when they are looked up; without a report there is none. Each moment is on exactly one
+account, so the accounts add up to the wall time.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ class Costs:
         self._read = clock.reader()
         self._begun = self._at = self._read()
         self._account = _STARTING
-        # By account: the parts, and behind them the hooks. A list is the fastest to add to.
+        # By account: first the parts, then the hooks. Adding to a list is fastest.
         self._secs = [0.0] * len(_PARTS)
-        self._hooks: dict[int, _OfHook] = {}
+        self._hooks: dict[int, _HookCosts] = {}
         self._compiled: list[Compiled] = []
         self._raw: Any = None
         self._first_step: int | None = None
@@ -47,16 +48,16 @@ class Costs:
         self._runs = [0]
 
     def enter(self, account: int) -> int:
-        """Puts the time from now on on another account; returns the one before."""
+        """Switches to another account; returns the previous one."""
         now, before = self._read(), self._account
         self._secs[before] += now - self._at
         self._at, self._account = now, account
         return before
 
     def _measured(self, function: Callback, account: int, called: list[int] | None = None) -> Callback:
-        """Returns a function whose time is on an account, and whose calls are counted; it takes positions alone.
+        """Wraps a function: puts its time on an account and counts its calls; it takes positional arguments only.
 
-        It is called on each run, so `enter` stands here twice: calls of it would cost more than the rest.
+        It is called on each run, so the body of `enter` is written out twice: two calls would cost more than the rest.
         """
         secs, read, calls = self._secs, self._read, [0] if called is None else called
 
@@ -74,10 +75,10 @@ class Costs:
 
         return measured
 
-    # What is wrapped --------------------------------------------------------------------------------------------
+    # Wrappers ---------------------------------------------------------------------------------------------------
 
     def of_runs(self, run: Callback, run_in_step: Callback) -> tuple[Callback, Callback]:
-        """Returns a session's `run`, and its run inside a step function, measured; the session is there now."""
+        """Returns a session's `run`, and its run inside a step function, measured; the start of the session is over."""
         self.enter(_OUTSIDE)
         secs, read, runs = self._secs, self._read, self._runs
         inner = self._measured(lambda args, named: run_in_step(*args, **named), _STEP)
@@ -116,44 +117,44 @@ class Costs:
 
     def _has_compiled(self, made: Compiled) -> None:
         self._compiled.append(made)
-        # It was on the account of whoever started the program.
+        # Its time was on the account under which the program was started.
         now = self._read()
         secs = min(made.secs, self._secs[self._account] + now - self._at)
         self._secs[self._account] -= secs
         self._secs[_COMPILING] += secs
 
     def timed(self, hook: Any, name: str, callback: Callback) -> Callback:
-        """Returns a callback of a hook, measured; "values" is what it waits with for what it has asked for."""
-        found = self._of(hook)
+        """Returns a callback of a hook, measured; the callback "values" waits for the values of a deferred firing."""
+        found = self._account_of(hook)
         if name == "values":
             return self._measured_values(found, callback)
         if name == "on_trigger":
             return self._measured_firing(found, callback)
         if name == "after_run":
-            return self._measured(found.told(callback), found.account, found.after_runs)
+            return self._measured(found.counted(callback), found.account, found.after_runs)
         return self._measured(callback, found.account, found.before_runs if name == "before_run" else None)
 
-    def _of(self, hook: Any) -> _OfHook:
+    def _account_of(self, hook: Any) -> _HookCosts:
         found = self._hooks.get(id(bare(hook)))
         if found is None:
-            found = self._hooks[id(bare(hook))] = _OfHook(bare(hook), len(self._secs))
+            found = self._hooks[id(bare(hook))] = _HookCosts(bare(hook), len(self._secs))
             self._secs.append(0.0)
         return found
 
-    def _measured_values(self, of: _OfHook, get: Callback) -> Callback:
-        def measured(late: Any) -> Any:
-            if late.results.is_ready():
-                return get(late)
-            return self._wait(of, lambda: get(late))
+    def _measured_values(self, hook_costs: _HookCosts, get: Callback) -> Callback:
+        def measured(deferred: Any) -> Any:
+            if deferred.results.is_ready():
+                return get(deferred)
+            return self._wait(hook_costs, lambda: get(deferred))
 
         return measured
 
-    def _measured_firing(self, of: _OfHook, on_trigger: Callback) -> Callback:
+    def _measured_firing(self, hook_costs: _HookCosts, on_trigger: Callback) -> Callback:
         def measured(firing: Firing) -> Any:
-            of.firings += 1
-            if (values := of.given(firing.values)) and not DeferredResults.of(values).is_ready():
-                self._wait(of, lambda: jax.block_until_ready(values))
-            before = self.enter(of.account)
+            hook_costs.firings += 1
+            if (values := hook_costs.given(firing.values)) and not DeferredResults.of(values).is_ready():
+                self._wait(hook_costs, lambda: jax.block_until_ready(values))
+            before = self.enter(hook_costs.account)
             try:
                 return on_trigger(firing)
             finally:
@@ -161,13 +162,13 @@ class Costs:
 
         return measured
 
-    def _wait(self, of: _OfHook, wait: Callable[[], Any]) -> Any:
+    def _wait(self, hook_costs: _HookCosts, wait: Callable[[], Any]) -> Any:
         before, start = self.enter(_WAITING), self._read()
         try:
             return wait()
         finally:
-            of.waits += 1
-            of.wait_secs += self._read() - start
+            hook_costs.waits += 1
+            hook_costs.wait_secs += self._read() - start
             self.enter(before)
 
     # The report -------------------------------------------------------------------------------------------------
@@ -180,37 +181,37 @@ class Costs:
         self._last_step = self._last_step if step is None else step
 
     def end(self) -> None:
-        """Counts what follows as the end of the session."""
+        """Switches to the account of the session's end."""
         self._note_step()
         self.enter(_ENDING)
 
     def close(self, hooks: Iterable[Any]) -> None:
-        """Stops to count, and logs the report: the session is closed."""
+        """Stops the measurement of a closed session, and logs the report."""
         self.enter(_ENDING)
         self._is_over, self._raw = True, None
         logger.info("%s", self.report(hooks))
 
     def report(self, hooks: Iterable[Any]) -> CostReport:
-        """Returns the costs so far; the hooks are those of the session, in their order."""
+        """Returns the costs so far; `hooks` are the hooks of the session, in calling order."""
         if not self._is_over:
             self._note_step()
             self.enter(self._account)
         secs = dict(zip(_PARTS, self._secs, strict=False))
-        for of in self._hooks.values():
-            secs["saving" if of.saves else "hooks"] += self._secs[of.account]
+        for hook_costs in self._hooks.values():
+            secs["saving" if hook_costs.saves else "hooks"] += self._secs[hook_costs.account]
         first, last = self._first_step, self._last_step
         return CostReport(
             wall_secs=self._at - self._begun,
             secs=secs,
             runs=self._runs[0],
             steps=None if first is None or last is None else last - first,
-            hooks=tuple(of.cost(self._secs[of.account]) for of in map(self._of, hooks)),
+            hooks=tuple(hook_costs.cost(self._secs[hook_costs.account]) for hook_costs in map(self._account_of, hooks)),
             compilations=tuple(self._compiled),
         )
 
 
-class _OfHook:
-    """What is counted of one hook."""
+class _HookCosts:
+    """Counts the calls, values and waits of one hook."""
 
     def __init__(self, hook: Any, account: int) -> None:
         self._hook, self.account = hook, account
@@ -219,18 +220,18 @@ class _OfHook:
         self.firings = self.waits = self.values = self.bytes = 0
         self.wait_secs = 0.0
 
-    def told(self, after_run: Callback) -> Callback:
-        """Returns its `after_run`; what that is given is counted."""
+    def counted(self, after_run: Callback) -> Callback:
+        """Wraps its `after_run`, and counts the values that it gets."""
 
-        def counted(context: SessionRunContext, run_values: SessionRunValues) -> Any:
+        def called(context: SessionRunContext, run_values: SessionRunValues) -> Any:
             if run_values.results is not None:
                 self.given(run_values.results)
             return after_run(context, run_values)
 
-        return counted
+        return called
 
     def given(self, results: Any) -> list[Any]:
-        """Counts what it is given; returns the arrays and numbers of it."""
+        """Counts values that it gets; returns their arrays and numbers."""
         if results is None:
             return []
         values = jax.tree.leaves(results)
@@ -240,7 +241,7 @@ class _OfHook:
         return values
 
     def cost(self, secs: float) -> HookCost:
-        """Returns it, with its time."""
+        """Returns its costs, with this time."""
         return HookCost(
             type(self._hook).__name__,
             self.firings,

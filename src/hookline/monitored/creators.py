@@ -1,4 +1,4 @@
-"""SessionCreator and its two kinds: the chief's makes the model ready, and a worker's waits for that."""
+"""Session creators: a chief makes the model ready, and a worker waits for it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 from hookline import arguments
 from hookline.graph import get_default_graph
+from hookline.monitored.restoring import LATEST, check_source
 from hookline.monitored.scaffold import Scaffold
-from hookline.monitored.session_manager import LATEST, SessionManager, check_source
+from hookline.monitored.session_manager import SessionManager
 from hookline.session import Session, StoreTarget
 
 

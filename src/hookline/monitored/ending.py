@@ -1,4 +1,4 @@
-"""Ending: how a monitored session is left, in order or after a failure, and what is closed then."""
+"""Ending: closes a monitored session, in order or after a failure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hookline.graph.dialect import InDialect
 from hookline.monitored import finalized
 from hookline.monitored.costs import Costs
 from hookline.monitored.creators import ChiefSessionCreator, WorkerSessionCreator
+from hookline.monitored.guard import Claim, SessionGuard
 from hookline.monitored.hook_list import HookList
 from hookline.monitored.in_step import InStep
 from hookline.monitored.recoverable import RecoverableSession
 from hookline.monitored.stop_request import StopRequest
-from hookline.monitored.turn import Claim, Turn
 from hookline.session import Session
 from hookline.summary import FileWriterCache
 from hookline.summary.writer_cache import WriterScope
@@ -33,7 +33,7 @@ _CLOSED_INSIDE = (
 
 
 class Ending(InDialect):
-    """The part of a monitored session that ends it; `MonitoredLifecycle` sets the attributes and makes the runs."""
+    """The part of a monitored session that closes it; `MonitoredLifecycle` sets the attributes."""
 
     _closed: bool
     _costs: Costs | None
@@ -42,28 +42,28 @@ class Ending(InDialect):
     _graph: Graph
     _hooks: HookList
     _in_step: InStep | None
-    _is_of_cells: bool
+    _spans_cells: bool
     _preemption: preemption.Watch
     _raw: Session | None
     _session: RecoverableSession
     _stop: StopRequest
     _told: object
-    _turn: Turn
+    _guard: SessionGuard
     _writers: WriterScope
     _written_in_step: int | None
 
-    def _heed_signals(self) -> None:
+    def _catch_signals(self) -> None:
         """Catches signals if leaving in order is worthwhile."""
         # A worker saves nothing; it leaves in order for those that continue. In step all leave together.
         is_worth_it = self._hooks.savers or isinstance(self._creator, WorkerSessionCreator) or self._in_step is not None
-        if is_worth_it or notebooks.shell() is not None:  # In a notebook the objects go on after the cell.
+        if is_worth_it or notebooks.shell() is not None:  # In a notebook the objects outlive the cell.
             self._preemption.open()
 
     def _leave_cells(self) -> None:
         """Has an interrupt end the session from now on: it is in a `with` block, or being closed."""
-        if self._is_of_cells:
-            self._is_of_cells = False
-            self._heed_signals()
+        if self._spans_cells:
+            self._spans_cells = False
+            self._catch_signals()
 
     def __enter__(self) -> Self:
         if self._closed:
@@ -75,7 +75,7 @@ class Ending(InDialect):
         self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         ended = exception is None or isinstance(exception, _IN_ORDER)
-        with Claim(self._turn) as claim, claim:
+        with Claim(self._guard) as claim, claim:
             try:
                 self._take_last(claim)
             except BaseException as waiting:
@@ -109,7 +109,7 @@ class Ending(InDialect):
         if self._closed:
             raise RuntimeError(CLOSED)
         self._leave_cells()
-        with Claim(self._turn) as claim, claim:
+        with Claim(self._guard) as claim, claim:
             self._take_last(claim)
             # Other code may have closed it in the meantime, as desired.
             failures = [] if self._closed else self._finish(None)
@@ -125,7 +125,7 @@ class Ending(InDialect):
 
     def _take_last(self, claim: Claim) -> None:
         """Keeps other threads out for good; waits for the run of a thread that is inside."""
-        if self._turn.is_mine:
+        if self._guard.is_mine:
             raise RuntimeError(_CLOSED_INSIDE)
         if claim.take():
             return
@@ -133,7 +133,7 @@ class Ending(InDialect):
             self._session.request_stop()
         if not claim.take(self._grace_secs):
             raise RuntimeError(
-                f"The session cannot be closed: a run in {self._turn.owner} did not end within {self._grace_secs:g} s."
+                f"The session cannot be closed: a run in {self._guard.owner} did not end within {self._grace_secs:g} s."
             )
 
     def _finish(self, leaving: BaseException | None) -> list[BaseException]:
@@ -270,7 +270,7 @@ class Ending(InDialect):
         if not self._knows(exception) and not isinstance(exception, END_OF_INPUT):
             vars(exception)[_TOLD] = self._told
             raw = self._raw
-            assert raw is not None, "Nobody but a session has failures to tell of."
+            assert raw is not None, "A failure needs a session."
             self._hooks.on_exception(raw, exception)
 
     def _knows(self, exception: BaseException) -> bool:

@@ -1,4 +1,4 @@
-"""Evaluating checkpoints: a single one, or each new one while a training runs elsewhere."""
+"""Evaluation of checkpoints: of one, or of each new one while a training runs elsewhere."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def evaluate_repeatedly(
         except NotFoundError as error:
             if checkpoint_exists(path):
                 raise
-            logger.warning("'%s' is passed over, for it was removed before it could be evaluated: %s", path, error)
+            logger.warning("'%s' is skipped, because it was removed before it could be evaluated: %s", path, error)
             continue
         evaluations += 1
         if evaluations == max_number_of_evaluations:
@@ -174,14 +174,14 @@ def _evaluation(
     """
     if resolve_target(master) is not None:
         raise ValueError(
-            f"{who}: master must be '', got {master!r}: an evaluation restores variables of its own, and must not "
-            f"touch those of the training."
+            f"{who}: master must be '', got {master!r}: an evaluation restores its own variables, and must not touch "
+            f"the training's."
         )
     arguments.instance(who, "scaffold", scaffold, Scaffold)
     check_fetches(who, eval_ops=runs.fetches, final_ops=last.fetches)
     arguments.instance(who, "feed_dict", runs.feed_dict, Mapping)
     arguments.instance(who, "final_ops_feed_dict", last.feed_dict, Mapping)
-    riding = checked_hooks(hooks)
+    checked = checked_hooks(hooks)
     fetches = [runs.fetches, get_or_create_eval_step().assign_add(1).op]
 
     def evaluate(path: str) -> Any:
@@ -189,7 +189,7 @@ def _evaluation(
         logger.info("Evaluating '%s'", path)
         final = FinalOpsHook(last.fetches, last.feed_dict)
         creator = _EvaluationSessionCreator(scaffold, config=config, checkpoint_filename_with_path=path)
-        with MonitoredSession(creator, [*riding, final]) as session:
+        with MonitoredSession(creator, [*checked, final]) as session:
             while runs.fetches is not None and not session.should_stop():
                 session.run(fetches, runs.feed_dict)
         logger.info("Evaluated '%s' in %.3f seconds", path, clock.monotonic() - began)

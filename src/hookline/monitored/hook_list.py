@@ -63,7 +63,7 @@ class HookList:
         return [(hook, callback) for hook, callback in found if callback is not None]
 
     def callback(self, hook: Any, name: str) -> Callback | None:
-        """Returns what `override` does, wrapped if callbacks are."""
+        """Returns the result of `override`, wrapped if this list wraps callbacks."""
         found = override(hook, name)
         return found if found is None or self.timed is None else self.timed(hook, name, found)
 
@@ -109,7 +109,7 @@ class HookList:
                 self._set_state(name, hook, left)
             except Exception as exc:
                 logger.warning(
-                    "The %s begins anew, for its state in the checkpoint does not fit it: %s: %s",
+                    "The %s begins anew, because its state in the checkpoint does not fit it: %s: %s",
                     describe(hook),
                     type(exc).__name__,
                     exc,
@@ -226,12 +226,12 @@ class HookList:
                 if bare(other).trigger is not bare(hook).trigger:
                     how = "as a part"
                 elif _bound_to(other) != _bound_to(hook):
-                    how = "and ride on different runs"
+                    how = "and take part in different runs"
                 else:
                     continue
                 raise RuntimeError(
                     f"The {describe(other)} and the {describe(hook)} share the trigger {part!r} {how}, which has one "
-                    "phase: whoever fires first would silence the other. Make a trigger for each."
+                    "phase: the hook that fires first would silence the other. Make a trigger for each."
                 )
 
     def release(self) -> None:
@@ -270,7 +270,7 @@ _lock = threading.RLock()
 
 
 def _served(owner: object) -> tuple[list[Any], list[Any]]:
-    """Returns the hooks that this live session has claimed, and those of all others, both without their bindings."""
+    """Returns the hooks that this live session has claimed, and the hooks of all others, without their bindings."""
     mine: list[Any] = []
     others: list[Any] = []
     for hooks in _claimed:

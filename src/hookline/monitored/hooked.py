@@ -9,15 +9,14 @@ from typing import Any, NamedTuple, NoReturn
 
 from hookline import preemption
 from hookline.hooks.base import SessionRunArgs, SessionRunContext
-from hookline.monitored.callbacks import describe
+from hookline.monitored.fast_path import FastPath, Make
 from hookline.monitored.hook_list import HookList
 from hookline.monitored.in_step import InStep
-from hookline.monitored.quiet import Make, Quiet
-from hookline.monitored.ridership import Ridership
-from hookline.monitored.rows import joined, rows_of_one
+from hookline.monitored.merged_requests import MergedRequests
+from hookline.monitored.run_context import RunContext
 from hookline.monitored.schedule import Schedule
+from hookline.monitored.several_steps import SeveralSteps
 from hookline.monitored.stop_request import StopRequest
-from hookline.monitored.under_way import UnderWay
 from hookline.session import CHANGED, CachedStep, HookFetches, RunMetadata, RunOptions, Session
 from hookline.summary.writer_cache import SCOPE
 
@@ -26,16 +25,16 @@ _logger = logging.getLogger(__name__)
 _NO_OPTIONS = RunOptions()
 
 
-class _Known(NamedTuple):
-    """The cached step of a run with hooks, which is valid as long as their requests are the same.
+class _KnownStep(NamedTuple):
+    """The cached step of a run with hooks; it is valid as long as their requests are the same.
 
     Args:
         step: The cached step.
-        watched: The hooks' fetches.
+        hook_fetches: The fetches of the hooks.
     """
 
     step: CachedStep
-    watched: HookFetches
+    hook_fetches: HookFetches
 
 
 class HookedSession:
@@ -48,7 +47,7 @@ class HookedSession:
         session: The raw session.
         hooks: The hooks.
         stop: Keeps a hook's request to stop; a new one by default.
-        quiet: The fast path, which makes the runs that need no decision; a new one by default.
+        fast_path: The fast path, which makes the runs that need no decision; a new one by default.
         steps_per_run: The largest number of steps of a run. Each of them counts as a run.
         in_step: The agreement with the other processes; None if there are none.
 
@@ -61,7 +60,7 @@ class HookedSession:
         session: Session,
         hooks: HookList,
         stop: StopRequest | None = None,
-        quiet: Quiet | None = None,
+        fast_path: FastPath | None = None,
         steps_per_run: int = 1,
         in_step: InStep | None = None,
     ) -> None:
@@ -70,24 +69,25 @@ class HookedSession:
             in_step.meet_while(lambda: self._at_callbacks)
         self.raw, self._low = session, session.lowlevel
         self._stop = stop or StopRequest()
-        self._quiet = quiet or Quiet()
+        self._fast_path = fast_path or FastPath()
         self._hooks = hooks
         self._steps_per_run = steps_per_run
+        self._several = SeveralSteps(session, self._stop, steps_per_run)
         self._schedule: Schedule | None = None
         self._at_callbacks = False
         self._failed_inside = False
-        self._passed = 0
+        self._fast_runs_made = 0  # Those that the schedule has not counted yet.
         self._runs_before = self._stop.runs
         # The metadata that hooks get of runs that record none: one object, which stays empty.
         self._no_metadata = RunMetadata()
 
     def use(self, hooks: HookList) -> Schedule:
         """Uses these hooks from the next run on; their declarations are read, and their triggers started."""
-        self.let_go()
+        self.end_fast_path()
         before = self._schedule
         if before is not None:
-            before.let_pass(self._passed)
-            self._passed = 0
+            before.count_fast_runs(self._fast_runs_made)
+            self._fast_runs_made = 0
         self._schedule = schedule = Schedule(
             self.raw,
             hooks,
@@ -103,27 +103,27 @@ class HookedSession:
     @property
     def schedule(self) -> Schedule:
         """The schedule, between two runs."""
-        self.let_go()
+        self.end_fast_path()
         schedule = self._schedule or self.use(self._hooks)
-        schedule.let_pass(self._passed)
-        self._passed = 0
+        schedule.count_fast_runs(self._fast_runs_made)
+        self._fast_runs_made = 0
         return schedule
 
     @property
     def steps_per_run(self) -> int:
-        """How many steps one of its runs may hold."""
+        """The largest number of steps of a run."""
         return self._steps_per_run
 
     @property
     def runs(self) -> int:
-        """How many runs the monitored session has made."""
-        return self._stop.runs + self._quiet.made
+        """The number of runs that the monitored session has made."""
+        return self._stop.runs + self._fast_path.made
 
     def recall(self, hook: Any) -> None:
         """Starts to call a retired hook on each run again, from the next one on."""
         if self._schedule is not None:
             self._schedule.recall(hook)
-            self._quiet.interrupt()
+            self._fast_path.interrupt()
 
     def settle(self) -> None:
         """Completes all requests of hooks so far; see `SessionRunContext.settle`."""
@@ -131,13 +131,13 @@ class HookedSession:
 
     def _settle(self, schedule: Schedule, context: SessionRunContext) -> None:
         self.raw.settle()
-        schedule.deliver_late(context)
-        schedule.look_at_latches(context, wait=True)
+        schedule.deferred.deliver(context)
+        schedule.latched.deliver(context, wait=True)
 
     def deliver_arrived(self) -> None:
         """Calls late hooks whose values have arrived."""
         self._between_runs(
-            lambda schedule, context: schedule.deliver_late(context, self._stop.runs), self._stop.request
+            lambda schedule, context: schedule.deferred.deliver(context, self._stop.runs), self._stop.request
         )
 
     def salvage(self) -> None:
@@ -148,13 +148,14 @@ class HookedSession:
         """
         # As after a failed attempt: the run is retried before the stop takes effect.
         self._between_runs(
-            lambda schedule, context: schedule.deliver_late(context, self._stop.runs, is_lost=True), self._stop.carry
+            lambda schedule, context: schedule.deferred.deliver(context, self._stop.runs, is_lost=True),
+            self._stop.carry,
         )
 
     def _between_runs(self, work: Callable[[Schedule, SessionRunContext], None], stop: Callable[[], None]) -> None:
         """Does some work for hooks with its own context; `stop` is called if one of them requests a stop."""
         if self._schedule is not None:
-            context = UnderWay(SessionRunArgs(None), self.raw, self._stop.runs, self._schedule, self._settle)
+            context = RunContext(SessionRunArgs(None), self.raw, self._stop.runs, self._schedule, self._settle)
             try:
                 work(self._schedule, context)
             finally:
@@ -191,7 +192,7 @@ class HookedSession:
             The results of the caller's fetches.
 
         Raises:
-            RuntimeError: A hook has requested the stop; or two feed the same tensor.
+            RuntimeError: A hook has requested the stop; or two hooks feed the same tensor.
             BaseException: The error of the run or a callback; errors of the engine are mapped to `hookline.errors`.
         """
         if self._in_step is not None:
@@ -200,36 +201,38 @@ class HookedSession:
             self._in_step.use()
         if self._stop.requested:
             raise RuntimeError("Run called even after should_stop requested.")
-        if self._quiet.is_open:
-            self.let_go()
+        if self._fast_path.is_open:
+            self.end_fast_path()
         self._at_callbacks = self._failed_inside = False
         writes = self._low.writes
         try:
             schedule = self._schedule or self.use(self._hooks)
-            passed, self._passed = self._passed, 0
-            riders = schedule.decide(fetches, feed_dict, self._stop.runs + 1, passed, self._available)
-            has_news = self._low.latched_count != schedule.alarms  # A latch has latched, or late values have arrived.
-            for results in schedule.awaited:
+            made, self._fast_runs_made, run = self._fast_runs_made, 0, schedule.run
+            requests = schedule.decide(fetches, feed_dict, self._stop.runs + 1, made, self._several.available)
+            has_news = (
+                self._low.latched_count != schedule.latched.count
+            )  # A latch has latched, or late values have arrived.
+            for results in schedule.deferred.awaited:
                 has_news = has_news or results.is_ready()
-            if schedule.repeats:
-                self._check_plain(feed_dict, options, run_metadata)
-            if has_news or riders.riding or schedule.overdue:
+            if run.repeats:
+                self._several.check(feed_dict, options, run_metadata)
+            if has_news or requests.has_hooks or schedule.overdue:
                 args = _args(fetches, feed_dict, options)
-                result = self._run_with(schedule, riders, args, feed_dict, run_metadata, has_news=has_news)
-            elif schedule.repeats:
-                result, _ = self._run_several(schedule, riders, fetches, schedule.limited(None), None)
+                result = self._run_with(schedule, requests, args, feed_dict, run_metadata, has_news=has_news)
+            elif run.repeats:
+                result, _ = self._several.run(schedule, requests, fetches, schedule.limited(None), None)
             else:
                 limited = options if self.raw.step_limit is None else schedule.limited(options)
-                result = self._run_alone(riders, fetches, feed_dict, limited, run_metadata)
-            self._stop.runs += schedule.room
-            foreseen = schedule.finish()
+                result = self._run_alone(requests, fetches, feed_dict, limited, run_metadata)
+            self._stop.runs += run.room
+            fast_runs = schedule.finish()
             if schedule.still:
                 self._stop.warn_of_stillness(self.raw.global_step)
-            capacity = self._steps_per_run if schedule.repeats else 1
-            may_pass = options is None and not self._stop.requested and self._in_step is None
-            if foreseen is not None and foreseen.runs >= capacity and may_pass:
+            capacity = self._steps_per_run if run.repeats else 1
+            may_continue = options is None and not self._stop.requested and self._in_step is None
+            if fast_runs is not None and fast_runs.most >= capacity and may_continue:
                 make = self._make_of(schedule, fetches, fed=bool(feed_dict))
-                self._quiet.begin(self._low, fetches, foreseen, make, feeds=bool(feed_dict), capacity=capacity)
+                self._fast_path.begin(self._low, fetches, fast_runs, make, feeds=bool(feed_dict), capacity=capacity)
             return result
         except BaseException as exc:
             self._failed_inside = self._at_callbacks or self._low.writes != writes
@@ -240,229 +243,169 @@ class HookedSession:
 
     def raise_as_run(self, error: BaseException) -> NoReturn:
         """Raises the error of a run on the fast path, as `run` would have raised it."""
-        self.let_go()
-        self._failed_inside = self._at_callbacks or self._low.writes != self._quiet.writes
+        self.end_fast_path()
+        self._failed_inside = self._at_callbacks or self._low.writes != self._fast_path.writes
         mapped = self._low.map_error(error)
         if mapped is error:
             raise error
         raise mapped from mapped.__cause__ or error
 
-    def let_go(self) -> None:
+    def end_fast_path(self) -> None:
         """Ends the fast path, and counts its runs."""
-        made = self._quiet.end()
+        made = self._fast_path.end()
         self._stop.runs += made
-        self._passed += made
+        self._fast_runs_made += made
 
     def _make_of(self, schedule: Schedule, fetches: Any, *, fed: bool) -> Make:
-        """Returns the function that makes the foreseen runs."""
+        """Returns the function that makes the runs on the fast path."""
         callers = schedule.callers
-        watched = callers.watched if callers.watches or callers.riding else None
-        if schedule.repeats:
-            step = self._low.repeated_step(fetches, watched, self._steps_per_run)
-            return partial(self._quiet.make_several, step, self._steps_per_run)
+        hook_fetches = callers.hook_fetches if callers.has_fetches or callers.has_hooks else None
+        if schedule.run.repeats:
+            step = self._low.repeated_step(fetches, hook_fetches, self._steps_per_run)
+            return partial(self._fast_path.make_several, step, self._steps_per_run)
         is_more = fed or callers.stale or callers.feeders or callers.options
-        step = None if is_more else self._low.cached_step(fetches, watched)
-        if step is not None and not callers.riding:
+        step = None if is_more else self._low.cached_step(fetches, hook_fetches)
+        if step is not None and not callers.has_hooks:
             return step.run_program
-        known = None if step is None else _Known(step, callers.watched)
+        known = None if step is None else _KnownStep(step, callers.hook_fetches)
         return partial(self._make, schedule, callers, SessionRunArgs(fetches), known)
 
     def _make(
         self,
         schedule: Schedule,
-        callers: Ridership,
+        callers: MergedRequests,
         args: SessionRunArgs,
-        known: _Known | None,
+        known: _KnownStep | None,
         feed_dict: Mapping[Any, Any] | None,
         expected: int | None,
     ) -> Any:
-        """Makes a foreseen run that needs more than a program: hooks that are called on it, or summary writers."""
+        """Makes a run on the fast path that needs more than a program: hooks are called on it, or it has feeds."""
         if expected is not None and self._low.known_step != expected:
             return CHANGED
         if feed_dict:
             args = _args(args.fetches, feed_dict, None)
-        outer = SCOPE.set(self._quiet.scope)
+        outer = SCOPE.set(self._fast_path.scope)
         try:
-            if not callers.riding:
+            if not callers.has_hooks:
                 return (self._run_alone(callers, args.fetches, feed_dict, None, None),)
-            schedule.go_on()
-            result = self._run_with(schedule, callers, args, feed_dict, None, known, passed=self._quiet.made)
+            schedule.begin_fast_run()
+            result = self._run_with(schedule, callers, args, feed_dict, None, known, fast_runs=self._fast_path.made)
             if schedule.callers is not callers or schedule.overdue:
-                self._quiet.interrupt()
+                self._fast_path.interrupt()
             return (result,)
         finally:
             SCOPE.reset(outer)
 
     def _run_alone(
         self,
-        riders: Ridership,
+        requests: MergedRequests,
         fetches: Any,
         feed_dict: Mapping[Any, Any] | None,
         options: RunOptions | None,
         run_metadata: RunMetadata | None,
     ) -> Any:
         """Makes a run without hooks, with the operations of every run."""
-        if riders.watches:
-            return self._low.run_with_hook_fetches(fetches, riders.watched, feed_dict, options, run_metadata)[0]
+        if requests.has_fetches:
+            return self._low.run_with_hook_fetches(fetches, requests.hook_fetches, feed_dict, options, run_metadata)[0]
         return self.raw.run(fetches, feed_dict, options, run_metadata)
 
     def _run_with(
         self,
         schedule: Schedule,
-        riders: Ridership,
+        requests: MergedRequests,
         args: SessionRunArgs,
         feed_dict: Mapping[Any, Any] | None,
         run_metadata: RunMetadata | None,
-        known: _Known | None = None,
+        known: _KnownStep | None = None,
         *,
         has_news: bool = False,
-        passed: int = 0,
+        fast_runs: int = 0,
     ) -> Any:
         """Makes a run with hooks around it."""
-        runs = self._stop.runs + passed
-        context = UnderWay(args, self.raw, runs, schedule, self._settle)
+        runs = self._stop.runs + fast_runs
+        context = RunContext(args, self.raw, runs, schedule, self._settle)
         fetches, options = args.fetches, args.options
         self._at_callbacks = True
         try:
             if has_news:
-                schedule.deliver_late(context, runs)
-                schedule.look_at_latches(context)
-            if riders.may_ask:
-                riders.ask(context)
+                schedule.deferred.deliver(context, runs)
+                schedule.latched.deliver(context)
+            if requests.may_request:
+                requests.ask(context)
             self._at_callbacks = False
             if self.raw.step_limit is not None:
                 options = schedule.limited(options)  # A hook may have moved the step.
-            if known is not None and known.watched is riders.watched and options is None:
-                result, watched = known.step.run_program()
-            elif schedule.repeats:
-                self._check_feeders(riders)
-                options = riders.merged_options(options) if riders.options else options
-                if run_metadata is None and options is not None and _records(options):
+            if known is not None and known.hook_fetches is requests.hook_fetches and options is None:
+                result, hook_results = known.step.run_program()
+            elif schedule.run.repeats:
+                self._several.check_feeders(requests)
+                options = requests.merged_options(options) if requests.options else options
+                if run_metadata is None and options is not None and _wants_metadata(options):
                     run_metadata = RunMetadata()
-                result, watched = self._run_several(schedule, riders, fetches, options, run_metadata)
-            elif riders.asks:
-                result, watched, options, run_metadata = self._run_watched(
-                    riders, fetches, feed_dict, options, run_metadata
+                result, hook_results = self._several.run(schedule, requests, fetches, options, run_metadata)
+            elif requests.has_requests:
+                result, hook_results, options, run_metadata = self._run_with_fetches(
+                    requests, fetches, feed_dict, options, run_metadata
                 )
             else:
-                result, watched = self.raw.run(fetches, feed_dict, options, run_metadata), riders.watched.fetches
-            if riders.stacked and not schedule.repeats:
-                watched = riders.in_rows(watched)
+                result, hook_results = (
+                    self.raw.run(fetches, feed_dict, options, run_metadata),
+                    requests.hook_fetches.fetches,
+                )
+            if requests.stacked and not schedule.run.repeats:
+                hook_results = requests.in_rows(hook_results)
             self._at_callbacks = True
-            context.give(schedule.came_out(riders), watched, options or _NO_OPTIONS, run_metadata or self._no_metadata)
-            if schedule.waits:
-                schedule.deliver_late(context, runs + schedule.room)
+            context.give(
+                schedule.receivers(requests), hook_results, options or _NO_OPTIONS, run_metadata or self._no_metadata
+            )
+            if schedule.deferred.waits:
+                schedule.deferred.deliver(context, runs + schedule.run.room)
             self._at_callbacks = False
         except BaseException:
             if context.stop_requested:
                 self._stop.carry()
             raise
         finally:
-            if riders.feeders or riders.stale:
-                riders.forget_feeds()
+            if requests.feeders or requests.stale:
+                requests.forget_feeds()
         if context.stop_requested or self._stop.carried:
             self._stop.request()
-            self._quiet.interrupt()
+            self._fast_path.interrupt()
         return result
 
-    def _check_plain(self, feed_dict: Any, options: Any, run_metadata: Any) -> None:
-        for name, given in (("feed_dict", feed_dict), ("options", options), ("run_metadata", run_metadata)):
-            if given:
-                raise ValueError(
-                    f"steps_per_run={self._steps_per_run} needs runs that take their batches from iterators: a run "
-                    f"that advances the global step takes no {name}. Leave out steps_per_run."
-                )
-
-    def _check_feeders(self, riders: Ridership) -> None:
-        for hook, _ in riders.feeders:
-            raise ValueError(
-                f"steps_per_run={self._steps_per_run} needs runs that take their batches from iterators, and the "
-                f"{describe(hook)} feeds. Leave out steps_per_run."
-            )
-
-    def _available(self, fetches: Any, most: int, to_come: float) -> int:
-        """Returns the number of steps with batches, at most `most`; see `RepeatedStep.available`."""
-        return self._low.repeated_step(fetches, None, self._steps_per_run).available(most, to_come)
-
-    def _run_several(
+    def _run_with_fetches(
         self,
-        schedule: Schedule,
-        riders: Ridership,
-        fetches: Any,
-        options: RunOptions | None,
-        run_metadata: RunMetadata | None,
-    ) -> tuple[Any, Sequence[Any]]:
-        """Makes as many steps as the schedule has room for; returns both results."""
-        watched = riders.watched if riders.watches else None
-        try:
-            step = self._low.repeated_step(fetches, watched, self._steps_per_run)
-            if options is None and step.holds_hook_fetches and not schedule.is_called:
-                found = step.run_several(schedule.room, schedule.begins_at, exactly=True)
-                if found is not CHANGED:
-                    _, (result, results) = found
-                    return result, results if riders.watches else riders.watched.fetches
-            if self._low.known_step != schedule.begins_at:  # A hook or another thread has moved the step.
-                schedule.shorten()
-                options = schedule.limited(options)
-            return self._run_apart(schedule, riders, fetches, options, run_metadata)
-        except (KeyError, TypeError) as exc:
-            riders.blame(exc, self.raw.graph)
-            raise
-
-    def _run_apart(
-        self,
-        schedule: Schedule,
-        riders: Ridership,
-        fetches: Any,
-        options: RunOptions | None,
-        run_metadata: RunMetadata | None,
-    ) -> tuple[Any, Sequence[Any]]:
-        """Makes the last of several steps in a separate run, because its requests need more than the program."""
-        of_each, parts, left = riders.of_each_step, [], schedule.room - 1
-        try:
-            while left:
-                step = self._low.repeated_step(fetches, of_each, self._steps_per_run)
-                made, results = step.run_several(left)
-                parts.append(results)
-                left -= made
-            result, watched = self._low.run_with_hook_fetches(fetches, riders.watched, None, options, run_metadata)
-        except BaseException:
-            self._stop.runs += schedule.let_fail(schedule.room - 1 - left)
-            raise
-        parts.append((rows_of_one(result), riders.in_rows(watched)))
-        in_rows = [rider.stacked for rider in riders.riders]
-        of_hooks = [
-            joined([part[1][place] for part in parts]) if in_rows[place : place + 1] == [True] else last
-            for place, last in enumerate(parts[-1][1])
-        ]
-        return joined([part[0] for part in parts]), of_hooks
-
-    def _run_watched(
-        self,
-        riders: Ridership,
+        requests: MergedRequests,
         fetches: Any,
         feed_dict: Mapping[Any, Any] | None,
         options: RunOptions | None,
         run_metadata: RunMetadata | None,
     ) -> tuple[Any, Sequence[Any], RunOptions | None, RunMetadata | None]:
         """Runs with the hooks' requests; returns both results, the merged options and the metadata."""
-        merged = riders.merged_options(options) if riders.options else options
-        if run_metadata is None and merged is not None and _records(merged):
+        merged = requests.merged_options(options) if requests.options else options
+        if run_metadata is None and merged is not None and _wants_metadata(merged):
             run_metadata = RunMetadata()
-        feeds = riders.merged_feeds(feed_dict, self.raw.graph) if riders.feeders else feed_dict
-        if not riders.watches:
-            return self.raw.run(fetches, feeds, merged, run_metadata), riders.watched.fetches, merged, run_metadata
+        feeds = requests.merged_feeds(feed_dict, self.raw.graph) if requests.feeders else feed_dict
+        if not requests.has_fetches:
+            return (
+                self.raw.run(fetches, feeds, merged, run_metadata),
+                requests.hook_fetches.fetches,
+                merged,
+                run_metadata,
+            )
         try:
             if self._in_step is not None:
-                self._in_step.asks(riders.asking)
-            result, watched = self._low.run_with_hook_fetches(fetches, riders.watched, feeds, merged, run_metadata)
+                self._in_step.asks(requests.asking)
+            result, hook_results = self._low.run_with_hook_fetches(
+                fetches, requests.hook_fetches, feeds, merged, run_metadata
+            )
         except (KeyError, TypeError, ValueError) as exc:
-            riders.blame(exc, self.raw.graph)
+            requests.blame(exc, self.raw.graph)
             raise
         finally:
             if self._in_step is not None:
                 self._in_step.asks("")
-        return result, watched, merged, run_metadata
+        return result, hook_results, merged, run_metadata
 
 
 def _args(fetches: Any, feed_dict: Mapping[Any, Any] | None, options: RunOptions | None) -> SessionRunArgs:
@@ -470,7 +413,7 @@ def _args(fetches: Any, feed_dict: Mapping[Any, Any] | None, options: RunOptions
     return SessionRunArgs(fetches, None if feed_dict is None else dict(feed_dict), options)
 
 
-def _records(options: RunOptions) -> bool:
+def _wants_metadata(options: RunOptions) -> bool:
     """Returns whether a run with these options records metadata; with a step limit, whether it was applied."""
     return (
         options.last_step is not None

@@ -1,4 +1,4 @@
-"""InStep: keeps a monitored session in step with those of the other processes."""
+"""InStep: keeps a monitored session in step with the sessions of other processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STOP, SIGNAL, DUE = "stop", "signal", "due"
 
 
 class InStep:
-    """Keeps a monitored session in step with those of the other processes that run the same script.
+    """Keeps a monitored session in step (synchronous) with the sessions of other processes of the same script.
 
     A fact that one process alone knows is proposed, and takes effect before the same run in all of them. Each run is
     reserved first: by `should_stop`, or by the run itself.
@@ -85,7 +85,7 @@ class InStep:
 
     @classmethod
     def joined(cls, act: Callable[[Decision], None]) -> InStep | None:
-        """Returns an instance if this process is one of several; else None."""
+        """Returns an instance if this process is one of several in step; else None."""
         found = peers.current()
         return None if found is None else cls(found, act)
 
@@ -127,10 +127,10 @@ class InStep:
                 self._launches.tell([self._number, self._peers.index, why])
 
     def lose(self, exception: BaseException) -> None:
-        """Logs which process is lost, and ends this one with status 75: without the other, nothing can be saved."""
+        """Logs the number of a lost process, and ends this one with status 75: without the other it cannot save."""
         self.has_failed = self._is_lost = self._peers.is_in_vain = True
         missing = ", ".join(map(str, self._launches.silent(_ANSWER_SECS))) or "another"
-        text = f"Process {missing} is lost, and process {self._peers.index} ends: its last checkpoint is what remains."
+        text = f"Process {missing} is lost, and process {self._peers.index} ends: only its last checkpoint remains."
         exception.add_note(text)
         _logger.error("%s", text)
         service.leave_at_once(os.EX_TEMPFAIL)
@@ -210,8 +210,7 @@ class InStep:
             if waited >= (_STUCK_SECS if self._is_computing() else _BUSY_SECS):
                 process, why = self._told or (0, "")
                 _logger.critical(
-                    "Process %d has failed, and process %d ends without more, for it has not come back from what it "
-                    "does: %s",
+                    "Process %d has failed, and process %d ends at once, because its main thread does not answer: %s",
                     process,
                     self._peers.index,
                     why,
@@ -242,7 +241,7 @@ class InStep:
         self.is_inside = hooks_are_called
 
     def asks(self, who: str) -> None:
-        """Notes the hooks that the next program is for, for the error if it differs."""
+        """Notes the hooks with fetches in the next program, for the error if it differs."""
         self._launches.asked_by = who
 
     # The clock --------------------------------------------------------------------------------------------------

@@ -31,9 +31,9 @@ class MonitoredSession(MonitoredLifecycle):
         on_preemption: What SIGTERM and a first Ctrl-C do to a session that saves. "exit": the current run is finished,
             every `end` is called, including its save, and the block is left with `Preempted`. "ignore": the signals
             have their usual effect.
-        grace_secs: How long leaving may take; then the process is ended.
-        steps_per_run: How many steps a run may hold, in one compiled loop: as of `MonitoredTrainingSession`.
-        report: Whether to measure where the time goes, for `session.report()`. It costs some 1 µs a run without hooks.
+        grace_secs: The longest time for leaving in order; then the process is ended.
+        steps_per_run: The largest number of steps of a run, in one compiled loop; see `MonitoredTrainingSession`.
+        report: Whether to measure the time by part, for `session.report()`. It costs some 1 µs a run without hooks.
 
     Raises:
         TypeError: An item of `hooks` is not a hook.

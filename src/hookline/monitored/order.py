@@ -74,7 +74,7 @@ def _is_meant(hook: Any, target: Any) -> bool:
 
 
 def _cycle(hooks: Sequence[Any], waits_for: Sequence[set[int]], left: Sequence[int]) -> str:
-    """Returns a cycle of hooks, each of which must come after the next."""
+    """Describes a cycle of hooks that must each come after the next."""
     chain = [left[0]]
     while chain.count(chain[-1]) == 1:
         chain.append(min(waits_for[chain[-1]].intersection(left)))

@@ -1,4 +1,4 @@
-"""RecoverableSession: creates its session again when it is lost, and retries."""
+"""RecoverableSession: creates a lost session again, and retries."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class RecoverableSession:
         """
         return self._persist(CoordinatedSession.run, fetches, feed_dict, options, run_metadata)
 
-    def survive(self, error: BaseException, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
-        """Does the same as `run`, after a first attempt on the fast path, which failed with this error."""
+    def retry(self, error: BaseException, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
+        """Does the same as `run`, after a first attempt on the fast path that failed with this error."""
         failed = [error]
 
         def attempt(session: CoordinatedSession, *request: Any) -> Any:
@@ -256,7 +256,7 @@ def _reason(exc: BaseException) -> str:
 def _loss(before: int | None, after: int | None, origin: str) -> str:
     came = f" The model was {origin}." if origin else ""
     if before is None or after is None:
-        return f"How many steps were lost is not known: there is no global step to tell.{came}"
+        return f"The number of lost steps is not known, because there is no global step.{came}"
     lost = max(before - after, 0)
     if lost and origin == INITIALISED and not after:
         return f"All {lost} steps were lost: there was no checkpoint, so the model was initialised anew."

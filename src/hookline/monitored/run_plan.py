@@ -1,4 +1,4 @@
-"""RunPlan: the firings, programs, saves and stops that a number of steps would have, as data and as a table."""
+"""RunPlan: the firings, programs, saves and stops of the next steps, as data and as a table."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _WIDTH = 72
 
 
 class HookPlan(NamedTuple):
-    """What one hook of a session will do.
+    """The plan of one hook.
 
     Args:
         name: The name of its class.
         trigger: Its trigger, in words; empty without one.
-        fires_at: The global steps to which the runs lead that fire it, as far as they are foreseen; in a graph without
-            a global step, the numbers of the runs.
-        fetches: The names of what it asks for when it fires.
-        each_run: Which of `before_run` and `after_run` are called on each run. What they ask for is not foreseen.
-        late: Whether it is called when the values have arrived (True), or after how many runs; else False.
-        unforeseen: What may fire it besides, or keep it from firing, and cannot be foreseen; a sentence each.
-        stops_at: The global step at which it stops the training; None if it does not, or not at a step.
+        fires_at: The global steps after the runs in which it fires, as far as they are foreseen; in a graph without a
+            global step, the numbers of these runs.
+        fetches: The names of the fetches with which it fires.
+        each_run: "before_run" and "after_run", if they are called on each run. Their requests are not foreseen.
+        late: True if it is called when the values have arrived, or a number of runs; else False.
+        unforeseen: Conditions that may fire it or keep it from firing and cannot be foreseen, as phrases.
+        stops_at: The global step at which it stops the training; None without such a step.
         saves: Whether it saves checkpoints.
         at_end: Whether it is called when the session is closed.
     """
@@ -43,9 +43,9 @@ class ProgramPlan(NamedTuple):
     """One program of the step.
 
     Args:
-        about: What it computes and writes, in words.
-        runs: How many of the runs start it.
-        first_at: The global step to which the first of them leads; without a global step, its number.
+        about: Its outputs and the variables that it writes, in words.
+        runs: The number of runs that start it.
+        first_at: The global step after the first of these runs; without a global step, the number of the run.
         is_compiled: Whether the session has compiled it already.
     """
 
@@ -56,18 +56,18 @@ class ProgramPlan(NamedTuple):
 
 
 class RunPlan(NamedTuple):
-    """What the next steps of a session would bring; `str()` of it is a table.
+    """The plan of the next steps of a session; `str()` returns a table.
 
     Args:
-        fetches: What is run, by name.
-        begins_at: The global step before the first run; in a graph without one, how many runs were made.
-        ends_at: The global step behind the last run; likewise.
-        runs: How many runs that takes.
-        hooks: The hooks, in the order in which they are called.
+        fetches: The names of the fetches.
+        begins_at: The global step before the first run; in a graph without one, the number of runs made.
+        ends_at: The global step after the last run; likewise.
+        runs: The number of runs.
+        hooks: The hooks, in calling order.
         programs: The distinct programs of the step, in the order of their first run.
-        counts: What is counted, "step" or "run".
-        is_over: Whether the training ends within these steps, for a hook stops it.
-        unforeseen: What may change all of this; a sentence each.
+        counts: The unit of `begins_at`, `ends_at` and `fires_at`: "step" or "run".
+        is_over: Whether a hook stops the training within these steps.
+        unforeseen: Conditions that may change the plan, as sentences.
 
     Example:
         >>> import hookline as hl
@@ -128,7 +128,7 @@ class RunPlan(NamedTuple):
                 late = f", for {hook.late} runs later" if type(hook.late) is int else ""
                 lines.append(f"asks for {_short(hook.fetches)}{', for when they come' if hook.late is True else late}")
         if hook.each_run:
-            lines.append(f"rides on each run ({', '.join(hook.each_run)})")
+            lines.append(f"called on each run ({', '.join(hook.each_run)})")
         if hook.saves and hook.fires_at:
             lines.append("saves a checkpoint each time")
         if hook.stops_at is not None:
@@ -141,7 +141,7 @@ class RunPlan(NamedTuple):
 
 
 def pattern(numbers: Sequence[int], what: str) -> str:
-    """Returns where something happens, in few words.
+    """Describes a series of steps or runs in a few words.
 
     Example:
         >>> pattern([100, 200, 300, 400, 500], "step")

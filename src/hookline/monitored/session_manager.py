@@ -1,42 +1,34 @@
-"""SessionManager: creates a session and makes its model ready for training."""
+"""SessionManager: creates a session with a model that is ready for training."""
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from hookline import arguments, clock, preemption
-from hookline.checkpoint import Saver, get_checkpoint_state, latest_checkpoint, layout, lease, restart, together
-from hookline.checkpoint.pending import finish_saves
-from hookline.checkpoint.restart import Restart
-from hookline.checkpoint.state_file import leaving, write_state
+from hookline.checkpoint import Saver, latest_checkpoint
 from hookline.errors import (
-    PREEMPTION_ERRORS,
-    DataLossError,
     DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
-    from_exception,
 )
 from hookline.graph import Graph, GraphKeys, Operation, Tensor, get_default_graph
 from hookline.graph.global_step import counted_global_step
+from hookline.monitored.restoring import LATEST, candidates, check_source, restore_first, take_over
 from hookline.session import RunOptions, Session, StoreTarget
 from hookline.session.fetches import check_fetches
 
 logger = logging.getLogger(__name__)
-
-LATEST, LATEST_READABLE = "latest", "latest-readable"
-"""The checkpoint to restore: the newest, or the newest that can be read."""
 
 INITIALISED = "initialised anew"
 """The `origin` of a session whose model came neither from a checkpoint nor from parameter servers."""
 _SHARED = "found on the parameter servers"
 
 _LOOK_EVERY_SECS = 0.1
-# A wait for the chief ends when the chief is ready; this is the interval at which the wait asks again.
+# A wait for the chief ends when the chief is ready; it asks again after this interval.
 _WAIT_SECS = 1.0
 
 
@@ -150,13 +142,12 @@ class SessionManager:
                 session.origin = _SHARED
                 self._run_local_init_op(session)
                 if saver is not None and checkpoint_dir:
-                    _take_over(saver, checkpoint_dir)
+                    take_over(saver, checkpoint_dir)
                 session.lowlevel.publish()
                 return session
-            sources = self._sources(
-                saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs
-            )
-            source = self._restore(session, saver, sources, checkpoint_dir, restore)
+            wait = partial(self._await_checkpoint, max_wait_secs=max_wait_secs) if wait_for_checkpoint else None
+            found = candidates(saver, checkpoint_dir, checkpoint_filename_with_path, wait)
+            source = restore_first(session, saver, found, checkpoint_dir, restore)
             if source is None:
                 session.origin = INITIALISED
                 if init_op is None and init_fn is None and self._local_init_op is None:
@@ -197,10 +188,9 @@ class SessionManager:
         """
         check_source(checkpoint_dir, checkpoint_filename_with_path, restore)
         with self._opened(master, config) as session:
-            sources = self._sources(
-                saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs
-            )
-            source = self._restore(session, saver, sources, checkpoint_dir, restore)
+            wait = partial(self._await_checkpoint, max_wait_secs=max_wait_secs) if wait_for_checkpoint else None
+            found = candidates(saver, checkpoint_dir, checkpoint_filename_with_path, wait)
+            source = restore_first(session, saver, found, checkpoint_dir, restore)
             missing = _missing(session, self._ready_for_local_init_op)
             if not missing:
                 self._run_local_init_op(session)
@@ -253,69 +243,6 @@ class SessionManager:
             session.origin = _SHARED
             return session
 
-    def _sources(
-        self, saver: Saver | None, directory: str | None, path: str | None, wait: bool, max_wait_secs: float
-    ) -> Restart:
-        """Returns the checkpoints that may be restored, the newest first."""
-        if saver is None or not (path or directory):
-            return Restart((), "")
-        if path or not directory:
-            return Restart((path,) if path else (), "")
-        _finish_pending(saver)
-        finish_saves(directory)
-
-        def find() -> Restart:
-            if wait:
-                what = f"a checkpoint in {directory!r}"
-                self._await(lambda: latest_checkpoint(directory), lambda: what, max_wait_secs)
-            return restart.find(directory)
-
-        # In step the chief decides from which checkpoint all continue.
-        candidates, surprise = together.current().chief(lambda: dataclasses.astuple(find()))
-        return Restart(tuple(candidates), surprise)
-
-    def _restore(
-        self, session: Session, saver: Saver | None, found: Restart, directory: str | None, restore: str
-    ) -> str | None:
-        """Restores the first readable checkpoint among the allowed ones, and returns it.
-
-        Broken checkpoints are moved aside after another one was restored, by the process that saves in the directory.
-        """
-        broken: list[tuple[str, DataLossError]] = []
-        others = together.current()
-        for source in found.candidates:
-            assert saver is not None
-            logger.info("Restoring %s", source)
-            try:
-                if directory:
-                    others.chief(lambda source=source: layout.require_whole(source))
-                saver.restore(session, source)
-            except DataLossError as error:
-                if restore != LATEST_READABLE or not directory:
-                    raise _with_advice(error, directory) from error
-                broken.append((source, error))
-                continue
-            session.origin = f"restored from {source}"
-            if directory:
-                aside = others.chief(lambda: _put_aside(directory, broken))
-                reason = "; ".join(filter(None, (found.surprise, aside)))
-                if reason and others.is_chief:
-                    logger.error("The training in '%s' goes on from '%s', for %s", directory, source, reason)
-                _take_over(saver, directory, write=bool(reason))
-            return source
-        if broken:
-            raise DataLossError(
-                None,
-                None,
-                f"None of the checkpoints in '{directory}' can be read; to begin anew, use another directory. The "
-                f"newest: {broken[0][1]}",
-            ) from broken[0][1]
-        if found.surprise and others.is_chief:
-            logger.error(
-                "The training in '%s' begins anew, for %s: there is no other checkpoint.", directory, found.surprise
-            )
-        return None
-
     def _run_local_init_op(self, session: Session) -> None:
         if self._local_init_op is not None:
             session.run(self._local_init_op, feed_dict=self._local_init_feed_dict, options=self._local_init_run_options)
@@ -324,6 +251,10 @@ class SessionManager:
         missing = _missing(session, ready_op)
         if missing:
             raise RuntimeError(f"{failed}. Not initialised: {missing}.")
+
+    def _await_checkpoint(self, directory: str, max_wait_secs: float) -> None:
+        what = f"a checkpoint in {directory!r}"
+        self._await(lambda: latest_checkpoint(directory), lambda: what, max_wait_secs)
 
     def _await(self, look: Callable[[], Any], what: Callable[[], str], max_wait_secs: float) -> Any:
         start = said = clock.monotonic()
@@ -363,76 +294,6 @@ def _init_own(session: Session) -> None:
 
 def _at_step(session: Session) -> str:
     return "" if counted_global_step(session.graph) is None else f", at global step {session.global_step}"
-
-
-def _with_advice(error: DataLossError, directory: str | None) -> DataLossError:
-    if not directory:
-        return error
-    return DataLossError(
-        None,
-        None,
-        f"{error} To go on from the newest that can be read, start with restore={LATEST_READABLE!r} (an argument of "
-        "MonitoredTrainingSession and ChiefSessionCreator).",
-    )
-
-
-def _put_aside(directory: str, broken: Sequence[tuple[str, DataLossError]]) -> str:
-    """Moves broken checkpoints aside if this process saves there; returns a description of the changes."""
-    said = []
-    held = lease.of(directory)
-    for path, error in broken:
-        if held is None:
-            said.append(f"'{path}' is skipped: {error}")
-        else:
-            with held.changing():
-                said.append(f"'{path}' is skipped, and was moved to '{layout.move_aside(path)}': {error}")
-    return "; ".join(said)
-
-
-def _take_over(saver: Saver, directory: str, write: bool = False) -> None:
-    """Gives a saver the checkpoints of a directory; with `write`, corrects the state file."""
-    state = get_checkpoint_state(directory)
-    if state is None:
-        return
-    saver.recover_last_checkpoints(
-        state.all_model_checkpoint_paths,
-        last_good=state.last_good,
-        last_preserved_timestamp=state.last_preserved_timestamp,
-        best=state.best,
-    )
-    held = lease.of(directory)
-    if write and held is not None:
-        known = state.all_model_checkpoint_paths
-        with held.changing():
-            write_state(directory, state, leaving=[path for path in leaving(directory) if path not in known])
-
-
-def check_source(checkpoint_dir: str | None, checkpoint_filename_with_path: str | None, restore: str) -> None:
-    """Checks the arguments that name the checkpoint to restore.
-
-    Raises:
-        TypeError: A path is not a path.
-        ValueError: Both a directory and a checkpoint are given, or `restore` has an undocumented value.
-    """
-    arguments.path("Restoring", "checkpoint_dir", checkpoint_dir, optional=True)
-    arguments.path("Restoring", "checkpoint_filename_with_path", checkpoint_filename_with_path, optional=True)
-    if checkpoint_dir and checkpoint_filename_with_path:
-        raise ValueError(
-            "Restoring requires at most one of checkpoint_dir and checkpoint_filename_with_path, got "
-            f"{checkpoint_dir!r} and {checkpoint_filename_with_path!r}."
-        )
-    if restore not in (LATEST, LATEST_READABLE):
-        raise ValueError(f"Restoring requires restore={LATEST!r} or {LATEST_READABLE!r}, got {restore!r}.")
-
-
-def _finish_pending(saver: Saver) -> None:
-    """Waits for a save of the previous session, which may become the newest checkpoint; logs one that was lost."""
-    try:
-        saver.wait()
-    except Exception as exc:
-        if not isinstance(from_exception(exc), PREEMPTION_ERRORS):
-            raise
-        logger.warning("The checkpoint that was being written when the session was lost is lost too: %s", exc)
 
 
 def _missing(session: Session, ready_op: Tensor | None) -> str:

@@ -1,4 +1,4 @@
-"""StepContext: the argument of a function given to `run_step_fn`."""
+"""StepContext: the argument of a step function."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from hookline.monitored.chief_only import silenced
 from hookline.monitored.creators import ChiefSessionCreator, WorkerSessionCreator
 from hookline.monitored.monitored_session import MonitoredSession
 from hookline.monitored.recovery import DEFAULT_RECOVERY, RecoveryPolicy
+from hookline.monitored.restoring import LATEST
 from hookline.monitored.scaffold import Scaffold
-from hookline.monitored.session_manager import LATEST
 from hookline.session import StoreTarget, resolve_target
 from hookline.sinks import Sink
 
@@ -70,11 +70,12 @@ def MonitoredTrainingSession(
     A chief has its hooks in this order: with sinks or hyperparameters a `SinkHook`; `chief_only_hooks`; with a
     directory for summaries a `StepCounterHook` and a `SummarySaverHook`; with a `checkpoint_dir` a
     `CheckpointSaverHook`; then `hooks`. A worker has only `hooks`, and waits until the chief has made the model ready.
-    With a `Cluster`, each has a `StalenessHook` before `hooks`.
+    With a `Cluster` (asynchronous, on parameter servers), each has a `StalenessHook` before `hooks`.
 
-    In processes that run in step (`hookline launch --in-step`) each has all hooks of the chief, and `is_chief` has no
-    effect: process 0 is the chief. Only the chief's hooks of the library write and log. A hook in `chief_only_hooks`
-    requests the same values in every process; its `on_trigger`, `after_run` and `end` are called on the chief alone.
+    In processes that run in step (synchronous, `hookline launch --in-step`) each has all hooks of the chief, and
+    `is_chief` has no effect: process 0 is the chief. Only the chief's hooks of the library write and log. A hook in
+    `chief_only_hooks` requests the same values in every process; its `on_trigger`, `after_run` and `end` are called on
+    the chief alone.
 
     The defaults (checkpoints every 600 seconds, summaries every 100 steps) apply if neither of the two cadences was
     given. Giving both means both; None or a number <= 0 turns a cadence off.
@@ -105,14 +106,14 @@ def MonitoredTrainingSession(
         on_preemption: What SIGTERM and a first Ctrl-C do to a chief that saves, and to workers. "exit": the current run
             is finished, every `end` is called, including its save, and the block is left with `Preempted`. "ignore":
             the signals have their usual effect.
-        grace_secs: How long leaving may take; then the process is ended.
-        steps_per_run: How many steps `run` makes at most, in one compiled loop. It ends where a hook is due, at a stop,
-            a save, and with the data. Only runs that advance the global step hold several: a program that takes its
-            batches from iterators, and nothing else. What they fetch has a row for each step.
-        sinks: Where the chief's summaries go beside TensorBoard's files, or instead of them where there is no directory
-            for those: `hookline.sinks.Csv()`, ...
+        grace_secs: The longest time for leaving in order; then the process is ended.
+        steps_per_run: The largest number of steps of a run, in one compiled loop. It ends where a hook is due, at a
+            stop, a save, and with the data. Only runs that advance the global step hold several: a program that takes
+            its batches from iterators, and nothing else. Their results have a row for each step.
+        sinks: Destinations of the chief's summaries beside TensorBoard's files; without a directory, instead of them:
+            `hookline.sinks.Csv()`, ...
         hparams: Hyperparameters, for sinks and for TensorBoard, as of `SinkHook`.
-        report: Whether to measure where the time goes, for `session.report()`. It costs some 1 µs a run without hooks.
+        report: Whether to measure the time by part, for `session.report()`. It costs some 1 µs a run without hooks.
 
     Example:
         >>> import hookline as hl
@@ -207,7 +208,7 @@ def MonitoredTrainingSession(
 
 
 class Cadences(NamedTuple):
-    """How often a `MonitoredTrainingSession` saves, summarises and counts; None or 0 stands for never.
+    """The cadences of a `MonitoredTrainingSession`; None or 0 turns one off.
 
     Args:
         saving: Seconds and steps from checkpoint to checkpoint.
@@ -256,7 +257,7 @@ def usual_hooks(
     save_graph_def: bool = True,
     lease_wait_secs: float = DEFAULT_WAIT_SECS,
 ) -> list[Any]:
-    """Returns the hooks that a `MonitoredTrainingSession` with these directories adds; none without them or sinks."""
+    """Returns the hooks that a `MonitoredTrainingSession` adds for these directories and sinks."""
     found: list[Any] = []
     if summary_dir or has_sinks:
         every_n_steps = _on("log_step_count_steps", cadences.counting)

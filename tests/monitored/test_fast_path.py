@@ -1,4 +1,4 @@
-"""Runs on which no hook rides go straight to the raw session; what comes in between is noticed, errors are as ever."""
+"""Runs on which no hook fires go straight to the raw session; other changes are noticed, and errors stay."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_values_that_are_loaded_in_between_are_gone_on_from(train_op):
     assert any(1000 < step <= 1002 for step in steps_of(hook))
 
 
-def test_a_run_that_only_reads_comes_between_two_quiet_ones(train_op):
+def test_a_run_that_only_reads_comes_between_two_on_the_fast_path(train_op):
     with train.MonitoredSession() as session:
         raw = session.raw_session()
         for number in range(1, 40):
@@ -104,7 +104,7 @@ def test_a_run_that_only_reads_comes_between_two_quiet_ones(train_op):
             assert raw.run("global_step:0") == number
 
 
-def test_feeds_go_the_quiet_way_as_well():
+def test_a_fed_run_takes_the_fast_path_too():
     x = hl.placeholder("float32", [], name="x")
     total = hl.Variable(0.0, name="total")
     with hl.control_dependencies([total.assign_add(x)]):
@@ -133,8 +133,8 @@ class AsksNowAndThen(train.SessionRunHook):
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 7])
-def test_a_hook_that_asks_now_and_then_gets_what_it_asked_for_whenever_runs_are_foreseen_anew(train_op, every):
-    """The quiet runs begin anew each five steps: once behind a run on which it asked, once behind one on which not."""
+def test_a_hook_that_asks_on_some_runs_gets_its_values_wherever_the_fast_path_begins(train_op, every):
+    """The fast path begins anew each five steps: once behind a run on which it asked, once behind one on which not."""
     due = Due()
     due.trigger = train.every(5)
     hook = AsksNowAndThen(every)
@@ -143,7 +143,7 @@ def test_a_hook_that_asks_now_and_then_gets_what_it_asked_for_whenever_runs_are_
     assert hook.got == [None if runs % every else runs for runs in range(70)]
 
 
-def test_a_foreseen_run_that_a_hook_is_called_on_is_not_looked_up(train_op, monkeypatch):
+def test_a_fast_run_with_a_hook_is_not_looked_up(train_op, monkeypatch):
     looked_up, find = [], PlanCache.find
     monkeypatch.setattr(PlanCache, "find", lambda self, *args: looked_up.append(1) or find(self, *args))
     with train.MonitoredSession(hooks=[AsksNowAndThen(1), Due()]) as session:
@@ -179,7 +179,7 @@ def troubled(train_op):
         return trouble, train.get_or_create_global_step().assign_add(1).op
 
 
-def test_an_error_of_a_quiet_run_is_that_of_any_run(troubled):
+def test_an_error_on_the_fast_path_is_that_of_any_run(troubled):
     trouble, train_op = troubled
     error, hook = trouble.fails_with(RuntimeError("disk on fire")), Due()
     with pytest.raises(RuntimeError, match="disk on fire"), train.MonitoredSession(hooks=[hook]) as session:
@@ -188,7 +188,7 @@ def test_an_error_of_a_quiet_run_is_that_of_any_run(troubled):
     assert trouble.calls == 20
 
 
-def test_a_quiet_run_that_loses_the_session_is_recovered_and_repeated(troubled):
+def test_a_fast_run_that_loses_the_session_is_recovered_and_repeated(troubled):
     trouble, train_op = troubled
     trouble.fails_with(errors.AbortedError(None, None, "lost"))
     with train.MonitoredSession(recovery=train.RecoveryPolicy(initial_backoff_secs=0)) as session:
@@ -196,7 +196,7 @@ def test_a_quiet_run_that_loses_the_session_is_recovered_and_repeated(troubled):
         assert session.raw_session().global_step == 11  # Initialised anew: there is no checkpoint.
 
 
-def test_a_ctrl_c_in_a_quiet_run_reaches_the_hooks_and_the_caller(troubled):
+def test_a_ctrl_c_on_the_fast_path_reaches_the_hooks_and_the_caller(troubled):
     trouble, train_op = troubled
     error, hook = trouble.fails_with(KeyboardInterrupt()), Due()
     with pytest.raises(KeyboardInterrupt), train.MonitoredSession(hooks=[hook]) as session:
@@ -204,7 +204,7 @@ def test_a_ctrl_c_in_a_quiet_run_reaches_the_hooks_and_the_caller(troubled):
     assert hook.exceptions == [error]
 
 
-def test_a_program_that_fails_in_a_quiet_run_loses_the_session(train_op):
+def test_a_program_that_fails_on_the_fast_path_loses_the_session(train_op):
     armed = []
 
     def check(value):
@@ -224,7 +224,7 @@ def test_a_program_that_fails_in_a_quiet_run_loses_the_session(train_op):
     assert len(hook.exceptions) == 1
 
 
-def test_another_thread_is_refused_while_a_quiet_run_is_under_way(troubled):
+def test_another_thread_is_refused_during_a_fast_run(troubled):
     trouble, train_op = troubled
     refused = []
 
@@ -246,7 +246,7 @@ def test_another_thread_is_refused_while_a_quiet_run_is_under_way(troubled):
     assert "one thing at a time" in refused[0]
 
 
-def test_writers_that_a_host_operation_takes_in_a_quiet_run_are_closed_with_the_session(tmp_path, train_op):
+def test_writers_that_a_host_operation_takes_on_the_fast_path_are_closed_with_the_session(tmp_path, train_op):
     taken = []
 
     def write():
@@ -269,7 +269,7 @@ def test_no_run_after_a_stop(train_op):
         session.run(train_op)
 
 
-def test_a_hook_that_is_added_between_quiet_runs_rides_on_the_next_one(train_op):
+def test_a_hook_that_is_added_between_fast_runs_takes_part_in_the_next_one(train_op):
     with train.MonitoredSession() as session:
         run(session, train_op)
         hook = Due()
@@ -312,7 +312,7 @@ def test_an_error_is_told_although_another_thread_waits_to_close(troubled):
 
     def fail():
         thread.start()
-        while not session._turn.is_awaited:
+        while not session._guard.is_awaited:
             thread.join(0.001)
         raise error
 
@@ -359,7 +359,7 @@ def lose_before(losses, session, number, *run):
 
 @pytest.mark.parametrize("counted", [True, False], ids=["with a global step", "without"])
 @pytest.mark.parametrize("hooks", [list, lambda: [Due()]], ids=["none", "due each 50 steps"])
-def test_runs_that_nobody_rides_on_are_progress_between_two_losses(hooks, counted, clock):
+def test_fast_runs_are_progress_between_two_losses(hooks, counted, clock):
     fetches = hl.Variable(np.zeros(3, "float32"), name="weights").assign_add(np.ones(3, "float32")).op
     if counted:
         fetches = hl.group(fetches, train.get_or_create_global_step().assign_add(1))

@@ -1,4 +1,4 @@
-"""Ridership: the hooks that take part in a run, and their merged requests."""
+"""MergedRequests: the fetches, feeds and options that the hooks of a run request, merged."""
 
 from __future__ import annotations
 
@@ -8,48 +8,54 @@ from typing import Any
 from hookline.graph import Graph, Operation
 from hookline.hooks.base import SessionRunArgs, SessionRunContext
 from hookline.monitored.callbacks import describe
-from hookline.monitored.rider import Rider
+from hookline.monitored.hook_record import HookRecord
 from hookline.monitored.rows import rows_of_one
-from hookline.session import HookFetches, RunOptions, merge_options
+from hookline.session import HookFetches, RunOptions, Session, merge_options
 from hookline.session.feeds import flat_feeds
 from hookline.session.fetches import leaves
 
 
-class Ridership:
-    """The hooks of a session that take part in a run, and their merged requests.
+class MergedRequests:
+    """The merged requests of the hooks that take part in a run.
 
     Requests are merged again only when a hook returns another object than the last time.
 
+    Args:
+        records: The hooks.
+        ask: Returns the request of a hook that has no `before_run`.
+        standing: The operations of every run.
+
     Attributes:
-        riding: Whether there are any such hooks.
-        may_ask: Whether any of them may have a request.
-        stacked: Whether any of them takes rows.
-        after: All of them, each with its index in `watched`.
-        asks: Whether any had a request at the last `ask`.
-        watches: Whether there is any fetch in `watched`.
-        watched: The fetches of each, or None; the operations of every run come after them.
+        records: As above.
+        has_hooks: Whether any hook takes part.
+        may_request: Whether any hook may have a request.
+        stacked: Whether any hook takes rows.
+        after: The hooks, each with its index in `hook_fetches`.
+        has_requests: Whether any hook had a request at the last `ask`.
+        has_fetches: Whether `hook_fetches` has any fetch.
+        hook_fetches: The fetches of each hook, or None; the operations of every run come after them.
         feeders: The hooks that feed, each with its feeds.
         options: The requested options.
-        of_each_step: As `watched`, without the fetches that only the last of several steps computes.
+        of_each_step: As `hook_fetches`, without the fetches that only the last of several steps computes.
         stale: Whether the requests must be merged again.
     """
 
     def __init__(
         self,
-        riders: Sequence[Rider],
-        ask: Callable[[Rider, SessionRunContext], SessionRunArgs | None],
+        records: Sequence[HookRecord],
+        ask: Callable[[HookRecord, SessionRunContext], SessionRunArgs | None],
         standing: tuple[Operation, ...] = (),
     ) -> None:
         self.standing = standing
-        self.riders = riders
-        self.after = list(enumerate(riders))
-        self._asking = [(place, rider) for place, rider in self.after if rider.before is not None or rider.asks]
-        self.riding, self.may_ask = bool(riders), bool(self._asking)
-        self.stacked = any(rider.stacked for rider in riders)
+        self.records = records
+        self.after = list(enumerate(records))
+        self._asking = [(place, record) for place, record in self.after if record.before is not None or record.asks]
+        self.has_hooks, self.may_request = bool(records), bool(self._asking)
+        self.stacked = any(record.stacked for record in records)
         self._ask = ask
-        self._asked: list[SessionRunArgs | None] = [None] * len(riders)
+        self._asked: list[SessionRunArgs | None] = [None] * len(records)
         self._merge()
-        self.stale = self.may_ask  # The requests are not known yet.
+        self.stale = self.may_request  # The requests are not known yet.
 
     def ask(self, context: SessionRunContext) -> None:
         """Calls every `before_run`, asks the hooks that fire, and merges the requests.
@@ -59,21 +65,21 @@ class Ridership:
                 dict or whose options are not `RunOptions`.
         """
         asked = self._asked
-        for place, rider in self._asking:
-            args = self._ask(rider, context) if rider.before is None else rider.before(context)
+        for place, record in self._asking:
+            args = self._ask(record, context) if record.before is None else record.before(context)
             if args is not asked[place]:
                 asked[place] = args
                 self.stale = True
         if self.stale:
             self._merge()
 
-    def in_rows(self, watched: Sequence[Any]) -> Sequence[Any]:
+    def in_rows(self, results: Sequence[Any]) -> Sequence[Any]:
         """Returns the results of one step, as rows for the hooks that take rows."""
         found = [
-            rows_of_one(values) if rider.stacked else values
-            for rider, values in zip(self.riders, watched, strict=False)  # The operations of every run come last.
+            rows_of_one(values) if record.stacked else values
+            for record, values in zip(self.records, results, strict=False)  # The operations of every run come last.
         ]
-        return [*found, *watched[len(found) :]]
+        return [*found, *results[len(found) :]]
 
     def forget_feeds(self) -> None:
         """Forgets the values that hooks fed, because a batch must not outlive its run; keeps the fed tensors."""
@@ -120,35 +126,49 @@ class Ridership:
     @property
     def asking(self) -> str:
         """The hooks with fetches, in words."""
-        pairs = zip(self.riders, self.watched.fetches, strict=False)
-        return " and ".join(f"the {describe(rider.hook)}" for rider, fetches in pairs if fetches is not None)
+        pairs = zip(self.records, self.hook_fetches.fetches, strict=False)
+        return " and ".join(f"the {describe(record.hook)}" for record, fetches in pairs if fetches is not None)
 
     def blame(self, exc: Exception, graph: Graph) -> None:
         """Raises the error of a run again, with the name of the hook, if a hook's fetch has caused it."""
-        for rider, fetches in zip(self.riders, self.watched.fetches, strict=False):  # Operations of every run are last.
-            check_in_graph(rider.hook, fetches, graph, exc)
+        # The operations of every run come last.
+        for record, fetches in zip(self.records, self.hook_fetches.fetches, strict=False):
+            check_in_graph(record.hook, fetches, graph, exc)
 
     def _merge(self) -> None:
-        for rider, args in zip(self.riders, self._asked, strict=True):
+        for record, args in zip(self.records, self._asked, strict=True):
             if args is not None:
-                _check(rider.hook, "before_trigger" if rider.before is None else "before_run", args)
+                _check(record.hook, "before_trigger" if record.before is None else "before_run", args)
         asked = [None if args is None else args.fetches for args in self._asked]
-        late = frozenset(place for place, args in enumerate(self._asked) if args and self.riders[place].late)
+        late = frozenset(place for place, args in enumerate(self._asked) if args and self.records[place].late)
         # The operations of every run, after the hooks' fetches, are run in each step.
-        rows = frozenset([*(place for place, rider in enumerate(self.riders) if rider.stacked), len(asked)])
-        self.watched = HookFetches((*asked, self.standing) if self.standing else tuple(asked), late, rows)
-        only_rows = [fetches if rider.stacked else None for rider, fetches in zip(self.riders, asked, strict=True)]
+        rows = frozenset([*(place for place, record in enumerate(self.records) if record.stacked), len(asked)])
+        self.hook_fetches = HookFetches((*asked, self.standing) if self.standing else tuple(asked), late, rows)
+        only_rows = [fetches if record.stacked else None for record, fetches in zip(self.records, asked, strict=True)]
         self.of_each_step = HookFetches((*only_rows, self.standing) if self.standing else tuple(only_rows), late, rows)
-        self.watches: bool = any(fetches is not None for fetches in self.watched.fetches)
-        given = [(rider.hook, args) for rider, args in zip(self.riders, self._asked, strict=True) if args is not None]
+        self.has_fetches: bool = any(fetches is not None for fetches in self.hook_fetches.fetches)
+        given = [
+            (record.hook, args) for record, args in zip(self.records, self._asked, strict=True) if args is not None
+        ]
         self.feeders: list[tuple[Any, Mapping[Any, Any]]] = [
             (hook, flat_feeds(args.feed_dict) or {}) for hook, args in given if args.feed_dict
         ]
         self.options: list[RunOptions] = [args.options for _, args in given if args.options is not None]
         self._caller_options: RunOptions | None = None
         self._merged_options: RunOptions | None = None
-        self.asks: bool = self.watches or bool(self.feeders) or bool(self.options)
+        self.has_requests: bool = self.has_fetches or bool(self.feeders) or bool(self.options)
         self.stale = False
+
+
+def announce(records: Sequence[HookRecord], session: Session) -> None:
+    """Announces the declared fetches of hooks to the session, and refuses those that are not in the graph.
+
+    Raises:
+        KeyError, TypeError, ValueError: A fetch is not in the graph; the error names the hook.
+    """
+    for place in session.lowlevel.expect([record.fetches for record in records]):
+        if records[place].before_trigger is None:
+            check_in_graph(records[place].hook, records[place].fetches, session.graph)
 
 
 def check_in_graph(hook: Any, fetches: Any, graph: Graph, cause: Exception | None = None) -> None:

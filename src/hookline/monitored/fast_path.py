@@ -1,4 +1,4 @@
-"""Quiet: the fast path of foreseen runs, which are made without asking any trigger."""
+"""FastPath: the runs between two firings, which ask no trigger."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ class NotRun(NamedTuple):
 NOT_RUN = NotRun()
 
 Make = Callable[["Mapping[Any, Any] | None", "int | None"], Any]
-"""Makes such a run with these feeds if the global step is the expected one, else returns `CHANGED`.
+"""Makes a run with these feeds if the global step is the expected one, else returns `CHANGED`.
 
-The first item of its result is the caller's results."""
+The first item of its result is the results of the caller."""
 
 _NOTHING = object()
 
 
-class Foreseen(NamedTuple):
-    """Runs on which no hook fires.
+class FastRuns(NamedTuple):
+    """The runs that may take the fast path: no hook fires on them.
 
     Args:
-        runs: The largest number of such runs.
-        until: The reading of the clock from which runs are no longer foreseen.
+        most: The largest number of such runs.
+        until: The reading of the clock at which they end.
         step: The global step before the first; None in a graph without one.
-        gain: The number by which each of them advances the global step.
-        alarms: The session's count of latched latches when this was foreseen.
-        awaited: Deferred results of hooks; when one arrives, runs are no longer foreseen.
+        gain: The increase of the global step in each of them.
+        latched_count: The session's count of latched latches; they end when it changes.
+        awaited: Deferred results of hooks; they end when one arrives.
     """
 
-    runs: float = math.inf
+    most: float = math.inf
     until: float = math.inf
     step: int | None = None
     gain: int = 0
-    alarms: int = 0
+    latched_count: int = 0
     awaited: tuple[DeferredResults, ...] = ()
 
 
-class Quiet:
-    """The fast path of runs on which no hook fires: they go straight to the raw session. A monitored session has one.
+class FastPath:
+    """The fast path of a monitored session: runs on which no hook fires go straight to the raw session.
 
     A hooked session that knows when the next hook is due lets the runs before that take the fast path. They must have
-    the same fetches, and the global step must be the foreseen one. If a run may hold several steps, each of them counts
+    the same fetches, and the global step must be the expected one. If a run may hold several steps, each of them counts
     as one here. Hooks that are called on each run are called on these too.
 
     Args:
@@ -62,7 +62,7 @@ class Quiet:
         scope: As above.
         is_open: Whether the fast path was begun and has not ended; an interrupted one is still open.
         made: The number of runs made since the last `begin`.
-        writes: The session's count of writes before the latest of them.
+        writes: The session's count of writes before the last of these runs.
     """
 
     def __init__(self, scope: WriterScope | None = None) -> None:
@@ -71,24 +71,24 @@ class Quiet:
         self.end()
 
     def begin(
-        self, low: LowLevel, fetches: Any, foreseen: Foreseen, make: Make, *, feeds: bool = False, capacity: int = 1
+        self, low: LowLevel, fetches: Any, runs: FastRuns, make: Make, *, feeds: bool = False, capacity: int = 1
     ) -> None:
-        """Begins the fast path for the foreseen runs of these fetches.
+        """Begins the fast path, for runs of these fetches.
 
         Args:
             low: The low-level interface of the raw session.
             fetches: The fetches.
-            foreseen: The foreseen runs.
+            runs: The runs that may take it.
             make: Makes one of them.
             feeds: Whether they may be fed.
-            capacity: The largest number of steps of a run; none is begun that might exceed the foreseen ones.
+            capacity: The largest number of steps of a run; no run begins that might exceed `runs`.
         """
         self._low, self._make, self._feeds, self.is_open = low, make, feeds, True
-        self._begins_at, self._gain, self._alarms = foreseen.step, foreseen.gain, foreseen.alarms
-        self._signs = [awaited.is_ready for awaited in foreseen.awaited]
-        if foreseen.until < math.inf:
-            self._signs.append(partial(clock.has_come, foreseen.until))
-        self._runs = foreseen.runs - (capacity - 1)
+        self._begins_at, self._gain, self._latched_count = runs.step, runs.gain, runs.latched_count
+        self._signs = [awaited.is_ready for awaited in runs.awaited]
+        if runs.until < math.inf:
+            self._signs.append(partial(clock.has_come, runs.until))
+        self._runs = runs.most - (capacity - 1)
         self._fetches = fetches
 
     def end(self) -> int:
@@ -101,7 +101,7 @@ class Quiet:
         self._signs: list[Callable[[], bool]] = []
         self._runs = 0.0
         self._begins_at: int | None = None
-        self.made = self._gain = self._alarms = 0
+        self.made = self._gain = self._latched_count = 0
         return made
 
     def interrupt(self) -> None:
@@ -119,11 +119,11 @@ class Quiet:
         try:
             low = self._low
             self.writes = low.writes
-            if low.latched_count != self._alarms:  # A latch has latched.
+            if low.latched_count != self._latched_count:  # A latch has latched.
                 return NOT_RUN
             begins_at = self._begins_at
             found = self._make(feed_dict, None if begins_at is None else begins_at + self._gain * made)
-            if found is CHANGED:  # Other code has set the step, or a run has gained more than was foreseen.
+            if found is CHANGED:  # Other code has set the step, or a run has gained more than expected.
                 return NOT_RUN
             self.made += 1
             return found[0]
@@ -131,7 +131,7 @@ class Quiet:
             return NotRun(error)
 
     def make_several(self, step: Any, capacity: int, feed_dict: Mapping[Any, Any] | None, expected: int | None) -> Any:
-        """Makes a run of as many steps as there are batches; to be bound to its `RepeatedStep`."""
+        """Makes a run with a step for each batch, up to `capacity`; to be bound to its `RepeatedStep`."""
         # One more run is counted: the one in which a hook is due.
         found = step.run_several(capacity, expected, to_come=self._runs + capacity - self.made)
         if found is CHANGED:

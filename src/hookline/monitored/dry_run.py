@@ -1,7 +1,8 @@
-"""Rehearsal: the runs to come, made by the very classes that make runs, with nobody who does anything.
+"""Dry run: makes the next runs of a session without effects, and returns their plan.
 
-`HookedSession`, `Schedule` and `Quiet` decide as always who rides on which run. Under them is a session that counts
-steps and computes nothing. In place of the hooks are stand-ins with twins of their triggers, which only take notes.
+`HookedSession`, `Schedule` and `FastPath` decide as always which hooks take part in a run. The raw session is replaced
+by one that counts steps and computes nothing, and the hooks by stand-ins that record their firings, with copies of the
+triggers.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from hookline.hooks.trigger import Trigger
 from hookline.hooks.triggers import Latched
 from hookline.hooks.when import BoundHook
 from hookline.monitored.callbacks import override
+from hookline.monitored.fast_path import FastPath, NotRun
 from hookline.monitored.hook_list import HookList
+from hookline.monitored.hook_record import HookRecord
 from hookline.monitored.hooked import HookedSession
-from hookline.monitored.quiet import NotRun, Quiet
-from hookline.monitored.rider import Rider
 from hookline.monitored.run_plan import HookPlan, ProgramPlan, RunPlan
 from hookline.monitored.stop_request import StopRequest
 from hookline.session import (
@@ -40,42 +41,42 @@ from hookline.session.fetches import leaves
 
 _DECIDES = ("is_due", "should_trigger_for_step", "update_last_triggered_step", "count_runs", "runs_until_trigger")
 _EARLIER = object()
-"""The values of a firing that has been waiting for them since before the plan."""
+"""The values of firings that were deferred before the plan."""
 
 
-def rehearse(hooked: HookedSession, steps: int, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> RunPlan:
-    """Returns the plan of the next steps of a session, or of so many runs where those leave the step alone.
+def dry_run(hooked: HookedSession, steps: int, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> RunPlan:
+    """Returns the plan of the next steps of a session.
 
     Args:
-        hooked: The session, between two runs. Nothing of it changes.
-        steps: How many.
-        fetches: What each run fetches.
-        feed_dict: What it feeds; the values are not looked at.
+        hooked: The session, between two runs. It does not change.
+        steps: The number of steps; the number of runs if these leave the global step alone.
+        fetches: The fetches of each run.
+        feed_dict: The feeds of each run; their values are not used.
 
     Raises:
-        Exception: What a run with these fetches would raise before it starts.
+        Exception: The error that a run of these fetches would raise before it starts.
     """
-    schedule, session = hooked.schedule, _Counting(hooked.raw, hooked.runs)
-    twins = _Twins()
-    stand_ins = [_StandIn(rider, twins, session) for rider in schedule.riders]
+    schedule, session = hooked.schedule, _CountingSession(hooked.raw, hooked.runs)
+    copies = _TriggerCopies()
+    stand_ins = [_HookStandIn(record, copies, session) for record in schedule.records]
     hooks = HookList([each.bound() for each in stand_ins])
-    quiet, stop = Quiet(), _Silent()
+    fast_path, stop = FastPath(), _SilentStopRequest()
     stop.runs = hooked.runs
-    rehearsed = HookedSession(cast("Session", session), hooks, stop, quiet, hooked.steps_per_run)
-    rehearsed.use(hooks).stand_in_for(schedule, DeferredResults.of(_EARLIER))
-    twins.catch_up()
+    dry = HookedSession(cast("Session", session), hooks, stop, fast_path, hooked.steps_per_run)
+    dry.use(hooks).stand_in_for(schedule, DeferredResults.of(_EARLIER))
+    copies.catch_up()
     begin, begun, calls = session.count, session.runs, 0
     while session.count < begin + steps and session.runs < begun + steps and not session.is_over:
-        done, calls = quiet.run(fetches, feed_dict), calls + 1
+        done, calls = fast_path.run(fetches, feed_dict), calls + 1
         if type(done) is NotRun:
             if done.error is not None:
                 raise done.error
-            rehearsed.run(fetches, feed_dict)
-    rehearsed.settle()
+            dry.run(fetches, feed_dict)
+    dry.settle()
     counts_steps = session.has_step and (session.count > begin or session.is_over)
     begins_at, ends_at = (begin, session.count) if counts_steps else (begun, session.runs)
     is_over = session.is_over
-    if hooked.steps_per_run > 1 and ends_at > begins_at + steps:  # The last run holds more than was asked for.
+    if hooked.steps_per_run > 1 and ends_at > begins_at + steps:  # The last run holds more steps than the plan.
         ends_at, is_over = begins_at + steps, False
     return RunPlan(
         fetches=_names(fetches),
@@ -90,33 +91,33 @@ def rehearse(hooked: HookedSession, steps: int, fetches: Any, feed_dict: Mapping
     )
 
 
-class _Silent(StopRequest):
-    """A request to stop that says nothing of a step that stands still."""
+class _SilentStopRequest(StopRequest):
+    """A request to stop that does not warn of a constant global step."""
 
     def warn_of_stillness(self, step: int) -> None:
         pass
 
 
-class _Made:
+class _StartedProgram:
     """A program, and the runs that start it."""
 
     def __init__(self, program: Any, step: int, run: int) -> None:
         self._program, self._first_step, self._first_run, self.runs = program, step, run, 0
 
     def plan(self, counts_steps: bool) -> ProgramPlan:
-        told = self._program.compilations
+        compilations = self._program.compilations
         first_at = self._first_step if counts_steps else self._first_run
-        return ProgramPlan(told.about, self.runs, first_at, told.traces > 0)
+        return ProgramPlan(compilations.about, self.runs, first_at, compilations.traces > 0)
 
 
-class _Counting(RawSession, LowLevel):
-    """Stands in for a raw session: its runs advance the step as those of the other would, and compute nothing.
+class _CountingSession(RawSession, LowLevel):
+    """Stands in for a raw session: its runs advance the global step, and compute nothing.
 
     Attributes:
-        runs: How many runs there were; each of several steps counts.
-        count: The global step; without one, the same.
-        made: The programs that were started, each with how often.
-        unforeseen: What it does not know of the runs.
+        runs: The number of runs; each of several steps counts as one.
+        count: The global step; without one, the number of runs.
+        made: The programs that were started, with their numbers of runs.
+        unforeseen: Facts about the runs that are not known beforehand, as sentences.
     """
 
     def __init__(self, raw: Session, runs: int) -> None:
@@ -131,10 +132,10 @@ class _Counting(RawSession, LowLevel):
         except RuntimeError:
             self._step = None
         self.runs = runs
-        self.made: dict[int, _Made] = {}
+        self.made: dict[int, _StartedProgram] = {}
         self.unforeseen: dict[str, None] = {}
         if self.shared:
-            self._admit("Others advance the global step as well: runs of this process may lead further.")
+            self._admit("Others advance the global step as well: runs of this process may reach later steps.")
 
     @property
     def count(self) -> int:
@@ -155,7 +156,7 @@ class _Counting(RawSession, LowLevel):
     def _admit(self, sentence: str) -> None:
         self.unforeseen[sentence] = None
 
-    # What a monitored session uses ------------------------------------------------------------------------------
+    # The interface that monitored sessions use -----------------------------------------------------------------
 
     def gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
         low = self._raw.lowlevel
@@ -175,7 +176,7 @@ class _Counting(RawSession, LowLevel):
         run_metadata: RunMetadata | None = None,
     ) -> tuple[Any, tuple[Any, ...]]:
         if self._plans is None:
-            self._admit("The programs, for this session does not say which it makes.")
+            self._admit("The programs: this session does not list them.")
             return self._advance(None, self._raw.lowlevel.gain(fetches, feed_dict), hook_fetches)
         return self._make(self._plans.find(self._raw.lowlevel, fetches, hook_fetches, feed_dict), hook_fetches)
 
@@ -191,31 +192,33 @@ class _Counting(RawSession, LowLevel):
         self.runs += count
         if self._step is not None:
             if gain is None:
-                self._admit("Only the device knows how far a run leads: it counts as one step here.")
+                self._admit("Only the device knows the gain of a run in steps: it counts as one step here.")
             self._step += (1 if gain is None else gain) * count
         if program is not None:
             # Of several steps, the first is made where the run begins.
             first = before + (self.count - before) // count
-            self.made.setdefault(id(program), _Made(program, first, self.runs - count + 1)).runs += 1
+            self.made.setdefault(id(program), _StartedProgram(program, first, self.runs - count + 1)).runs += 1
         return None, () if hook_fetches is None else hook_results(hook_fetches, [self.runs] * len(hook_fetches.fetches))
 
     def cached_step(self, fetches: Any, hook_fetches: HookFetches | None = None) -> Any:
         if self._plans is None:
             return None
         found = self._plans.find(self._raw.lowlevel, fetches, hook_fetches, None)
-        return _Step(self, found, hook_fetches) if found.is_program else None
+        return _CountingStep(self, found, hook_fetches) if found.is_program else None
 
     def repeated_step(self, fetches: Any, hook_fetches: HookFetches | None, capacity: int) -> Any:
         if self._plans is None:
             return self._raw.lowlevel.repeated_step(fetches, hook_fetches, capacity)
-        return _Step(self, self._plans.find_repeated(self._raw.lowlevel, fetches, hook_fetches, capacity), hook_fetches)
+        return _CountingStep(
+            self, self._plans.find_repeated(self._raw.lowlevel, fetches, hook_fetches, capacity), hook_fetches
+        )
 
 
-class _Step:
+class _CountingStep:
     """Stands in for a `CachedStep` or a `RepeatedStep`."""
 
-    def __init__(self, session: _Counting, step: Any, hook_fetches: HookFetches | None) -> None:
-        self._session, self._step, self._hook_fetches = session, step, hook_fetches
+    def __init__(self, session: _CountingSession, step: Any, hook_fetches: HookFetches | None) -> None:
+        self._session, self._step, self._watched = session, step, hook_fetches
 
     @property
     def holds_hook_fetches(self) -> bool:
@@ -227,55 +230,55 @@ class _Step:
     def run_program(self, values: Any = None, expected: int | None = None) -> Any:
         if expected is not None and self._session.known_step != expected:
             return CHANGED
-        return self._session._make(self._step, self._hook_fetches)
+        return self._session._make(self._step, self._watched)
 
     def run_several(self, most: int, expected: int | None = None, *, exactly: bool = False, to_come: float = 1) -> Any:
         if expected is not None and self._session.known_step != expected:
             return CHANGED
-        return most, self._session._make(self._step, self._hook_fetches, most)
+        return most, self._session._make(self._step, self._watched, most)
 
 
 # Hooks and triggers -------------------------------------------------------------------------------------------------
 
 
-class _StandIn:
-    """Stands in for a hook: it declares the same, is called on the same runs, and takes notes.
+class _HookStandIn:
+    """Stands in for a hook: it has the same declarations, is called on the same runs, and records its firings.
 
     Args:
-        rider: The hook.
-        twins: The twins of triggers.
-        session: What counts the runs.
+        record: The hook.
+        triggers: The copies of triggers.
+        session: Counts the runs.
     """
 
-    def __init__(self, rider: Rider, twins: _Twins, session: _Counting) -> None:
-        self._rider = rider
-        self.fetches, self.late, self.stacked = rider.fetches, rider.late, rider.stacked
-        self.trigger = None if rider.timer is None else twins.of(rider.timer.trigger)
-        self._session, self._unforeseen = session, twins.unforeseen(self.trigger)
+    def __init__(self, record: HookRecord, triggers: _TriggerCopies, session: _CountingSession) -> None:
+        self._record = record
+        self.fetches, self.late, self.stacked = record.fetches, record.late, record.stacked
+        self.trigger = None if record.forecast is None else triggers.of(record.forecast.trigger)
+        self._session, self._unforeseen = session, triggers.unforeseen(self.trigger)
         self._fired: list[tuple[int | None, int]] = []
         args = None if self.fetches is None else SessionRunArgs(self.fetches)
         found: dict[str, Any] = {
-            "before_run": rider.before and (lambda context: context.ask(self)),
-            "after_run": rider.after and (lambda context, values: context.deliver(self, values)),
-            "before_trigger": rider.before_trigger and (lambda context: args),
-            "on_trigger": rider.timer and self._note,
+            "before_run": record.before and (lambda context: context.ask(self)),
+            "after_run": record.after and (lambda context, values: context.deliver(self, values)),
+            "before_trigger": record.before_trigger and (lambda context: args),
+            "on_trigger": record.forecast and self._note,
         }
         self.each_run = tuple(name for name in ("before_run", "after_run") if found[name])
-        # Those of the library call super(), or give the firing themselves.
-        of_users = [name for name in self.each_run if not _is_of_library(override(rider.hook, name))]
-        if of_users and rider.timer:
+        # The library's hooks call super(), or deliver the firing themselves.
+        of_users = [name for name in self.each_run if not _is_of_library(override(record.hook, name))]
+        if of_users and record.forecast:
             call = "call" if len(of_users) > 1 else "calls"
             self._unforeseen.append(f"whether its {' and '.join(of_users)} {call} super(): otherwise it does not fire")
-        if rider.before_trigger:
-            self._unforeseen.append("what its before_trigger asks for besides")
+        if record.before_trigger:
+            self._unforeseen.append("further requests of its before_trigger")
         vars(self).update({name: callback for name, callback in found.items() if callback})
 
     def end(self, session: Any) -> None:
-        """Is what a hook without any other callback has."""
+        """Makes this a hook even if it has no other callback."""
 
     def bound(self) -> Any:
-        """Returns itself, bound to the runs to which the hook is."""
-        theirs = self._rider.binding
+        """Returns this stand-in, bound to the same runs as the hook."""
+        theirs = self._record.binding
         if theirs is None:
             return self
         binding = BoundHook(theirs.bound_to, self)
@@ -288,53 +291,53 @@ class _StandIn:
             self._fired.append((firing.global_step, int(np.ravel(values[0])[-1]) if values else self._session.runs))
 
     def plan(self, raw: Session, ends_at: int, counts_steps: bool) -> HookPlan:
-        """Returns what it has noted, for the hook."""
-        rider = self._rider
+        """Returns the plan of the hook."""
+        record = self._record
         fired = [run if step is None or not counts_steps else step for step, run in self._fired]
         return HookPlan(
-            name=type(rider.hook).__name__,
-            trigger="" if rider.timer is None else repr(rider.timer.trigger),
+            name=type(record.hook).__name__,
+            trigger="" if record.forecast is None else repr(record.forecast.trigger),
             fires_at=tuple(number for number in fired if number <= ends_at),
-            fetches=() if rider.fetches is None else _names(rider.fetches),
+            fetches=() if record.fetches is None else _names(record.fetches),
             each_run=self.each_run,
-            late=rider.late,
+            late=record.late,
             unforeseen=tuple(self._unforeseen),
-            stops_at=raw.step_limit_of(rider.hook),
-            saves=override(rider.hook, "save_last") is not None,
-            at_end=override(rider.hook, "end") is not None,
+            stops_at=raw.step_limit_of(record.hook),
+            saves=override(record.hook, "save_last") is not None,
+            at_end=override(record.hook, "end") is not None,
         )
 
 
-class _Twins:
-    """Triggers that stand where others do, and move without them. The clock and the user's code fire none of them."""
+class _TriggerCopies:
+    """Copies of triggers, with the same phase, which move alone. Neither the clock nor user code fires them."""
 
     def __init__(self) -> None:
-        self._twins: dict[int, Trigger] = {}
+        self._copies: dict[int, Trigger] = {}
         self._pairs: list[tuple[Trigger, Trigger]] = []
 
     def of(self, trigger: Trigger) -> Trigger:
-        """Returns the twin of a trigger; hooks that share one share its twin."""
-        found = self._twins.get(id(trigger))
+        """Returns the copy of a trigger; hooks that share a trigger share its copy."""
+        found = self._copies.get(id(trigger))
         if found is None:
-            found = _Undecided(trigger) if not _decides_alone(trigger) else copy.copy(trigger)
+            found = _OpenTrigger(trigger) if not _decides_alone(trigger) else copy.copy(trigger)
             if parts := getattr(trigger, "parts", None):
                 vars(found)["parts"] = tuple(map(self.of, parts))
-            self._twins[id(trigger)] = found
+            self._copies[id(trigger)] = found
             self._pairs.append((found, trigger))
         return found
 
     def catch_up(self) -> None:
-        """Has each stand where its twin does: the session that it is to serve has just started it anew."""
-        for twin, trigger in self._pairs:
-            if not isinstance(twin, _Undecided):
-                vars(twin).update(_state_of(trigger))
-            twin.held = False
+        """Sets the phase of each copy, which the dry run has just started anew."""
+        for copied, trigger in self._pairs:
+            if not isinstance(copied, _OpenTrigger):
+                vars(copied).update(_state_of(trigger))
+            copied.held = False
 
-    def unforeseen(self, twin: Trigger | None) -> list[str]:
-        """Returns what may fire it that nobody foresees."""
+    def unforeseen(self, copied: Trigger | None) -> list[str]:
+        """Returns the parts of a trigger that cannot be foreseen, as phrases."""
         found: list[str] = []
-        for leaf in [] if twin is None else twin.leaves():
-            if isinstance(leaf, _Undecided):
+        for leaf in [] if copied is None else copied.leaves():
+            if isinstance(leaf, _OpenTrigger):
                 found.append(f"{leaf!r}, which decides itself when it is due")
             elif isinstance(leaf, Latched):
                 found.append(f"{leaf!r}, which fires it when the device finds the condition")
@@ -343,8 +346,8 @@ class _Twins:
         return found
 
 
-class _Undecided(Trigger):
-    """Stands in for a trigger whose class decides itself when it is due: it is asked as often, and never fires."""
+class _OpenTrigger(Trigger):
+    """Stands in for a trigger with its own `is_due`: it is asked as often, and never fires."""
 
     def __init__(self, trigger: Trigger) -> None:
         self._trigger = trigger
@@ -364,7 +367,7 @@ class _Undecided(Trigger):
 
 
 def _decides_alone(trigger: Trigger) -> bool:
-    """Whether the steps, the runs and the library's code decide when it is due."""
+    """Returns whether only steps, runs and the library's code decide when a trigger is due."""
     return all(_is_of_library(getattr(type(trigger), name)) for name in _DECIDES)
 
 

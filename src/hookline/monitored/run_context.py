@@ -1,4 +1,4 @@
-"""UnderWay: one run, from the hooks' requests to the delivery of their results."""
+"""RunContext: the context of one run, from the requests of the hooks to the delivery of their results."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
-from hookline.monitored.rider import Rider
+from hookline.monitored.hook_record import HookRecord
 from hookline.monitored.schedule import Schedule
 from hookline.session import RunMetadata, RunOptions, Session
 
-_Rest = tuple[Iterator[tuple[int, Rider]], Sequence[Any], RunOptions, RunMetadata]
-"""The hooks that have not got the results yet, and the results."""
+_Rest = tuple[Iterator[tuple[int, HookRecord]], Sequence[Any], RunOptions, RunMetadata]
+"""The hooks without their results so far, and the results."""
 
 
-class UnderWay(SessionRunContext):
-    """The context of one run on its way through the hooks; a run that a callback starts has its own."""
+class RunContext(SessionRunContext):
+    """The context of one run, for its hooks; a run that a callback starts has its own.
+
+    Args:
+        original_args: The request of the caller.
+        session: The raw session.
+        runs: The number of runs made before.
+        schedule: The schedule of the session.
+        settle: Completes all requests of hooks so far.
+    """
 
     _rest: _Rest | None = None
 
@@ -27,7 +35,7 @@ class UnderWay(SessionRunContext):
         schedule: Schedule,
         settle: Callable[[Schedule, SessionRunContext], None],
     ) -> None:
-        # In one call, because each run that a hook is called on makes one of these.
+        # In one call, because each run with a hook makes such a context.
         self.original_args, self.session, self.runs = original_args, session, runs
         self._schedule, self._settle = schedule, settle
 
@@ -49,23 +57,27 @@ class UnderWay(SessionRunContext):
 
     def ask(self, hook: SessionRunHook) -> SessionRunArgs | None:
         """See `SessionRunContext`."""
-        return self._schedule.ask(hook, self)
+        return self._schedule.delivery.ask(hook, self)
 
     def deliver(self, hook: SessionRunHook, run_values: SessionRunValues) -> None:
         """See `SessionRunContext`."""
-        self._schedule.deliver(hook, self, run_values)
+        self._schedule.delivery.deliver(hook, self, run_values)
 
     def give(
-        self, after: Iterable[tuple[int, Rider]], watched: Sequence[Any], options: RunOptions, run_metadata: RunMetadata
+        self,
+        after: Iterable[tuple[int, HookRecord]],
+        hook_results: Sequence[Any],
+        options: RunOptions,
+        run_metadata: RunMetadata,
     ) -> None:
-        """Gives the results to the hooks that have not got them yet."""
-        self._rest = after, watched, options, run_metadata = iter(after), watched, options, run_metadata
+        """Gives the results to each hook, unless it has got them already."""
+        self._rest = after, hook_results, options, run_metadata = iter(after), hook_results, options, run_metadata
         try:
-            for place, rider in after:
-                results = watched[place] if place >= 0 else None
-                if rider.after is not None:
-                    rider.after(self, SessionRunValues(results, options, run_metadata))
+            for place, record in after:
+                results = hook_results[place] if place >= 0 else None
+                if record.after is not None:
+                    record.after(self, SessionRunValues(results, options, run_metadata))
                 else:
-                    self._schedule.deliver_to(rider, self, results, options, run_metadata)
+                    self._schedule.delivery.deliver_to(record, self, results, options, run_metadata)
         finally:
             self._rest = None  # Results must not outlive the run, though a hook may keep the context.

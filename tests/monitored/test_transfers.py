@@ -1,4 +1,4 @@
-"""Between triggers nothing is read from the device, and nobody waits for it, but where that is due."""
+"""Between two firings nothing is read from the device, and nothing waits for it, unless that is due."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turn: the guard of a monitored session, which admits one thread at a time."""
+"""SessionGuard: admits one thread at a time to a monitored session."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from hookline.summary.writer_cache import SCOPE, WriterScope
 _HOLDER = "holder"
 
 
-class Turn:
-    """Records the thread that is inside a session, if any. Taking a free turn costs as much as a lock.
+class SessionGuard:
+    """Admits one thread at a time to a monitored session. Entering a free session costs as much as a lock.
 
-    A thread takes the turn with a key, a list with the thread's number, and gives it back with the same key. The key
-    exists before the turn is taken, and giving the turn back twice does nothing: so it is given back in two `finally`s,
-    or at the end of a `Claim` that was entered twice, and a Ctrl-C at any moment leaves no thread inside.
+    A thread enters with a key, a list with the thread's number, and leaves with the same key. The key exists before the
+    thread enters, and a second `leave` does nothing. So `leave` stands in two `finally`s, or at the end of a `Claim`
+    that was entered twice, and a Ctrl-C at any moment leaves no thread inside.
+
+    Args:
+        scope: The owner of the summary writers that are taken inside.
 
     Example:
-        >>> turn = Turn()
-        >>> with Claim(turn) as claim, claim:
-        ...     claim.take(), claim.take(), turn.is_mine
+        >>> guard = SessionGuard()
+        >>> with Claim(guard) as claim, claim:
+        ...     claim.take(), claim.take(), guard.is_mine
         (True, True, True)
-        >>> turn.is_mine
+        >>> guard.is_mine
         False
     """
 
@@ -31,7 +34,7 @@ class Turn:
         self.scope = scope
         # Each change is one operation of the interpreter, so that a Ctrl-C finds it either done or not.
         self._inside: dict[str, list[int]] = {}
-        self._given_back = threading.Condition()
+        self._left = threading.Condition()
         self._waiting = 0
 
     @property
@@ -41,13 +44,13 @@ class Turn:
         return holder is not None and holder[0] == threading.get_ident()
 
     @property
-    def is_taken(self) -> bool:
+    def is_entered(self) -> bool:
         """Whether a thread is inside."""
         return bool(self._inside)
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a thread is waiting for it."""
+        """Whether a thread is waiting to enter."""
         return self._waiting > 0
 
     @property
@@ -58,45 +61,45 @@ class Turn:
         return next(names, "another thread")
 
     def enter(self, key: list[int]) -> bool:
-        """Takes the turn if it is free and no thread is waiting for it; returns whether it did."""
+        """Enters if no thread is inside or waiting; returns whether it did."""
         return not self._waiting and self._inside.setdefault(_HOLDER, key) is key
 
     def leave(self, key: list[int]) -> None:
-        """Lets other threads in, if the turn is held with this key."""
+        """Leaves, if the thread inside has entered with this key."""
         if self._inside.get(_HOLDER) is key:
             self._inside.clear()
         if self._waiting:
-            with self._given_back:
-                self._given_back.notify_all()
+            with self._left:
+                self._left.notify_all()
 
     def wait(self, key: list[int], timeout_secs: float) -> bool:
-        """Waits for the turn, at most this long and ahead of `enter`, and takes it; returns whether it did."""
-        with self._given_back:
+        """Waits to enter, at most this long and ahead of `enter`; returns whether it did."""
+        with self._left:
             self._waiting += 1
             try:
                 free = lambda: self._inside.setdefault(_HOLDER, key) is key  # noqa: E731
-                return clock.wait_for(self._given_back, free, timeout_secs)
+                return clock.wait_for(self._left, free, timeout_secs)
             finally:
                 self._waiting -= 1
 
 
 class Claim:
-    """One call's claim to a turn and its summary writers: `with Claim(turn) as claim, claim:`, entered twice."""
+    """One call inside a session, with its summary writers: `with Claim(guard) as claim, claim:`, entered twice."""
 
-    def __init__(self, turn: Turn) -> None:
-        self._turn, self._key, self._outer = turn, [threading.get_ident()], SCOPE.get()
+    def __init__(self, guard: SessionGuard) -> None:
+        self._guard, self._key, self._outer = guard, [threading.get_ident()], SCOPE.get()
 
     def take(self, wait_secs: float | None = None) -> bool:
-        """Takes the turn if it is free, or waits for it; returns whether it did."""
-        taken = self._turn.enter(self._key) if wait_secs is None else self._turn.wait(self._key, wait_secs)
+        """Enters the session if it is free, or waits for that; returns whether it did."""
+        taken = self._guard.enter(self._key) if wait_secs is None else self._guard.wait(self._key, wait_secs)
         if taken:
-            SCOPE.set(self._turn.scope)
+            SCOPE.set(self._guard.scope)
         return taken
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
-        if SCOPE.get() is self._turn.scope:
+        if SCOPE.get() is self._guard.scope:
             SCOPE.set(self._outer)
-        self._turn.leave(self._key)
+        self._guard.leave(self._key)
