@@ -145,7 +145,7 @@ def test_the_step_does_not_wait_for_a_sink_that_hangs_nor_does_the_end_for_ever(
     writer.sync()
     put(writer, 2, 3)
     writer.sync()
-    assert [line[:70] for line in said()] == ["WARNING: Noting has not written in 0.05 s what came before a checkpoin"]
+    assert [line[:70] for line in said()] == ["WARNING: Noting has not written the summaries before a checkpoint with"]
     feeding.close(failed=False)
     assert "Noting was not done in 0.05 s" in said()[1]
     assert said()[1].endswith(": 3."), "two wait, and one was given to it"
