@@ -65,7 +65,7 @@ def test_where_it_does_not_say_the_number_is_asked_for(own_run, capsys, recorded
     (own_run / "checkpoint").write_text(json.dumps({**state, "max_to_keep": recorded}))
     assert main(["clean", str(own_run)]) == 2
     assert why in (err := capsys.readouterr().err)
-    assert err.endswith("Say it with --keep N.\n")
+    assert err.endswith("Give it with --keep N.\n")
 
 
 def test_the_best_stays(tmp_path):
