@@ -220,6 +220,30 @@ def test_large_arrays_are_read_for_one_run_at_a_time():
         assert not reader.ready(4)
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_device_gets_small_arrays_together_for_runs_that_take_one_each(prefetch, monkeypatch):
+    """As on a GPU, where each transfer takes longer than a small step. The device of the test is the processor."""
+    puts, put = [], jax.device_put
+    monkeypatch.setattr(jax, "device_put", lambda *given, **more: (puts.append(1), put(*given, **more))[1])
+    source = hl.data.arrays(examples(101), 3, shuffle_seed=1, epochs=3)
+    device = jax.devices()[0]
+    with jax.default_device(device), reading(source, prefetch=prefetch) as reader:
+        expected = list(hl.data.arrays(examples(101), 3, shuffle_seed=1, epochs=3))
+        for number, batch in enumerate(expected):
+            (item, found), position = taken(reader, 1), reader.position().value
+            assert_same(found[0], batch)
+            assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(item.value))
+            assert position.get("count", 0) == number
+            if number == 40:  # It goes back, and on again.
+                reader.give_back(item)
+                (item, found) = taken(reader, 1)
+                assert_same(found[0], batch)
+            reader.use(item)
+        with pytest.raises(errors.OutOfRangeError):
+            await_ready(reader, 1)
+    assert len(puts) == 3 * 2, "for each epoch its whole batches, and the smaller one at its end"
+
+
 class Numbers:
     """An iterator of a user's own that can give many batches at once."""
 

@@ -90,6 +90,16 @@ def test_the_share_of_the_peak_is_of_what_xla_counts(steps_per_run, tmp_path, ca
     assert re.search(r"flops/sec: \S+, \d\.\d% of the peak", caplog.text)
 
 
+def test_operations_are_counted_for_the_processor_where_the_device_does_not_say(tmp_path, monkeypatch):
+    """As on a GPU. The device of the test is the processor, and does not say at first."""
+    says = jax.stages.Lowered.cost_analysis
+    monkeypatch.setattr(
+        jax.stages.Lowered, "cost_analysis", lambda self: says(self) if jax.config.jax_default_device else None
+    )
+    run(loop(), tmp_path, peak_flops=1e6)
+    assert MATMUL < numbers(tmp_path)["flops/sec"] < 1.3 * MATMUL
+
+
 def test_batches_of_a_form_that_is_not_known_before_have_no_numbers(caplog):
     caplog.set_level(logging.INFO, "hookline")
     with hl.Graph().as_default():

@@ -153,7 +153,7 @@ def test_so_has_the_program_for_a_gpu_where_a_full_run_has_a_loop_of_its_own(mon
 
     single = trained(1)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert trained(8) == single, "three full runs, the first step and a rest"
+    assert trained(8) == single, "a single step, whole loops and a rest"
 
 
 @pytest.mark.parametrize(

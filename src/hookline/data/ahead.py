@@ -88,6 +88,8 @@ class Ahead:
         form: The form of the batches.
         places: Where the batches are put.
         limit: The number of items that the thread keeps ready.
+        at_once: The number of batches to read at once for runs that take one each, if the source gives many at a time:
+            more cost hardly more time.
     """
 
     def __init__(
@@ -98,10 +100,11 @@ class Ahead:
         form: batches.Form,
         places: Places,
         limit: int,
+        at_once: int = 1,
     ) -> None:
         self._begin, self._reached = begin, position
         self._stream, self.demand = begun or (None, Demand())
-        self._form, self._places, self._limit = form, places, limit
+        self._form, self._places, self._limit, self._at_once = form, places, limit, at_once
         self._reading = threading.Lock()
         self._starting = threading.Lock()
         self._count = 0
@@ -133,8 +136,10 @@ class Ahead:
     def run(self) -> None:
         """Reads until the sequence ends, or no more batches are wanted."""
         with placement.inside(self.home):
-            while self._wait_for_room() and self.read(self.demand.capacity, ahead=True):
-                pass
+            while self._wait_for_room():
+                most = self.demand.capacity
+                if not self.read(most, ahead=True, at_once=self._at_once if most == 1 else most):
+                    return
 
     def _wait_for_room(self) -> bool:
         with self._changed:
@@ -148,7 +153,7 @@ class Ahead:
     def read(self, most: int, *, ahead: bool = False, at_once: int = 1) -> bool:
         """Reads up to `most` batches in a row, if none are ready or `ahead`; returns whether more may follow.
 
-        `at_once` is the number to ask of a source that gives many at a time, because more cost hardly more time.
+        `at_once` is the number to ask of a source that gives many at a time.
         """
         with self._reading:
             if self.items and (not ahead or self.items[-1].error is not None):
@@ -226,9 +231,11 @@ class Ahead:
         value, position, size = row[0]
         one, count, capacity = None, len(row), 0
         is_placed = not (self._places.stay_on_host and self._form.why_no_blocks is None)
-        if size is not None and self.demand.capacity == 1 and not is_placed:
-            # Runs take them one by one.
+        if size is not None and self.demand.capacity == 1 and self._places.sharding is None:
+            # Runs take them one by one. A device gets them together, which takes hardly longer than one.
+            value = self._places.put(value, jax.tree.map(_one, value)) if is_placed else value
             before, self._count = self._count, self._count + size
+            self._limit = self._limit and max(self._limit, size // 2)
             alone = enumerate(batches.rows(value, size))
             items = [Item(self, before + place + 1, batch, place, position=position) for place, batch in alone]
             self._reached = items[-1].place
@@ -292,7 +299,7 @@ class Ahead:
             found = item.take_first() if item.capacity else item
             if found is item or not item.count:
                 self.items.popleft()
-            if self.thread is not None:
+            if self.thread is not None and self._has_room():
                 self._tell()
         if found is not item and not self._places.stay_on_host:
             found.value = self._places.put(found.value)

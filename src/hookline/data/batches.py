@@ -19,6 +19,8 @@ from hookline.errors import InvalidArgumentError
 from hookline.graph import spec as specs
 
 LastBatch = Literal["keep", "drop", "pad"]
+# The rows that one program takes from an array on a device: with more it takes longer to compile.
+_ROWS = 16
 # The address of an object, which is all that the `repr` of many classes adds to the name.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -79,16 +81,28 @@ def row(block: Any, place: int) -> Any:
 def rows(block: Any, count: int) -> list[Any]:
     """Returns the first batches of a block as single batches."""
     leaves, structure = jax.tree.flatten(block)
-    picked = [
-        leaf[:count] if isinstance(leaf, np.ndarray) else [_picked(leaf, place) for place in range(count)]
-        for leaf in leaves
-    ]
+    picked = [leaf[:count] if isinstance(leaf, np.ndarray) else _unstacked(leaf, count) for leaf in leaves]
     return [structure.unflatten(row) for row in zip(*picked, strict=True)] if picked else [block] * count
 
 
 @jax.jit
 def _picked(leaf: jax.Array, place: int) -> jax.Array:
     return jax.lax.dynamic_index_in_dim(leaf, place, keepdims=False)
+
+
+def _unstacked(leaf: jax.Array, count: int) -> list[jax.Array]:
+    """Returns the first rows of an array; one program gives 16 of them."""
+    rows: list[jax.Array] = []
+    for start in range(0, count, _ROWS):
+        first = max(0, min(start, len(leaf) - _ROWS))
+        rows += _some_rows(leaf, first)[start - first :]
+    return rows[:count]
+
+
+@jax.jit
+def _some_rows(leaf: jax.Array, first: int) -> list[jax.Array]:
+    some = jax.lax.dynamic_slice_in_dim(leaf, first, min(_ROWS, len(leaf)))
+    return [jax.lax.index_in_dim(some, place, keepdims=False) for place in range(len(some))]
 
 
 def is_object(leaf: Any) -> bool:

@@ -54,7 +54,7 @@ class Reader:
         self._home = placement.current()
         # The largest number of batches of a run, the length of blocks as they are read, and whether a size was logged.
         self._capacity, self._length, self._has_warned = 1, 1, False
-        self._at_once = _at_once(form, _AT_ONCE, _AT_ONCE_BYTES) if places.stay_on_host else 1
+        self._at_once = _at_once(form, _AT_ONCE, _AT_ONCE_BYTES) if places.sharding is None else 1
         self._set_out(begun)
 
     def _set_out(self, begun: tuple[Iterator[Read], Demand] | None = None) -> None:
@@ -62,7 +62,7 @@ class Reader:
         position = self._value()
         self._used, self._before = 0, position["count"]
         ahead = self._ahead = self._kind(
-            self._sequence.read, lambda: position, begun, self._form, self._places, self._prefetch
+            self._sequence.read, lambda: position, begun, self._form, self._places, self._prefetch, self._at_once
         )
         ahead.home, ahead.demand.capacity = self._home, self._length
         self._forgotten = weakref.finalize(self, ahead.stop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections.abc import Mapping
@@ -60,8 +61,7 @@ def flops_of(step: Step, values: Any, batch: Any, context: Any) -> float | None:
     flops = 0.0
     if all(isinstance(size, int) for leaf in jax.tree.leaves(batch) for size in leaf.shape):
         with placement.inside(context):
-            found = jax.jit(step).lower(specs.of_value(values), batch, *step.extra_specs()).cost_analysis() or {}
-        flops = found.get("flops", 0.0)
+            flops = _counted(step, specs.of_value(values), batch, *step.extra_specs())
     if not flops > 0 or not math.isfinite(flops):
         _logger.warning(
             "Loop: XLA does not report the floating point operations of a step, so no share of peak_flops is shown. "
@@ -72,3 +72,12 @@ def flops_of(step: Step, values: Any, batch: Any, context: Any) -> float | None:
         "Loop: XLA counts %.4g floating point operations a step, with the body of a loop (jax.lax.scan) once.", flops
     )
     return flops
+
+
+def _counted(step: Step, *given: Any) -> float:
+    """Returns XLA's count of the operations; 0 if it has none."""
+    found = jax.jit(step).lower(*given).cost_analysis()
+    if found is None:  # XLA counts for a CPU, and not for a device behind a plugin, such as a GPU or TPU.
+        with contextlib.suppress(Exception), jax.default_device(jax.local_devices(backend="cpu")[0]):
+            found = jax.jit(step).lower(*given).cost_analysis()
+    return (found or {}).get("flops", 0.0)
