@@ -75,9 +75,9 @@ def flops_of(step: Step, values: Any, batch: Any, context: Any) -> float | None:
 
 
 def _counted(step: Step, *given: Any) -> float:
-    """Returns the operations that XLA counts; 0 if it does not say."""
+    """Returns XLA's count of the operations; 0 if it has none."""
     found = jax.jit(step).lower(*given).cost_analysis()
-    if found is None:  # XLA counts for a processor, and not for a device behind a plugin, which GPUs and TPUs are.
+    if found is None:  # XLA counts for a CPU, and not for a device behind a plugin, such as a GPU or TPU.
         with contextlib.suppress(Exception), jax.default_device(jax.local_devices(backend="cpu")[0]):
             found = jax.jit(step).lower(*given).cost_analysis()
     return (found or {}).get("flops", 0.0)
