@@ -209,9 +209,8 @@ class HookedSession:
             schedule = self._schedule or self.use(self._hooks)
             made, self._fast_runs_made, run = self._fast_runs_made, 0, schedule.run
             requests = schedule.decide(fetches, feed_dict, self._stop.runs + 1, made, self._several.available)
-            has_news = (
-                self._low.latched_count != schedule.latched.count
-            )  # A latch has latched, or late values have arrived.
+            # A latch has latched, or deferred values have arrived.
+            has_news = self._low.latched_count != schedule.latched.count
             for results in schedule.deferred.awaited:
                 has_news = has_news or results.is_ready()
             if run.repeats:
