@@ -170,7 +170,7 @@ class Member:
             self.changed.notify_all()
 
     def _end(self) -> None:
-        """Takes note that a process has left in order: nothing is agreed on any more."""
+        """Records that a process has left in order: nothing is agreed on any more."""
         with self.changed:
             self.has_ended = True
             if self._proposals:  # The others have made their last run: this one acts alone.

@@ -99,7 +99,7 @@ class Placed:
         self._is_everywhere = False  # No sharding was given; in step the home is then all devices of all processes.
 
     def settle(self, who: str, shardings: Iterable[Any]) -> None:
-        """Takes note of the shardings of arrays in its sessions, so that all other arrays go to the same devices.
+        """Records the shardings of arrays in its sessions, so that all other arrays go to the same devices.
 
         Raises:
             ValueError: JAX does not compute with these shardings and the earlier ones together. The error begins with

@@ -1,7 +1,6 @@
 """Costs: measures the time of a session by part.
 
-Measured functions get a wrapper when they are looked up; without a report there is none. Each moment is on exactly one
-account, so the accounts add up to the wall time.
+Measured functions get a wrapper when they are looked up; without a report there is none.
 """
 
 from __future__ import annotations
@@ -30,15 +29,99 @@ _STEP, _INPUT, _WAITING, _COMPILING, _STARTING, _ENDING, _OUTSIDE = (
 )
 
 
+class _Accounts:
+    """The time of a session by account. Each moment is on exactly one, so the accounts add up to the wall time.
+
+    The wrappers are called on each run, so the body of `enter` is written out in each of them, and what they share are
+    the variables of a function: these are reached faster than attributes.
+
+    Args:
+        read: Reads the clock.
+        account: The account of the time from now on.
+
+    Attributes:
+        secs: The seconds by account.
+        enter: Switches to another account; returns the previous one.
+        last: Returns the current account and the time of the last switch.
+        of_run: Wraps a session's `run`, whose time is on the account of the step; counts its calls in a list of one.
+        of_before_run: Wraps a hook's `before_run` in the same way; takes its account as well.
+        of_after_run: Wraps a hook's `after_run`; takes its account, and a function for the values that it gets as well.
+    """
+
+    def __init__(self, read: Callable[[], float], account: int) -> None:
+        at = read()
+        secs = self.secs = [0.0] * len(_PARTS)
+
+        def enter(own: int) -> int:
+            nonlocal at, account
+            now, before = read(), account
+            secs[before] += now - at
+            at, account = now, own
+            return before
+
+        def of_run(run: Callback, calls: list[int]) -> Callback:
+            # Python collects no arguments for it.
+            def measured(fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
+                nonlocal at, account
+                now, before = read(), account
+                secs[before] += now - at
+                at, account = now, _STEP
+                calls[0] += 1
+                try:
+                    return run(fetches, feed_dict, options, run_metadata)
+                finally:
+                    now = read()
+                    secs[account] += now - at
+                    at, account = now, before
+
+            return measured
+
+        def of_before_run(before_run: Callback, calls: list[int], own: int) -> Callback:
+            def measured(run_context: SessionRunContext) -> Any:
+                nonlocal at, account
+                now, before = read(), account
+                secs[before] += now - at
+                at, account = now, own
+                calls[0] += 1
+                try:
+                    return before_run(run_context)
+                finally:
+                    now = read()
+                    secs[account] += now - at
+                    at, account = now, before
+
+            return measured
+
+        def of_after_run(after_run: Callback, calls: list[int], own: int, given: Callable[[Any], Any]) -> Callback:
+            def measured(run_context: SessionRunContext, run_values: SessionRunValues) -> Any:
+                nonlocal at, account
+                now, before = read(), account
+                secs[before] += now - at
+                at, account = now, own
+                calls[0] += 1
+                try:
+                    if run_values.results is not None:
+                        given(run_values.results)
+                    return after_run(run_context, run_values)
+                finally:
+                    now = read()
+                    secs[account] += now - at
+                    at, account = now, before
+
+            return measured
+
+        self.enter, self.last = enter, lambda: (account, at)
+        self.of_run, self.of_before_run, self.of_after_run = of_run, of_before_run, of_after_run
+
+
 class Costs:
-    """The accounts of a session; it begins with the session's constructor."""
+    """The measurements of a session, which begin with its constructor."""
 
     def __init__(self) -> None:
         self._read = clock.reader()
-        self._begun = self._at = self._read()
-        self._account = _STARTING
-        # By account: first the parts, then the hooks. Adding to a list is fastest.
-        self._secs = [0.0] * len(_PARTS)
+        self._accounts = _Accounts(self._read, _STARTING)
+        self.enter, self._secs = self._accounts.enter, self._accounts.secs
+        _, self._begun = self._accounts.last()
         self._hooks: dict[int, _HookCosts] = {}
         self._compiled: list[Compiled] = []
         self._raw: Any = None
@@ -47,31 +130,15 @@ class Costs:
         self._is_over = False
         self._runs = [0]
 
-    def enter(self, account: int) -> int:
-        """Switches to another account; returns the previous one."""
-        now, before = self._read(), self._account
-        self._secs[before] += now - self._at
-        self._at, self._account = now, account
-        return before
+    def _measured(self, function: Callback, account: int) -> Callback:
+        """Wraps a function, and puts its time on an account."""
 
-    def _measured(self, function: Callback, account: int, called: list[int] | None = None) -> Callback:
-        """Wraps a function: puts its time on an account and counts its calls; it takes positional arguments only.
-
-        It is called on each run, so the body of `enter` is written out twice: two calls would cost more than the rest.
-        """
-        secs, read, calls = self._secs, self._read, [0] if called is None else called
-
-        def measured(*args: Any) -> Any:
-            now, before = read(), self._account
-            secs[before] += now - self._at
-            self._at, self._account = now, account
-            calls[0] += 1
+        def measured(*args: Any, **named: Any) -> Any:
+            before = self.enter(account)
             try:
-                return function(*args)
+                return function(*args, **named)
             finally:
-                now = read()
-                secs[self._account] += now - self._at
-                self._at, self._account = now, before
+                self.enter(before)
 
         return measured
 
@@ -80,27 +147,14 @@ class Costs:
     def of_runs(self, run: Callback, run_in_step: Callback) -> tuple[Callback, Callback]:
         """Returns a session's `run`, and its run inside a step function, measured; the start of the session is over."""
         self.enter(_OUTSIDE)
-        secs, read, runs = self._secs, self._read, self._runs
-        inner = self._measured(lambda args, named: run_in_step(*args, **named), _STEP)
+        runs, in_step = self._runs, self._measured(run_in_step, _STEP)
 
         def counted(*args: Any, **named: Any) -> Any:
-            runs[0] += self._account != _STEP  # Else `run` has called this.
-            return inner(args, named)
+            account, _ = self._accounts.last()
+            runs[0] += account != _STEP  # Else `run` has called this.
+            return in_step(*args, **named)
 
-        # As `_measured`, but Python collects no arguments for it.
-        def measured(fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
-            now, before = read(), self._account
-            secs[before] += now - self._at
-            self._at, self._account = now, _STEP
-            runs[0] += 1
-            try:
-                return run(fetches, feed_dict, options, run_metadata)
-            finally:
-                now = read()
-                secs[self._account] += now - self._at
-                self._at, self._account = now, before
-
-        return measured, counted
+        return self._accounts.of_run(run, runs), counted
 
     def watch(self, raw: Session) -> None:
         """Measures a raw session: its waits for the device and for batches, and its compilations."""
@@ -118,9 +172,9 @@ class Costs:
     def _has_compiled(self, made: Compiled) -> None:
         self._compiled.append(made)
         # Its time was on the account under which the program was started.
-        now = self._read()
-        secs = min(made.secs, self._secs[self._account] + now - self._at)
-        self._secs[self._account] -= secs
+        account, since = self._accounts.last()
+        secs = min(made.secs, self._secs[account] + self._read() - since)
+        self._secs[account] -= secs
         self._secs[_COMPILING] += secs
 
     def timed(self, hook: Any, name: str, callback: Callback) -> Callback:
@@ -130,9 +184,11 @@ class Costs:
             return self._measured_values(found, callback)
         if name == "on_trigger":
             return self._measured_firing(found, callback)
+        if name == "before_run":
+            return self._accounts.of_before_run(callback, found.before_runs, found.account)
         if name == "after_run":
-            return self._measured(found.counted(callback), found.account, found.after_runs)
-        return self._measured(callback, found.account, found.before_runs if name == "before_run" else None)
+            return self._accounts.of_after_run(callback, found.after_runs, found.account, found.given)
+        return self._measured(callback, found.account)
 
     def _account_of(self, hook: Any) -> _HookCosts:
         found = self._hooks.get(id(bare(hook)))
@@ -193,15 +249,17 @@ class Costs:
 
     def report(self, hooks: Iterable[Any]) -> CostReport:
         """Returns the costs so far; `hooks` are the hooks of the session, in calling order."""
+        account, until = self._accounts.last()
         if not self._is_over:
             self._note_step()
-            self.enter(self._account)
+            self.enter(account)
+            _, until = self._accounts.last()
         secs = dict(zip(_PARTS, self._secs, strict=False))
         for hook_costs in self._hooks.values():
             secs["saving" if hook_costs.saves else "hooks"] += self._secs[hook_costs.account]
         first, last = self._first_step, self._last_step
         return CostReport(
-            wall_secs=self._at - self._begun,
+            wall_secs=until - self._begun,
             secs=secs,
             runs=self._runs[0],
             steps=None if first is None or last is None else last - first,
@@ -219,16 +277,6 @@ class _HookCosts:
         self.before_runs, self.after_runs = [0], [0]
         self.firings = self.waits = self.values = self.bytes = 0
         self.wait_secs = 0.0
-
-    def counted(self, after_run: Callback) -> Callback:
-        """Wraps its `after_run`, and counts the values that it gets."""
-
-        def called(context: SessionRunContext, run_values: SessionRunValues) -> Any:
-            if run_values.results is not None:
-                self.given(run_values.results)
-            return after_run(context, run_values)
-
-        return called
 
     def given(self, results: Any) -> list[Any]:
         """Counts values that it gets; returns their arrays and numbers."""

@@ -47,7 +47,7 @@ class CompilationLog:
         self.heard: Callable[[Compiled], None] | None = None
 
     def add(self, made: Compiled) -> None:
-        """Takes note of one."""
+        """Records a compilation."""
         self.so_far.append(made)
         if self.heard is not None:
             self.heard(made)
@@ -58,7 +58,7 @@ class Compilations:
 
     Args:
         what: The program in words.
-        log: Takes note of them.
+        log: Records them.
 
     Attributes:
         first_cause: Says why the first compilation is needed; called when it begins.

@@ -64,7 +64,7 @@ class HostStage:
         self._deferred_trees: list[int] = []
 
     def find_outputs(self, places: Mapping[Key, int]) -> None:
-        """Takes note of the index of each tensor among the outputs of the program."""
+        """Records the index of each tensor among the outputs of the program."""
         for operation in self._arguments:
             wanted = {tensor.key for tensor in operation.inputs}
             self._pulls[operation] = {i: places[t.key] for i, t in enumerate(self.pulled) if t.key in wanted}

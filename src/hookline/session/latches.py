@@ -123,7 +123,7 @@ class _LatchState:
         self._expected = first + gain * runs
 
     def read(self, held: Latched) -> bool:
-        """Takes note of an earlier value; returns whether it is the first that shows that the latch has latched."""
+        """Records an earlier value; returns whether it is the first that shows that the latch has latched."""
         if self.found is not None:
             return False
         held = np.asarray(held)

@@ -110,7 +110,7 @@ class LocalStore(VariableStore):
                 self.stepped()
 
     def stepped(self) -> None:
-        """Takes note that the global step was written."""
+        """Records a write of the global step."""
         self.step_changes += 1
         if self._waiting:
             with self._changed:

@@ -118,7 +118,7 @@ class VariableStore(Protocol):
         return nullcontext()
 
     def begin_run(self, updates: Sequence[Update]) -> None:
-        """Takes note that such a run begins; called with the lock, inside its `turn`."""
+        """Begins such a run; called with the lock, inside its `turn`."""
 
     def submit(self, updates: Sequence[tuple[Update, list[Any]]], last_step: int | None) -> bool:
         """Applies updates of remote variables where they live, all of them or none.
