@@ -223,6 +223,6 @@ def test_an_assign_of_a_value_computed_from_the_variable_is_warned_of_once(caplo
     with caplog.at_level(logging.WARNING, "hookline"):
         for _ in range(3):
             session.run([halve, add])
-    (warning,) = [record.getMessage() for record in caplog.records if "is lost" in record.getMessage()]
+    (warning,) = [record.getMessage() for record in caplog.records if "are lost" in record.getMessage()]
     assert "'decayed'" in warning
     assert "'kept'" not in warning

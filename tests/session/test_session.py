@@ -494,7 +494,7 @@ def test_integers_that_do_not_fit_are_refused(sess):
 def test_feeding_a_part_of_what_is_needed_whole_is_refused(sess):
     v = hl.Variable({"a": 1.0, "b": 2.0}, name="v")
     sess.run(v.initializer)
-    with pytest.raises(errors.InvalidArgumentError, match=r"v:0\['a'\].* is fed, but this run needs 'v:0'"):
+    with pytest.raises(errors.InvalidArgumentError, match=r"v:0\['a'\].* is fed, but this run needs the whole 'v:0'"):
         sess.run(v, {v["a"]: 5.0})
 
 

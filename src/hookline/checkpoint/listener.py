@@ -59,45 +59,41 @@ class CheckpointSaverListener:
         """
 
 
-class Listeners:
-    """The listeners of one hook. Like hooks, they need not inherit or have every callback.
-
-    Args:
-        who: The hook, for messages.
-        listeners: The listeners, in the order of their calls.
-
-    Attributes:
-        all: The listeners, in order.
-        await_commit: Whether one of them defines `after_save`, for which the checkpoint must be complete.
+def checked(who: str, listeners: Iterable[Any] | None) -> tuple[Any, ...]:
+    """Returns the listeners of a hook. Like hooks, they need not inherit or have every callback.
 
     Raises:
         TypeError: A listener has none of the callbacks.
     """
+    found = tuple(arguments.several(who, "listeners", listeners, optional=True))
+    for position, listener in enumerate(found):
+        if isinstance(listener, type) or not any(callable(getattr(listener, name, None)) for name in _CALLBACKS):
+            raise TypeError(
+                f"listeners[{position}] must be an object with a callback of a CheckpointSaverListener "
+                f"({', '.join(_CALLBACKS)}), got {listener!r}."
+            )
+    return found
 
-    def __init__(self, who: str, listeners: Iterable[Any] | None) -> None:
-        self.all: tuple[Any, ...] = tuple(arguments.several(who, "listeners", listeners, optional=True))
-        for position, listener in enumerate(self.all):
-            if isinstance(listener, type) or not any(callable(getattr(listener, name, None)) for name in _CALLBACKS):
-                raise TypeError(
-                    f"listeners[{position}] must be an object with a callback of a CheckpointSaverListener "
-                    f"({', '.join(_CALLBACKS)}), got {listener!r}."
-                )
-        self.await_commit = any(map(_defines_after_save, self.all))
 
-    def call(self, callback: str, *given: Any) -> bool:
-        """Calls all that have this callback, and returns whether any of them returned True.
+def await_commit(listeners: Iterable[Any]) -> bool:
+    """Returns whether one of them defines `after_save`, for which the checkpoint must be complete."""
+    return any(map(_defines_after_save, listeners))
 
-        In step they are the chief's, but for `begin`, which may add to the graph.
-        """
-        found = [getattr(listener, callback, None) for listener in self.all]
-        callbacks = [function for function in found if function is not None]
 
-        def call() -> bool:
-            return any([function(*given) is True for function in callbacks])
+def call(listeners: Iterable[Any], callback: str, *given: Any) -> bool:
+    """Calls all listeners that have this callback, and returns whether any of them returned True.
 
-        if callback == "begin" or not callbacks:
-            return call()
-        return together.current().chief(call)
+    In step they are the chief's, but for `begin`, which may add to the graph.
+    """
+    found = [getattr(listener, callback, None) for listener in listeners]
+    callbacks = [function for function in found if function is not None]
+
+    def call_all() -> bool:
+        return any([function(*given) is True for function in callbacks])
+
+    if callback == "begin" or not callbacks:
+        return call_all()
+    return together.current().chief(call_all)
 
 
 def _defines_after_save(listener: Any) -> bool:

@@ -20,9 +20,9 @@ from hookline.checkpoint import (
     durable,
     failures,
     lease,
+    listener,
     together,
 )
-from hookline.checkpoint.listener import Listeners
 from hookline.coordination import peers
 from hookline.errors import PREEMPTION_ERRORS, FailedPreconditionError, OpError
 from hookline.graph import Graph, GraphKeys, get_global_step
@@ -128,9 +128,9 @@ class CheckpointSaverHook(SessionRunHook):
         arguments.having("CheckpointSaverHook", "scaffold", scaffold, "a Scaffold", "saver", optional=True)
         self._saver = arguments.having("CheckpointSaverHook", "saver", saver, "a Saver", "save", optional=True)
         self._scaffold = scaffold
-        self._listeners = Listeners("CheckpointSaverHook", listeners)
+        self._listeners = listener.checked("CheckpointSaverHook", listeners)
         self._save_graph_def = save_graph_def
-        self._in_background = not self._listeners.await_commit
+        self._in_background = not listener.await_commit(self._listeners)
         self._used_saver: Saver | None = None
         self._writer: FileWriter | None = None
         self._pending: PendingSave | None = None
@@ -149,7 +149,7 @@ class CheckpointSaverHook(SessionRunHook):
     @property
     def listeners(self) -> tuple[CheckpointSaverListener, ...]:
         """The listeners, in order."""
-        return self._listeners.all
+        return self._listeners
 
     @property
     def summary_writer(self) -> FileWriter | None:
@@ -200,9 +200,9 @@ class CheckpointSaverHook(SessionRunHook):
         if self._used_saver is None:
             raise not_started(self)
         self._finish_pending()
-        self._listeners.call("before_save", session, global_step)
+        listener.call(self._listeners, "before_save", session, global_step)
         if global_step == self._on_disk:
-            return self._listeners.call("after_save", session, global_step)
+            return listener.call(self._listeners, "after_save", session, global_step)
         # If others train too, the step comes from the copied values, not from the last report.
         step: Any = get_global_step(session.graph) if session.lowlevel.shared else global_step
         with self._noting_failure():
@@ -211,7 +211,7 @@ class CheckpointSaverHook(SessionRunHook):
                 pending.when_done(functools.partial(self._save_ended, pending.path))
                 return False
             self._note_commit(self._used_saver.save(session, self._save_path, global_step=step))
-        return self._listeners.call("after_save", session, global_step)
+        return listener.call(self._listeners, "after_save", session, global_step)
 
     def save_now(self, session: Session, *, again: bool = False) -> bool:
         """Saves whatever the cadence says, unless the last save was at this very step.
@@ -246,7 +246,7 @@ class CheckpointSaverHook(SessionRunHook):
         # one.
         together.current().chief(self._take_lease)
         self._writer = FileWriterCache.get(self._checkpoint_dir)
-        self._listeners.call("begin")
+        listener.call(self._listeners, "begin")
 
     def _take_lease(self) -> None:
         self._give_back_lease = lease.hold(self._checkpoint_dir, self._lease_wait_secs)
@@ -337,7 +337,7 @@ class CheckpointSaverHook(SessionRunHook):
             # Even if the previous save failed, the last state is worth an attempt.
             self.save_now(session)
             self._finish_pending()
-            self._listeners.call("end", session, session.global_step)
+            listener.call(self._listeners, "end", session, session.global_step)
             if self._writer is not None:
                 self._writer.flush()
 
