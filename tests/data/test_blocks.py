@@ -224,7 +224,7 @@ def test_large_arrays_are_read_for_one_run_at_a_time():
 def test_a_device_gets_small_arrays_together_for_runs_that_take_one_each(prefetch, monkeypatch):
     """As on a GPU, where each transfer takes longer than a small step. The device of the test is the processor."""
     puts, put = [], jax.device_put
-    monkeypatch.setattr(jax, "device_put", lambda *given, **more: (puts.append(1), put(*given, **more))[1])
+    monkeypatch.setattr(jax, "device_put", lambda what, *more: (puts.append(what), put(what, *more))[1])
     source = hl.data.arrays(examples(101), 3, shuffle_seed=1, epochs=3)
     device = jax.devices()[0]
     with jax.default_device(device), reading(source, prefetch=prefetch) as reader:
@@ -241,7 +241,29 @@ def test_a_device_gets_small_arrays_together_for_runs_that_take_one_each(prefetc
             reader.use(item)
         with pytest.raises(errors.OutOfRangeError):
             await_ready(reader, 1)
-    assert len(puts) == 3 * 2, "for each epoch its whole batches, and the smaller one at its end"
+    assert len([what for what in puts if isinstance(what, dict)]) == 3 * 2, (
+        "for each epoch its whole batches, and the smaller one at its end"
+    )
+
+
+def test_they_come_so_under_a_guard_against_hidden_transfers():
+    with jax.default_device(jax.devices()[0]), reading(hl.data.arrays(np.arange(400.0), 4), prefetch=0) as reader:
+        with jax.transfer_guard_host_to_device("disallow"):
+            items = [taken(reader, 1)[0] for _ in range(100)]
+        assert [float(item.value[0]) for item in items] == list(range(0, 400, 4))
+
+
+def test_blocks_are_kept_ready_as_asked_after_batches_that_came_together():
+    """On one device runs may take single batches first, and blocks later."""
+    source = hl.data.arrays(np.zeros((10_000, 1), np.float32), 1, epochs=None)
+    with jax.default_device(jax.devices()[0]), reading(source, prefetch=2) as reader:
+        for _ in range(100):
+            used(reader, 1)
+        for _ in range(5):
+            used(reader, 100, 100)
+        ahead = reader._ahead
+        with ahead._lock:
+            assert ahead._has_room() == (len(ahead.items) < 2)
 
 
 class Numbers:

@@ -377,3 +377,14 @@ def test_a_session_of_ones_own_has_a_plan_without_programs(creator_of):
             plan = session.plan(9, "train")
     assert (plan.hooks[0].fires_at, plan.programs, hook.steps) == ((3, 6, 9), (), [])
     assert plan.unforeseen == ("The programs: this session does not list them.",)
+
+
+def test_a_callback_may_be_anything_that_can_be_called():
+    """A method of a list, say, belongs to no module."""
+    seen = []
+    hook = train.SessionRunHook()
+    hook.before_run, hook.trigger = seen.append, train.every(steps=5)
+    train_op = train.get_or_create_global_step().assign_add(1)
+    with train.MonitoredSession(hooks=[hook]) as session:
+        assert "SessionRunHook" in str(session.plan(20, train_op.op))
+    assert not seen

@@ -108,6 +108,7 @@ class Ahead:
         self._reading = threading.Lock()
         self._starting = threading.Lock()
         self._count = 0
+        self._together = 0  # The number of single batches that the last read gave.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)  # Entering it takes longer than entering its lock.
         self.items: deque[Item] = deque()
@@ -148,7 +149,9 @@ class Ahead:
             return not self.has_stopped
 
     def _has_room(self) -> bool:
-        return len(self.items) < self._limit and self.pays
+        # Of batches that come together, half are kept ready.
+        limit = max(self._limit, self._together // 2) if self.demand.capacity == 1 else self._limit
+        return len(self.items) < limit and self.pays
 
     def read(self, most: int, *, ahead: bool = False, at_once: int = 1) -> bool:
         """Reads up to `most` batches in a row, if none are ready or `ahead`; returns whether more may follow.
@@ -234,10 +237,9 @@ class Ahead:
         if size is not None and self.demand.capacity == 1 and self._places.sharding is None:
             # Runs take them one by one. A device gets them together, which takes hardly longer than one.
             value = self._places.put(value, jax.tree.map(_one, value)) if is_placed else value
-            before, self._count = self._count, self._count + size
-            self._limit = self._limit and max(self._limit, size // 2)
-            alone = enumerate(batches.rows(value, size))
-            items = [Item(self, before + place + 1, batch, place, position=position) for place, batch in alone]
+            alone = batches.rows(value, size)
+            before, self._count, self._together = self._count, self._count + size, size
+            items = [Item(self, before + i + 1, batch, i, position=position) for i, batch in enumerate(alone)]
             self._reached = items[-1].place
             self._add(*items)
             return

@@ -93,16 +93,18 @@ def _picked(leaf: jax.Array, place: int) -> jax.Array:
 def _unstacked(leaf: jax.Array, count: int) -> list[jax.Array]:
     """Returns the first rows of an array; one program gives 16 of them."""
     rows: list[jax.Array] = []
+    first = jax.device_put(np.int32(0))  # An explicit transfer, which `jax.transfer_guard` allows.
     for start in range(0, count, _ROWS):
-        first = max(0, min(start, len(leaf) - _ROWS))
-        rows += _some_rows(leaf, first)[start - first :]
+        some, first = _some_rows(leaf, first)
+        rows += some[start - max(0, min(start, len(leaf) - _ROWS)) :]
     return rows[:count]
 
 
 @jax.jit
-def _some_rows(leaf: jax.Array, first: int) -> list[jax.Array]:
+def _some_rows(leaf: jax.Array, first: jax.Array) -> tuple[list[jax.Array], jax.Array]:
+    """Returns 16 rows from the first on, or the last 16, and the first after them."""
     some = jax.lax.dynamic_slice_in_dim(leaf, first, min(_ROWS, len(leaf)))
-    return [jax.lax.index_in_dim(some, place, keepdims=False) for place in range(len(some))]
+    return [jax.lax.index_in_dim(some, place, keepdims=False) for place in range(len(some))], first + _ROWS
 
 
 def is_object(leaf: Any) -> bool:

@@ -63,9 +63,10 @@ def iterator(
             are pytrees of arrays and numbers, all of one form; text and objects stay on the host. At its end a run
             raises `OutOfRangeError`. If the source raises an error, the run that needed the batch raises it.
         prefetch: The number of batches kept ready beside the one in use; if runs take blocks of batches, the number of
-            blocks. With 0 there is no thread, and the run reads. By default 2, but 0 on a single CPU device for
-            `arrays` and lists. For other sources there, the thread reads only while the source waits for a disk, a
-            network or other processes. While the source only computes, the runs read.
+            blocks. Of small batches that a source gives together, up to 96 are ready. With 0 there is no thread, and
+            the run reads. By default 2, but 0 on a single CPU device for `arrays` and lists. For other sources there,
+            the thread reads only while the source waits for a disk, a network or other processes. While the source only
+            computes, the runs read.
         last_batch: What to do with a batch of fewer examples than the first: `"keep"` it, which compiles the step once
             more; `"drop"` it; or `"pad"` it with zeros. With `"pad"` the value is a pair of the batch and a mask of
             booleans, which are true for real examples.

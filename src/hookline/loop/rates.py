@@ -75,7 +75,7 @@ def flops_of(step: Step, values: Any, batch: Any, context: Any) -> float | None:
 
 
 def _counted(step: Step, *given: Any) -> float:
-    """Returns XLA's count of the operations; 0 if it has none."""
+    """Returns XLA's count of the operations; 0 if it has none, as for a step that is bound to a mesh of GPUs."""
     found = jax.jit(step).lower(*given).cost_analysis()
     if found is None:  # XLA counts for a CPU, and not for a device behind a plugin, such as a GPU or TPU.
         with contextlib.suppress(Exception), jax.default_device(jax.local_devices(backend="cpu")[0]):

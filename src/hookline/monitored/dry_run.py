@@ -218,7 +218,7 @@ class _CountingStep:
     """Stands in for a `CachedStep` or a `RepeatedStep`."""
 
     def __init__(self, session: _CountingSession, step: Any, hook_fetches: HookFetches | None) -> None:
-        self._session, self._step, self._watched = session, step, hook_fetches
+        self._session, self._step, self._hook_fetches = session, step, hook_fetches
 
     @property
     def holds_hook_fetches(self) -> bool:
@@ -230,12 +230,12 @@ class _CountingStep:
     def run_program(self, values: Any = None, expected: int | None = None) -> Any:
         if expected is not None and self._session.known_step != expected:
             return CHANGED
-        return self._session._make(self._step, self._watched)
+        return self._session._make(self._step, self._hook_fetches)
 
     def run_several(self, most: int, expected: int | None = None, *, exactly: bool = False, to_come: float = 1) -> Any:
         if expected is not None and self._session.known_step != expected:
             return CHANGED
-        return most, self._session._make(self._step, self._watched, most)
+        return most, self._session._make(self._step, self._hook_fetches, most)
 
 
 # Hooks and triggers -------------------------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ def _decides_alone(trigger: Trigger) -> bool:
 
 
 def _is_of_library(function: Any) -> bool:
-    return function.__module__.partition(".")[0] == "hookline"
+    return (getattr(function, "__module__", None) or "").partition(".")[0] == "hookline"
 
 
 def _state_of(trigger: Trigger) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def indexes(state, batch):
 @pytest.mark.parametrize("jit", [lambda step: step, jax.jit])
 def test_a_step_that_reads_values_is_told_so_and_where(step, line, jit):
     error = assert_refused(
-        TypeError, rf"Loop: {step.__name__} reads a value at .*test_refused.py:\d+ \(`.*{line}", jit(step)
+        TypeError, rf"Loop: {step.__name__} reads a value at .*test_session_arguments.py:\d+ \(`.*{line}", jit(step)
     )
     assert "jnp.where or jax.lax.cond" in str(error)
     assert error.__cause__ is not None
