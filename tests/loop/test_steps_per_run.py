@@ -582,6 +582,19 @@ def test_on_a_mesh_it_has_the_bits_of_single_steps_there(layouts, environment):
 # What somebody tries -----------------------------------------------------------------------------------------------
 
 
+def test_convolutions_in_a_loop_are_warned_of_once(caplog):
+    """XLA is slow there on a processor."""
+
+    def step(state, batch):
+        return state * 0.9, {"loss": jax.lax.conv(batch[:, None], state, (1, 1), "SAME").mean()}
+
+    for steps_per_run in (1, 4):
+        rows = hl.data.arrays(np.ones((64, 8, 8), "float32"), 8, epochs=None)
+        loop = train.Loop(step, jnp.ones((1, 1, 3, 3)), rows, steps_per_run=steps_per_run)
+        loop.run(last_step=25, progress=False, log_steps=10)
+        assert caplog.text.count("convolutions, which XLA computes slowly") == (steps_per_run > 1)
+
+
 @pytest.mark.parametrize(("given", "error"), [(0, ValueError), (-1, ValueError), ("8", TypeError), (True, TypeError)])
 def test_what_is_no_number_of_steps_is_refused(given, error):
     with pytest.raises(error, match="Loop requires .*steps_per_run"):

@@ -45,6 +45,13 @@ class CompilationLog:
     def __init__(self) -> None:
         self.so_far: collections.deque[Compiled] = collections.deque(maxlen=_MOST_KEPT)
         self.heard: Callable[[Compiled], None] | None = None
+        self._warned: set[str] = set()
+
+    def warn(self, text: str) -> None:
+        """Logs a warning, once for all programs of the session."""
+        if text not in self._warned:
+            self._warned.add(text)
+            logger.warning(text)
 
     def add(self, made: Compiled) -> None:
         """Records a compilation."""
@@ -61,16 +68,17 @@ class Compilations:
         log: Records them.
 
     Attributes:
+        log: As above.
         first_cause: Says why the first compilation is needed; called when it begins.
         traces: The number of compilations so far.
         about: A description of the program.
         untold: Whether the duration of the last compilation is still to be logged.
     """
 
-    def __init__(self, what: str, log: CompilationLog | None = None) -> None:
+    def __init__(self, what: str, log: CompilationLog) -> None:
         self.first_cause: Callable[[], str] = lambda: "first run"
         self._cause = ""
-        self._log = log
+        self.log = log
         self.traces = 0
         self.untold = False
         self.about = what
@@ -99,8 +107,7 @@ class Compilations:
         self.untold = False
         secs = clock.monotonic() - self._began
         logger.info("Compiled it in %.2f s.", secs)
-        if self._log is not None:
-            self._log.add(Compiled(self._cause, secs, self.about))
+        self.log.add(Compiled(self._cause, secs, self.about))
 
 
 def _forms(value: Any) -> list[str]:

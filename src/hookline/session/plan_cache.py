@@ -38,7 +38,7 @@ class PlanCache:
     which is forgotten when the younger one is full.
     """
 
-    def __init__(self, graph: Graph, max_plans: int, log: CompilationLog | None = None) -> None:
+    def __init__(self, graph: Graph, max_plans: int, log: CompilationLog) -> None:
         self._graph = graph
         self._max_young = max(max_plans // 2, 1)
         self._young: dict[Hashable, CachedStep] = {}
@@ -54,7 +54,7 @@ class PlanCache:
 
     def copied(self) -> PlanCache:
         """Returns another one with the same steps and programs: what it makes is not kept here."""
-        other = PlanCache(self._graph, 2 * self._max_young)
+        other = PlanCache(self._graph, 2 * self._max_young, CompilationLog())
         other._young, other._old = dict(self._young), dict(self._old)
         other._programs, other._told = self._programs.copied(), set(self._told)
         other._made, other._last_made = self._made, self._last_made

@@ -80,10 +80,10 @@ class Program:
         outputs: Sequence[Tensor],
         for_hooks: Sequence[Tensor],
         store: VariableStore,
-        always: frozenset[Operation] = frozenset(),
-        masked: Sequence[HookTensors] = (),
-        capacity: int = 1,
-        log: CompilationLog | None = None,
+        always: frozenset[Operation],
+        masked: Sequence[HookTensors],
+        capacity: int,
+        log: CompilationLog,
     ) -> None:
         self.plan = plan
         self._capacity = capacity
@@ -280,7 +280,9 @@ class Program:
             groups, outputs, _, latched = self._traced(old, batch, latched, wanted, kept)
             return groups, outputs[:rows], outputs[rows:], latched
 
-        groups, outputs, latched = repeated(step, span[0], self._capacity, (taken, counted), latched, self.written)
+        warn = self.compilations.log.warn
+        made = repeated(step, span[0], self._capacity, (taken, counted), latched, self.written, warn)
+        groups, outputs, latched = made
         return groups, outputs, (), latched
 
     def _batch_at(self, places: Iterable[Any], inputs: Sequence[Any]) -> list[Any]:

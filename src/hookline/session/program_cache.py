@@ -53,7 +53,7 @@ class ProgramCache:
         sharing: The tensors that hooks have fetched so far.
     """
 
-    def __init__(self, log: CompilationLog | None = None) -> None:
+    def __init__(self, log: CompilationLog) -> None:
         self._log = log
         # By the variables that they write or initialise: the outputs of programs so far, those for hooks, the inputs,
         # and how many steps they make.
@@ -64,7 +64,7 @@ class ProgramCache:
 
     def copied(self) -> ProgramCache:
         """Returns another one with the same programs so far, and the same constants."""
-        other = ProgramCache()
+        other = ProgramCache(CompilationLog())
         # In step all processes put a constant on their devices at the same place of the script.
         other.constants = weakref.WeakKeyDictionary(self.constants) if placement.is_in_step() else self.constants
         other.sharing = self.sharing.copied()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,8 +13,6 @@ from hookline.errors import InvalidArgumentError
 from hookline.graph.variable import Variable
 from hookline.session.slots import Flat
 
-_logger = logging.getLogger(__name__)
-
 Groups = tuple[Flat, Flat, Flat]
 
 
@@ -26,6 +23,7 @@ def repeated(
     given: tuple[Flat, Flat],
     latched: Any,
     written: Sequence[Variable],
+    warn: Callable[[str], None],
 ) -> tuple[Groups, Any, Any]:
     """Makes a step `count` times, each on the results of the one before.
 
@@ -39,6 +37,7 @@ def repeated(
         given: The values of the variables, without those whose old value is not read.
         latched: The values of the latches.
         written: The variables, in the order of the new values.
+        warn: Logs a warning, once.
 
     Raises:
         InvalidArgumentError: A step changes the shape or dtype of a variable.
@@ -47,7 +46,11 @@ def repeated(
     # The first trace has no last outputs: their form is not known yet.
     traced, found = jax.make_jaxpr(lambda: step(0, begin, latched, None), return_shape=True)()
     like, outputs, last, _ = found
-    _warn_of_convolutions(traced.jaxpr)
+    if jax.default_backend() == "cpu" and _computes(traced.jaxpr, "conv_general_dilated"):
+        warn(
+            "The step has convolutions, which XLA computes slowly in a loop on a processor: several steps a run may "
+            "take longer than single ones. Measure it, or leave out steps_per_run."
+        )
     _check_alike(given, like, written)
     # Nothing reads these before the first step has written them.
     alone, left = jax.tree.map(blank, like[2]), jax.tree.map(blank, last)
@@ -90,14 +93,6 @@ def blank(like: Any) -> Any:
     if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
         return jnp.broadcast_to(jnp.zeros((), like.dtype), like.shape, out_sharding=like.sharding)
     return jnp.zeros(like.shape, like.dtype, out_sharding=like.sharding)
-
-
-def _warn_of_convolutions(jaxpr: Any) -> None:
-    if jax.default_backend() == "cpu" and _computes(jaxpr, "conv_general_dilated"):
-        _logger.warning(
-            "The step has convolutions, which XLA computes slowly in a loop on a processor: several steps a run may "
-            "take longer than single ones. Measure it, or leave out steps_per_run."
-        )
 
 
 def _computes(jaxpr: Any, primitive: str) -> bool:
