@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 import hookline as hl
-from hookline import train
+from hookline import clock, train
 from hookline.checkpoint import layout, orbax_io, together
 from hookline.coordination import peers
 from hookline.graph import placement
@@ -258,7 +258,9 @@ class Counts(train.SessionRunHook):
         self.count = self.began = int(state["count"])
 
 
-def trained(folder, last_step, listener=None, restore="latest", hooks=(), **named):
+def trained(
+    folder, last_step, listener=None, restore="latest", hooks=(), saver_class=train.CheckpointSaverHook, **named
+):
     """Trains to a step, with checkpoints; returns the step, the sum, and where it began."""
     with hl.Graph().as_default():
         step = train.get_or_create_global_step()
@@ -267,7 +269,7 @@ def trained(folder, last_step, listener=None, restore="latest", hooks=(), **name
         train_op = hl.group(weights.assign_add(np.float32(1)), step.assign_add(1))
         total = hl.op(lambda weights: weights.sum())(weights)
         listeners = None if listener is None else [listener]
-        saving = train.CheckpointSaverHook(str(folder), save_steps=4, listeners=listeners, **named)
+        saving = saver_class(str(folder), save_steps=4, listeners=listeners, **named)
         creator = train.ChiefSessionCreator(checkpoint_dir=str(folder), restore=restore)
         every = [saving, train.StopAtStepHook(last_step=last_step), *hooks]
         with train.MonitoredSession(creator, hooks=every) as sess:
@@ -292,7 +294,24 @@ def a_listener_that_asks_for_a_stop(folder):
 
 @scenario
 def a_listener_that_fails(folder):
-    return said(lambda: trained(folder, 20, Listener(fails_at=8)))
+    found = said(lambda: trained(folder, 20, Listener(fails_at=8)))
+    names(folder)
+
+    class Held(train.CheckpointSaverHook):
+        """Fails in process 0 only after process 1 has ended because of it."""
+
+        def save(self, session, global_step):
+            try:
+                return super().save(session, global_step)
+            except ZeroDivisionError:
+                while not os.path.exists(folder / "has_ended"):
+                    clock.sleep(0.01)
+                raise
+
+    again = said(lambda: trained(folder, 20, Listener(fails_at=12), saver_class=Held))
+    if ME == 1:
+        (folder / "has_ended").touch()
+    return [found, again]
 
 
 @scenario

@@ -173,8 +173,8 @@ def test_listeners_are_the_chiefs_but_for_begin(found):
 
 def test_a_listener_stops_all_and_its_error_is_one_of_all(found):
     assert [each["a_listener_that_asks_for_a_stop"] for each in found] == [[8, 8.0 * 256 * 24]] * 2
-    assert found[0]["a_listener_that_fails"] == ["ZeroDivisionError", "by the listener"]
-    assert found[1]["a_listener_that_fails"] == ["AbortedError", "Process 0: ZeroDivisionError: by the listener"]
+    assert found[0]["a_listener_that_fails"] == [["ZeroDivisionError", "by the listener"]] * 2
+    assert found[1]["a_listener_that_fails"] == [["AbortedError", "Process 0: ZeroDivisionError: by the listener"]] * 2
 
 
 def test_all_go_on_from_the_newest_that_can_be_read(found):

@@ -69,12 +69,12 @@ def test_a_failure_is_told_to_the_others():
             if decision is not None:
                 return decision.proposals
             if run == 50 and agreement.index == 1:
-                agreement.suggest(FAILURE, "no disk")
+                agreement.suggest(FAILURE, [1, "no disk"])
                 return None
         return None
 
     told, _ = together(2, main)
-    assert told == ((1, FAILURE, "no disk"),)
+    assert told == ((1, FAILURE, [1, "no disk"]),)
 
 
 def test_what_is_proposed_after_the_others_have_left_is_decided_alone():

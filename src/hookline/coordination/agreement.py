@@ -52,7 +52,10 @@ _LEAVE_SECS = 10.0
 _CALL, _END = "call", "end"
 
 FAILURE = "failure"
-"""The kind of proposal that reports a failed process: the others act on it at once, at no common boundary."""
+"""The kind of proposal that reports a failed process: the others act on it at once, at no common boundary.
+
+Its value is a list of the process that has failed, which another may report, and the reason.
+"""
 
 
 class Decision(NamedTuple):
@@ -315,7 +318,9 @@ class Agreement(Member):
         """Returns a failed process and the reason, if a failure is known and not acted on yet."""
         with self.changed:
             found = () if self.decision is None else self.decision.proposals
-            return next(((process, text) for process, kind, text in found if kind == FAILURE), None)
+            return next(
+                ((process, why) for _, kind, value in found if kind == FAILURE for process, why in [value]), None
+            )
 
     def close(self, within_secs: float = _LEAVE_SECS) -> None:
         """Leaves the agreement. Proposals are sent to the others first, which takes at most this time."""

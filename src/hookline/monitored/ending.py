@@ -223,7 +223,8 @@ class Ending(InDialect):
         if service.is_loss(exception):
             self._in_step.lose(exception)
         else:
-            self._in_step.fail(f"{type(exception).__name__}: {exception}")
+            of_process = getattr(exception, "of_process", None)
+            self._in_step.fail(f"{type(exception).__name__}: {exception}", of_process)
 
     def _failed_elsewhere(self, exception: BaseException) -> BaseException | None:
         """Returns the error of another failed process, unless this error already names its process."""

@@ -118,13 +118,14 @@ class InStep:
         if not self._is_left:
             self._agreement.suggest(kind, value)
 
-    def fail(self, why: str) -> None:
-        """Tells the others that this process has failed."""
+    def fail(self, why: str, process: int | None = None) -> None:
+        """Tells the others that this process has failed, or that it ends because of `process`."""
         self.has_failed = True
+        failed = self._peers.index if process is None else process
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # A process that cannot be reached is lost.
-            self.propose(FAILURE, why)
+            self.propose(FAILURE, [failed, why])
             if not self._is_left:
-                self._launches.tell([self._number, self._peers.index, why])
+                self._launches.tell([self._number, failed, why])
 
     def lose(self, exception: BaseException) -> None:
         """Logs the number of a lost process, and ends this one with status 75: without the other it cannot save."""
@@ -137,7 +138,7 @@ class InStep:
 
     def failed_elsewhere(self) -> OpError | None:
         """Returns the error of another failed process, if it is known and was not handled yet."""
-        if self.has_failed:
+        if self.has_failed or self._failed_process() == self._peers.index:  # Its own error says more.
             return None
         error = self.known_failure()
         if error is None and (error := self._launches.difference) is not None:
@@ -151,6 +152,10 @@ class InStep:
             return AbortedError(None, None, "This process has failed, or another: nothing is awaited any more.")
         found = self._told or self._agreement.failure()
         return None if found is None else self._error_of(*found)
+
+    def _failed_process(self) -> int | None:
+        found = self._told or self._agreement.failure()
+        return None if found is None else found[0]
 
     def end_with(self, process: int, why: str) -> OpError:
         """Returns the error with which this process ends because another has failed."""
@@ -197,7 +202,7 @@ class InStep:
     def hear(self, news: Any) -> None:
         """Notes, in a thread, that a process has failed: if this one waits for it, no decision can be made."""
         number, process, why = news
-        if number == self._number and process != self._peers.index and self._told is None:
+        if number == self._number and not self.has_failed and self._told is None:
             self._told = process, why
             threading.Thread(target=self._await_end, name="hookline-end", daemon=True).start()
 

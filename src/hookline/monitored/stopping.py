@@ -66,9 +66,9 @@ class Stopping(Ending):
     def _act(self, decision: Decision) -> None:
         """Carries out a decision of the processes that run in step, before the same run in all of them."""
         assert self._in_step is not None, "It calls this."
-        for process, kind, value in decision.proposals:
+        for _, kind, value in decision.proposals:
             if kind == FAILURE:
-                raise self._in_step.end_with(process, value)
+                raise self._in_step.end_with(*value)
         for _, kind, value in decision.proposals:
             if kind == in_step.DUE:
                 self._in_step.become_due(value)
