@@ -8,7 +8,7 @@ import itertools
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from hookline import arguments, clock
@@ -246,15 +246,8 @@ class Saver:
             return bool(copied[0].stored), os.path.abspath(path), self._number
 
         found = others.all(copy_own)
-        (_, place, number), *rest = found
-        for process, (_, other, _) in enumerate(rest, start=1):
-            if other != place:
-                raise InvalidArgumentError(
-                    None,
-                    None,
-                    f"{self.name}: processes that run in step save to one path; process 0 saves to '{place}', process "
-                    f"{process} to '{other}'.",
-                )
+        self._check_same_path([place for _, place, _ in found])
+        _, _, number = found[0]
         manifest, stored, positions = copied[0]
         manifest = dataclasses.replace(manifest, extra=extra)
         parts = [process for process, (has_arrays, _, _) in enumerate(found) if has_arrays or process == 0]
@@ -306,6 +299,16 @@ class Saver:
             until_saved.close()
             raise
         return self._pending
+
+    def _check_same_path(self, places: Sequence[str]) -> None:
+        for process, place in enumerate(places):
+            if place != places[0]:
+                raise InvalidArgumentError(
+                    None,
+                    None,
+                    f"{self.name}: processes that run in step save to one path; process 0 saves to '{places[0]}', "
+                    f"process {process} to '{place}'.",
+                )
 
     def wait(self) -> None:
         """Blocks until the save under way, if any, is complete.
