@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from hookline import preemption
 from hookline.hooks.base import SessionRunArgs, SessionRunContext
@@ -17,7 +17,7 @@ from hookline.monitored.run_context import RunContext
 from hookline.monitored.schedule import Schedule
 from hookline.monitored.several_steps import SeveralSteps
 from hookline.monitored.stop_request import StopRequest
-from hookline.session import CHANGED, CachedStep, HookFetches, RunMetadata, RunOptions, Session
+from hookline.session import CHANGED, CachedStep, HookFetches, LowLevel, RunMetadata, RunOptions, Session
 from hookline.summary.writer_cache import SCOPE
 
 _logger = logging.getLogger(__name__)
@@ -25,16 +25,29 @@ _logger = logging.getLogger(__name__)
 _NO_OPTIONS = RunOptions()
 
 
-class _KnownStep(NamedTuple):
-    """The cached step of a run with hooks; it is valid as long as their requests are the same.
+class _KnownStep:
+    """The cached step of runs with hooks; it is found when the hooks repeat their requests.
 
     Args:
-        step: The cached step.
-        hook_fetches: The fetches of the hooks.
+        low: The low-level interface of the raw session.
+        fetches: The fetches of the caller.
     """
 
-    step: CachedStep
-    hook_fetches: HookFetches
+    def __init__(self, low: LowLevel, fetches: Any) -> None:
+        self._low, self._fetches = low, fetches
+        self._hook_fetches: HookFetches | None = None
+        self._step: CachedStep | None = None
+        self._is_found = False
+
+    def of(self, requests: MergedRequests) -> CachedStep | None:
+        """Returns the cached step; None if the requests are new, or if the run is more than a program."""
+        if requests.hook_fetches is not self._hook_fetches:
+            self._hook_fetches, self._step, self._is_found = requests.hook_fetches, None, False
+        elif not self._is_found:
+            if not requests.feeders and not requests.options:
+                self._step = self._low.cached_step(self._fetches, requests.hook_fetches)
+            self._is_found = True
+        return self._step
 
 
 class HookedSession:
@@ -262,11 +275,11 @@ class HookedSession:
         if schedule.run.repeats:
             step = self._low.repeated_step(fetches, hook_fetches, self._steps_per_run)
             return partial(self._fast_path.make_several, step, self._steps_per_run)
-        is_more = fed or callers.stale or callers.feeders or callers.options
-        step = None if is_more else self._low.cached_step(fetches, hook_fetches)
-        if step is not None and not callers.has_hooks:
-            return step.run_program
-        known = None if step is None else _KnownStep(step, callers.hook_fetches)
+        if not fed and not callers.has_hooks:
+            step = self._low.cached_step(fetches, hook_fetches)
+            if step is not None:
+                return step.run_program
+        known = None if fed else _KnownStep(self._low, fetches)
         return partial(self._make, schedule, callers, SessionRunArgs(fetches), known)
 
     def _make(
@@ -334,8 +347,9 @@ class HookedSession:
             self._at_callbacks = False
             if self.raw.step_limit is not None:
                 options = schedule.limited(options)  # A hook may have moved the step.
-            if known is not None and known.hook_fetches is requests.hook_fetches and options is None:
-                result, hook_results = known.step.run_program()
+            step = None if known is None or options is not None else known.of(requests)
+            if step is not None:
+                result, hook_results = step.run_program()
             elif schedule.run.repeats:
                 self._several.check_feeders(requests)
                 options = requests.merged_options(options) if requests.options else options
