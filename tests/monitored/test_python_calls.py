@@ -55,7 +55,7 @@ def calls_of(function, *arguments):
 
 @pytest.mark.parametrize(
     ("kind", "usual", "at_a_look", "firing"),
-    [("no hook is called", 7, 30, None), ("a hook on each run", 20, 45, None), ("standard hooks", 9, 25, 315)],
+    [("no hook is called", 7, 30, None), ("a hook on each run", 20, 45, None), ("standard hooks", 9, 25, 260)],
 )
 def test_a_run_makes_no_more_than(kind, usual, at_a_look, firing, tmp_path):
     with hl.Graph().as_default():
