@@ -68,11 +68,16 @@ HOOKS = {
 
 # The same hook under another name goes through little else.
 ALIKE = {
+    "StopAtStepHook, num_steps",
     "StopAtStepHook, passed",
     "SummarySaverHook, secs",
+    "SummarySaverHook, trigger",
     "SummarySaverHook, nowhere",
     "StepCounterHook, secs",
+    "LoggingTensorHook, at_end",
+    "NanTensorHook, strict",
     "ProfilerHook, secs",
+    "ProgressHook, trigger",
     "CheckpointSaverHook, both",
     "StopAfterNEvalsHook, all",
 }
@@ -102,8 +107,22 @@ def test_a_graph_without_a_global_step_is_refused_by_name(name, tmp_path):
             HOOKS[name](tmp_path).begin()
 
 
-@pytest.mark.parametrize("callback", ["before_run", "after_run"])
-@pytest.mark.parametrize("name", HOOKS)
+# Of each way to be called now and then: none, with a trigger, with a latch, and in each run.
+BEFORE_RUN = {"StopAtStepHook, last_step", "CheckpointSaverHook, steps", "NanTensorHook", "SinkHook"}
+
+
+def is_quick(name, callback):
+    return name not in ALIKE if callback == "after_run" else name in BEFORE_RUN
+
+
+@pytest.mark.parametrize(
+    ("name", "callback"),
+    [
+        pytest.param(name, callback, marks=() if is_quick(name, callback) else pytest.mark.campaign)
+        for name in HOOKS
+        for callback in ("before_run", "after_run")
+    ],
+)
 def test_a_subclass_that_overrides_a_run_callback_is_called_on_every_run(name, callback, model, tmp_path):
     Variable(1.0, name="weights")
     hook = HOOKS[name](tmp_path)

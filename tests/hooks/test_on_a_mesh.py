@@ -23,7 +23,7 @@ SPLITS = ("batches", "rows", "columns")
 LAYOUTS = [f"{split}, {axes}" for axes in ("automatic", "explicit") for split in SPLITS]
 # Each test of the same processes may run in another worker, which trains anew: `make test` has one of them.
 QUICK = "rows, automatic"
-QUICK_JOBS = ("loop", "NaN: rollback", "resumed", "graph")
+QUICK_JOBS = ("loop", "NaN: rollback", "graph")  # tests/loop/test_devices.py resumes, too.
 
 # Which part of an array of this shape is on each device.
 PARTS = {

@@ -92,6 +92,10 @@ def trained(directory, source, steps_per_run, points):
 
 def live(directory, points, tell, life, source, steps_per_run):
     """One process of a job."""
+    if life.aim in SAVING:  # The thread that saves is killed, maybe while another one keeps a program.
+        import jax
+
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 1e9)
     tell(done=trained(directory, source, steps_per_run, points))
 
 
@@ -134,9 +138,6 @@ def main(folder, kills, sources):
         JAX_PLATFORMS="cpu",
         OPENBLAS_NUM_THREADS="1",
         OMP_NUM_THREADS="1",
-        JAX_COMPILATION_CACHE_DIR=os.path.join(folder, "programs"),
-        JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
-        JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES="-1",
     )
     # Once for all processes: this starts no thread.
     import optax  # noqa: F401

@@ -20,7 +20,7 @@ import optax
 import hookline as hl
 
 EXPLICIT, AUTO = jax.sharding.AxisType.Explicit, jax.sharding.AxisType.Auto
-LARGE = 2**20
+LARGE = 2**18
 
 
 def mesh_of(axes: Any = AUTO, shape: tuple[int, ...] = (4,), names: tuple[str, ...] = ("data",)) -> jax.sharding.Mesh:
@@ -330,12 +330,20 @@ def leaf_that_does_not_divide() -> Any:
 # Memory ---------------------------------------------------------------------------------------------------------
 
 
-def live_mb() -> int:
+def live() -> int:
+    """Returns how much of the devices' memory arrays take; that of `large` is 32."""
     gc.collect()
     shards = [shard.data for array in jax.live_arrays() if array.nbytes > 1000 for shard in array.addressable_shards]
     # The parts of an array are arrays, too, of the same memory.
     memory = {(str(data.devices()), data.unsafe_buffer_pointer()): data.nbytes for data in shards}
-    return round(sum(memory.values()) / 2**20)
+    return round(sum(memory.values()) / LARGE)
+
+
+def live_before() -> int:
+    """Returns what is live before a case, and keeps the collector from all that there is by then: it looks often."""
+    found = live()
+    gc.freeze()
+    return found
 
 
 class Memory(hl.train.SessionRunHook):
@@ -343,13 +351,13 @@ class Memory(hl.train.SessionRunHook):
         self.seen: dict[str, int] = {}
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        self.seen["created"] = live_mb()
+        self.seen["created"] = live()
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        self.seen["step"] = live_mb()
+        self.seen["step"] = live()
 
     def end(self, session: Any) -> None:
-        self.seen["end"] = live_mb()
+        self.seen["end"] = live()
 
 
 def large() -> Any:
@@ -361,11 +369,11 @@ def large_step(state: Any, batch: Any) -> Any:
 
 
 def _memory(state: Any, **keywords: Any) -> dict[str, int]:
-    """Returns what is live of a state of 32 MB, beside what was live before."""
-    before, memory = live_mb(), Memory()
+    """Returns what is live of a state of 32, beside what was live before."""
+    before, memory = live_before(), Memory()
     loop = hl.train.Loop(large_step, state() if keywords.pop("called", False) else state, batches(), **keywords)
     out = loop.run(last_step=4, progress=False, hooks=[memory])
-    memory.seen["after"] = live_mb()
+    memory.seen["after"] = live()
     del out
     return {what: found - before for what, found in memory.seen.items()}
 
@@ -386,7 +394,7 @@ def memory_of_a_checkpoint() -> Any:
     with tempfile.TemporaryDirectory() as folder:
         seen = []
         for last_step in (4, 8):
-            before, memory = live_mb(), Memory()
+            before, memory = live_before(), Memory()
             loop = hl.train.Loop(large_step, large, batches(), sharding=fsdp(mesh_of()))
             loop.run(folder, last_step, progress=False, hooks=[memory])
             seen.append({what: found - before for what, found in memory.seen.items()})
@@ -409,8 +417,8 @@ def memory_before_a_restore() -> Any:
 
     reads: list[int] = []
     read = orbax_io.read
-    orbax_io.read = lambda *arguments: reads.append(live_mb() - before) or read(*arguments)
-    before = live_mb()
+    orbax_io.read = lambda *arguments: reads.append(live() - before) or read(*arguments)
+    before = live_before()
     try:
         with tempfile.TemporaryDirectory() as folder:
             loop = hl.train.Loop(nan_step, large, batches(), sharding=fsdp(mesh_of()))

@@ -1,6 +1,6 @@
 """Trainings on four CPU devices with batches that are put there in many ways; prints what came of each, as JSON.
 
-`python -m tests.loop.split_batches DIRECTORY`, in a process that JAX knows four devices in.
+`python -m tests.loop.split_batches DIRECTORY CASE...`, in a process that JAX knows four devices in.
 """
 
 from __future__ import annotations
@@ -556,15 +556,15 @@ class _Kept(logging.Handler):
         LOG.append(record.getMessage())
 
 
-def main(directory: str) -> None:
+def main(directory: str, cases: list[str]) -> None:
     global DIRECTORY
     DIRECTORY = directory
     logger = logging.getLogger("hookline")
     logger.setLevel(logging.INFO)
     logger.propagate = False
     logger.addHandler(_Kept())
-    print(json.dumps({name: function() for name, function in CASES.items()}))
+    print(json.dumps({name: CASES[name]() for name in cases}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2:])

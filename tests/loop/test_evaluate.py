@@ -261,7 +261,10 @@ def test_it_keeps_the_contract_of_hooks(tmp_path):
     check_hook(tensors)
 
 
-@pytest.mark.parametrize(("last_batch", "backend"), [("keep", "cpu"), ("drop", "cpu"), ("pad", "cpu"), ("keep", "gpu")])
+@pytest.mark.parametrize(
+    ("last_batch", "backend"),
+    [("keep", "cpu"), ("pad", "cpu"), ("keep", "gpu"), pytest.param("drop", "cpu", marks=pytest.mark.campaign)],
+)
 def test_several_batches_a_run_give_the_means_of_single_ones(last_batch, backend, monkeypatch):
     """On a GPU the program of a full run is another one. It is compiled for the processor here."""
     monkeypatch.setattr(jax, "default_backend", lambda: backend)

@@ -33,7 +33,10 @@ def trained(kind, logdir, last_step=5, **arguments):
     return hl.train.Loop(job.step, job.state, batches()).run(str(logdir), last_step=last_step, **arguments)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in WRITTEN if "," not in kind and kind != "nnx"] + ["nnx, functional"])
+@pytest.mark.parametrize(
+    "kind",
+    ["equinox", "plain", *[pytest.param(kind, marks=pytest.mark.campaign) for kind in ("linen", "nnx, functional")]],
+)
 def test_a_state_comes_back_as_it_was_trained(kind, tmp_path):
     state = trained(kind, tmp_path)
     like = WRITTEN[kind]().state

@@ -422,7 +422,15 @@ def test_a_counter_that_parts_when_an_update_is_held_back_is_told(caplog):
     assert "the state counts 100 steps at 'step', and the global step is 101" in caplog.text
 
 
-@pytest.mark.parametrize("start", [0, 0.0, np.float64(0.0), jnp.asarray(0.0), np.zeros(()), jnp.zeros(())])
+@pytest.mark.parametrize(
+    "start",
+    [
+        0,
+        np.float64(0.0),
+        jnp.asarray(0.0),
+        *[pytest.param(start, marks=pytest.mark.campaign) for start in (0.0, np.zeros(()), jnp.zeros(()))],
+    ],
+)
 def test_no_step_after_the_first_is_compiled_anew_whatever_the_state_began_with(start):
     def traces(steps):
         found = []
@@ -437,7 +445,7 @@ def test_no_step_after_the_first_is_compiled_anew_whatever_the_state_began_with(
     assert traces(6) == traces(1)
 
 
-@pytest.mark.parametrize("start", [0, jnp.array(0), jnp.zeros((), int)])
+@pytest.mark.parametrize("start", [0, pytest.param(jnp.array(0), marks=pytest.mark.campaign), jnp.zeros((), int)])
 def test_a_weak_type_is_one_to_the_step_as_it_is_by_hand_and_after_a_restart(start, tmp_path):
     def step(state, batch):  # A power of a count of weak type leaves half the digits what they are.
         w = (state["w"] * (1 - 0.5 ** (state["n"] + 1))).astype("float32")

@@ -8,16 +8,42 @@ import numpy as np
 import pytest
 
 from .devices import run
+from .split_batches import CASES
 
 MESH = "(data=4) on cpu:0 to cpu:3"
 SPLIT, WHOLE = ["2x4 on 4", "2 on 4"], ["8x4 on 4", "8 on 4"]
+# What goes through the same as others do.
+ALIKE = {
+    "by_default_explicit_of_a_tensor_that_drops",
+    "asked_for_of_the_iterator",
+    "another_mesh_of_the_same_devices",
+    "last_batch_padded_explicit",
+    "resumed_generator_of_placed_arrays",
+    "resumed_padded",
+    "evaluated_explicit_kept",
+    "evaluated_on_one_device_kept",
+    "evaluated_whole",
+}
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory, environment):
-    directory = str(tmp_path_factory.mktemp("split"))
-    done = run(4, ["-m", "tests.loop.split_batches", directory], environment(optimizes=False))
-    return json.loads(done.stdout)
+    """What came of each case, by its name; those of `make test` are run by one process, the others by another."""
+
+    class Found(dict):
+        def __missing__(self, case):
+            directory = str(tmp_path_factory.mktemp("split"))
+            names = [name for name in CASES if (name in ALIKE) == (case in ALIKE)]
+            done = run(4, ["-m", "tests.loop.split_batches", directory, *names], environment(optimizes=False))
+            self.update(json.loads(done.stdout))
+            return self[case]
+
+    return Found()
+
+
+def cases(*rows):
+    """Leaves to `make test-all` those that are alike."""
+    return [pytest.param(*row, marks=pytest.mark.campaign if row[0] in ALIKE else ()) for row in rows]
 
 
 def assert_same(found, one):
@@ -28,7 +54,7 @@ def assert_same(found, one):
 
 @pytest.mark.parametrize(
     ("case", "places"),
-    [
+    cases(
         ("by_default_automatic", SPLIT),
         ("by_default_explicit", SPLIT),
         ("by_default_beside_a_state_in_parts", SPLIT),
@@ -45,7 +71,7 @@ def assert_same(found, one):
         ("arrays_of_one_device", SPLIT),
         ("arrays_on_the_mesh_stay", SPLIT),
         ("arrays_on_the_mesh_are_moved_where_it_is_asked_for", SPLIT),
-    ],
+    ),
 )
 def test_batches_are_put_there_and_the_values_are_those_of_one_device(case, places, found):
     assert found[case]["places"] == [places] * 6
@@ -82,7 +108,9 @@ def test_arrays_that_lie_there_already_are_not_copied(found):
     assert found["arrays_that_lie_there_are_not_copied"]
 
 
-@pytest.mark.parametrize("case", ["last_batch_padded", "last_batch_padded_explicit", "last_batch_padded_by_a_tensor"])
+@pytest.mark.parametrize(
+    "case", cases(["last_batch_padded"], ["last_batch_padded_explicit"], ["last_batch_padded_by_a_tensor"])
+)
 def test_a_padded_last_batch_has_a_mask_and_its_mean_is_that_of_the_real_examples(case, found):
     assert found[case]["places"] == [[*SPLIT, "2 on 4"]] * 6
     assert_same(found[case], found["last_batch_on_one_device"])
@@ -101,7 +129,7 @@ def test_a_smaller_last_batch_that_can_be_split_is_trained(found):
         assert_same(other, one)
 
 
-@pytest.mark.parametrize("case", ["resumed", "resumed_generator_of_placed_arrays", "resumed_padded"])
+@pytest.mark.parametrize("case", cases(["resumed"], ["resumed_generator_of_placed_arrays"], ["resumed_padded"]))
 def test_a_restart_goes_on_with_the_same_batches_put_in_the_same_place(case, found):
     whole, (first, second) = found[case]["whole"], found[case]["parts"]
     assert len(first["sums"]) == len(second["sums"]) == 3
@@ -112,13 +140,13 @@ def test_a_restart_goes_on_with_the_same_batches_put_in_the_same_place(case, fou
 
 @pytest.mark.parametrize(
     ("case", "one", "places"),
-    [
+    cases(
         ("evaluated_padded", "evaluated_on_one_device", {"(2, 4)"}),
         ("evaluated_padded_explicit", "evaluated_on_one_device", {"(2, 4)"}),
         ("evaluated_whole", "evaluated_on_one_device", {"(8, 4)", "(6, 4)"}),
         ("evaluated_dropped", "evaluated_on_one_device_without_the_last", {"(2, 4)"}),
         ("evaluated_explicit_kept", "evaluated_on_one_device_kept", {"(2, 4)", "(1, 4)"}),
-    ],
+    ),
 )
 def test_an_evaluation_puts_its_batches_likewise_and_comes_to_the_same_means(case, one, places, found):
     assert found[case]["loss"] == pytest.approx(found[one]["loss"], rel=2e-6)

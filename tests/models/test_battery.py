@@ -16,6 +16,12 @@ def test_it_trains_to_a_clearly_lower_loss(network, train, tmp_path):
     assert np.mean(losses[-10:]) < 0.5 * np.mean(losses[:10])
 
 
+# For Linen and NNX the tests of each say it too.
+@pytest.mark.parametrize(
+    "network",
+    ["plain", "equinox", *[pytest.param(n, marks=pytest.mark.campaign) for n in ("nnx", "linen")]],
+    indirect=True,
+)
 def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(network, train, saved, tmp_path):
     whole = train(network, tmp_path / "whole", 12)
     first = train(network, tmp_path / "parts", 5)
