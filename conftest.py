@@ -56,6 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
         jax.config.update(name, value)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Returns how many workers there are: two more than cores, for tests wait for processes; at most four."""
     return min((os.cpu_count() or 1) + 2, 4)

@@ -263,7 +263,8 @@ def test_a_run_that_has_news_for_hooks_goes_no_further_than_the_next_one_who_is_
     assert loop.result["n"] == 100
 
 
-def test_two_programs_for_all_hooks_and_one_more_for_a_smaller_batch(caplog):
+@pytest.mark.parametrize("last_step", [1000, pytest.param(10_000, marks=pytest.mark.campaign)])
+def test_two_programs_for_all_hooks_and_one_more_for_a_smaller_batch(last_step, caplog):
     caplog.set_level(logging.INFO, "hookline.session.compilation")
 
     class Each(train.SessionRunHook):
@@ -273,7 +274,7 @@ def test_two_programs_for_all_hooks_and_one_more_for_a_smaller_batch(caplog):
         def on_trigger(self, firing):
             pass
 
-    def programs(data, log_steps, last_step=1000):
+    def programs(data, log_steps):
         caplog.clear()
         loop = train.Loop(counting, start(), data, steps_per_run=64)
         hooks = [Each(loop, steps) for steps in (7, 11, 13, 100)]
