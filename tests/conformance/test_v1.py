@@ -13,7 +13,10 @@ HAS_TENSORFLOW = Path(runs.python_of("tensorflow")).exists()
 
 @pytest.mark.parametrize(
     "script",
-    ["linear_regression", "before_1_0", pytest.param("generator_data", marks=pytest.mark.campaign)],
+    [
+        "before_1_0",
+        *[pytest.param(name, marks=pytest.mark.campaign) for name in ("linear_regression", "generator_data")],
+    ],
 )
 def test_a_script_runs_on_hookline_by_its_import_line(script, monkeypatch, tmp_path):
     monkeypatch.setattr(runs, "BUILD", tmp_path)
