@@ -125,7 +125,7 @@ def test_no_stack_trace_is_printed_by_what_a_failed_read_leaves_behind(own_run, 
     data = bytearray(index.read_bytes())
     data[30:38] = b"hookline"
     index.write_bytes(data)
-    for words in (["inspect", own_run], ["diff", own_run, own_run]) * 2:
+    for words in (["inspect", own_run], ["diff", own_run, own_run]):
         done = python.run("-m", "hookline.cli", *words, env=environment())
         assert "state/manifest.ocdbt is damaged" in done.stdout
         assert done.stderr == ""
@@ -199,31 +199,42 @@ def test_what_is_broken_is_said_in_a_sentence(own_run, capsys, harm, why):
     assert err == ""
 
 
+LOCKED = """
+import contextlib, io, json, os, sys
+from hookline.cli import main
+
+def said(locked, *words):
+    mode, text = os.stat(locked).st_mode, io.StringIO()
+    os.chmod(locked, 0)
+    with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+        main(words)
+    os.chmod(locked, mode)
+    return text.getvalue()
+
+print(json.dumps([said(*words) for words in json.loads(sys.argv[1])]))
+"""
+
+
 @pytest.mark.usefixtures("failed_reads")
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv takes root's right to read everything")
 def test_what_may_not_be_read_is_not_called_broken_and_hides_nothing(own_run):
     rights = "-dac_override,-dac_read_search"
-    command = ["setpriv", "--bounding-set", rights, "--inh-caps", rights, sys.executable, "-m", "hookline.cli"]
-
-    def said(locked, *words):
-        mode = locked.stat().st_mode
-        locked.chmod(0)
-        try:
-            done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
-        finally:
-            locked.chmod(mode)
-        assert "Traceback" not in done.stderr
-        assert "is broken" not in done.stdout
-        return done.stdout + done.stderr
-
+    command = ["setpriv", "--bounding-set", rights, "--inh-caps", rights, sys.executable, "-c", LOCKED]
     folder = str(own_run)
-    out = said(own_run / "model.ckpt-4", "inspect", folder, "--no-values")
-    assert re.search(r"^model\.ckpt-6 .*\nmodel\.ckpt-4 .* cannot be read\nmodel\.ckpt-2 ", out, re.MULTILINE), out
-    out = said(own_run / "model.ckpt-6" / "state", "inspect", folder)
-    assert "The newest, model.ckpt-6, cannot be read; the newest that can be read is model.ckpt-4." in out
-    assert "cannot be read: its file state cannot be read: Permission denied" in out
-    out = said(own_run, "inspect", folder)
-    assert out == f"hookline inspect: '{own_run}/.hookline-owner' cannot be read: Permission denied.\n"
+    looks = [
+        [f"{folder}/model.ckpt-4", "inspect", folder, "--no-values"],
+        [f"{folder}/model.ckpt-6/state", "inspect", folder],
+        [folder, "inspect", folder],
+    ]
+    done = subprocess.run([*command, json.dumps(looks)], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    checkpoint, state, run = said = json.loads(done.stdout)
+    assert not any("Traceback" in each or "is broken" in each for each in said)
+    shown = r"^model\.ckpt-6 .*\nmodel\.ckpt-4 .* cannot be read\nmodel\.ckpt-2 "
+    assert re.search(shown, checkpoint, re.MULTILINE), checkpoint
+    assert "The newest, model.ckpt-6, cannot be read; the newest that can be read is model.ckpt-4." in state
+    assert "cannot be read: its file state cannot be read: Permission denied" in state
+    assert run == f"hookline inspect: '{folder}/.hookline-owner' cannot be read: Permission denied.\n"
 
 
 def test_what_is_on_its_way_is_no_checkpoint(own_run, capsys):
@@ -342,7 +353,7 @@ def test_a_run_that_is_going_is_left_alone(tmp_path, capsys, environment):
         assert process.stdout is not None
         while int(process.stdout.readline()) < 20:
             pass
-        for _ in range(5):
+        for _ in range(2):
             found = inspected(capsys, folder)
             assert found["writer"] == {"process": process.pid, "host": os.uname().nodename, "runs": True}
             assert found["inspected"] is not None

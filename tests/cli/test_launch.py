@@ -16,6 +16,7 @@ import pytest
 
 from hookline import clock, errors, train
 from hookline.cli import main
+from hookline.monitored import RecoveryPolicy
 
 launch = importlib.import_module("hookline.cli.launch")
 
@@ -119,7 +120,9 @@ def test_workers_have_a_grace_period_after_the_chief(no_ray, script, capsys):
     assert "worker 0 did not end within 0.5 seconds after the chief: stopped." in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.campaign), (signal.SIGTERM, 143)]
+)
 def test_a_signal_stops_all_tasks(no_ray, script, capsys, number, status):
     before = signal.getsignal(number)
     with signalled(number, 1.0):
@@ -163,10 +166,12 @@ def test_a_task_that_fails_is_started_again(no_ray, script, capsys, kind, name):
     assert f"hookline launch: {name.strip()} failed with exit status 7. It is started again in" in err
 
 
-def test_restarts_have_a_limit_and_waits_that_grow(no_ray, script, capsys):
+def test_restarts_have_a_limit_and_waits_that_grow(no_ray, script, capsys, monkeypatch):
+    whole = RecoveryPolicy.backoff_secs
+    monkeypatch.setattr(RecoveryPolicy, "backoff_secs", lambda self, *given: whole(self, *given) / 8)
     started = clock.monotonic()
     assert run("--restart", "on-failure", "--max-restarts", "2", script(FAILS), "chief", "9", "7", "0") == 7
-    assert clock.monotonic() - started > 0.8 + 1.6
+    assert clock.monotonic() - started > (0.8 + 1.6) / 8
     err = capsys.readouterr().err
     assert "(1 of 2 times)" in err
     assert "(2 of 2 times)" in err
@@ -348,7 +353,14 @@ def test_a_signal_saves_what_all_tasks_have_done(script, marker, tmp_path, numbe
     assert none_left(marker, within_secs=10)
 
 
-@pytest.mark.parametrize("listening", ["SIG_DFL", pytest.param("SIG_IGN", marks=pytest.mark.slow_distributed)])
+# That the guardian ends all is seen in test_launch_in_step.py, without Ray.
+@pytest.mark.parametrize(
+    "listening",
+    [
+        pytest.param("SIG_DFL", marks=pytest.mark.campaign),
+        pytest.param("SIG_IGN", marks=pytest.mark.slow_distributed),
+    ],
+)
 def test_a_launcher_that_is_killed_leaves_no_process(script, marker, listening):
     path = script(
         f"import signal, time; signal.signal(signal.SIGTERM, signal.{listening})\n"

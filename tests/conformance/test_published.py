@@ -18,10 +18,15 @@ from conformance import on_hookline
 
 RECORDED = json.loads((Path(__file__).parent / "published.json").read_text(encoding="utf-8"))
 LISTED = read_differences()
+# Others go through the same code.
+ALIKE = {"v1.forwarding.same_context", "v1.forwarding.timer.reset", "v1.forwarding.timer.reset_by_the_loop"}
 SCENARIOS = [each for each in all_scenarios() if each.id.startswith(("v1.published.", "v1.forwarding."))]
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.id)
+@pytest.mark.parametrize(
+    "scenario",
+    [pytest.param(each, id=each.id, marks=pytest.mark.campaign if each.id in ALIKE else ()) for each in SCENARIOS],
+)
 def test_a_published_hook_does_what_it_does_on_tensorflow(scenario):
     record = play(scenario, on_hookline.system, on_hookline.LOGGER)
 

@@ -11,7 +11,13 @@ from conformance.v1 import compare, runs, stream
 HAS_TENSORFLOW = Path(runs.python_of("tensorflow")).exists()
 
 
-@pytest.mark.parametrize("script", ["linear_regression", "generator_data", "before_1_0"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "before_1_0",
+        *[pytest.param(name, marks=pytest.mark.campaign) for name in ("linear_regression", "generator_data")],
+    ],
+)
 def test_a_script_runs_on_hookline_by_its_import_line(script, monkeypatch, tmp_path):
     monkeypatch.setattr(runs, "BUILD", tmp_path)
     record = runs.play("hookline", runs.SCRIPTS / f"{script}.py")
@@ -21,6 +27,7 @@ def test_a_script_runs_on_hookline_by_its_import_line(script, monkeypatch, tmp_p
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.campaign  # As `make conformance-scripts`, which plays all scripts.
 @pytest.mark.skipif(not HAS_TENSORFLOW, reason="needs TensorFlow: make conformance-scripts sets it up")
 def test_a_script_does_the_same_on_both(monkeypatch, tmp_path):
     monkeypatch.setattr(runs, "BUILD", tmp_path)

@@ -9,7 +9,7 @@ from tests.coordination import simulation
 
 from hookline.coordination.agreement import Decision
 
-SCHEDULES = int(os.environ.get("HOOKLINE_SCHEDULES", "2000"))
+SCHEDULES = int(os.environ.get("HOOKLINE_SCHEDULES", "500"))
 
 
 def test_no_schedule_breaks_a_promise():

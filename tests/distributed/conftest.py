@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from uuid import uuid4
 
 import numpy as np
 import pytest
+from tests.python import Python
 
 from hookline import clock
 from hookline.checkpoint import get_checkpoint_state, load_variable
@@ -23,6 +25,8 @@ from hookline.distributed.cluster import ClusterOptions
 from hookline.distributed.processes import ProcessGroup
 from hookline.distributed.ray_actors import actor_class
 from hookline.distributed.ray_cluster import PrivateRayCluster
+
+from .targets import until
 
 SMALL_BYTES = 100_000_000
 
@@ -34,9 +38,13 @@ def ray_cluster() -> Iterator[PrivateRayCluster]:
     if find_spec("ray") is None:
         pytest.skip("needs Ray")
     with PrivateRayCluster(object_store_bytes=SMALL_BYTES) as cluster:
+        group, folder = cluster.head.pid, Path(cluster.token_path).parent
         yield cluster
         if "ray" in sys.modules:
             sys.modules["ray"].shutdown()
+    assert not folder.exists(), "A stop leaves no file,"
+    if os.path.isdir("/proc/self"):
+        until(lambda: not pids_of_group(group), within_secs=10)  # and no process.
 
 
 @pytest.fixture
@@ -80,10 +88,25 @@ def members():
     return pids_of_group
 
 
+class Forked(Python):
+    """What a `ProcessGroup` is to a task, for Python from a fork server; job.py makes a group for itself."""
+
+    def status(self) -> int | None:
+        return self.poll()
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            return super().wait(timeout)
+        return None
+
+    def ask_to_end(self) -> None:
+        self.terminate()
+
+
 class Task:
     """A process of a job, and what it has told."""
 
-    def __init__(self, group: ProcessGroup, folder: Path, name: str) -> None:
+    def __init__(self, group: ProcessGroup | Forked, folder: Path, name: str) -> None:
         self.group, self.name = group, name
         self._log, self._errors = folder / f"{name}.jsonl", folder / f"{name}.err"
 
@@ -157,9 +180,13 @@ class Job:
         env = {**os.environ, **self.ray.environment(), **self._environment, **kind}
         env.pop("TF_CONFIG", None)
         given = json.dumps({**self._settings, **settings, "log": str(self.folder / f"{name}.jsonl")})
-        with open(self.folder / f"{name}.err", "wb") as file:
-            command = [*on, sys.executable, str(Path(__file__).with_name("job.py")), given]
-            group = ProcessGroup(command, env, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+        with open(self.folder / f"{name}.err", "wb") as file, open(os.devnull) as nothing:
+            command, pipes = [str(Path(__file__).with_name("job.py")), given], {"stdout": file, "stderr": file}
+            if on:
+                group = ProcessGroup([*on, sys.executable, *command], env, stdin=nothing, **pipes)
+            else:
+                numbers = {name: pipe.fileno() for name, pipe in pipes.items()}
+                group = Forked(*command, env=env, stdin=nothing.fileno(), **numbers)
         task = Task(group, self.folder, name)
         self.tasks.append(task)
         return task

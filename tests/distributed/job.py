@@ -99,6 +99,8 @@ def train(settings, cluster, log):
 
 
 def main():
+    if os.getpgrp() != os.getpid():
+        os.setpgrp()
     settings = json.loads(sys.argv[1])
     wait_secs, call_secs = settings.get("wait_secs", 60), settings.get("call_secs", 60)
     options = ClusterOptions(

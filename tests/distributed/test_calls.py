@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 import pytest
+from tests.python import Python
 
 from hookline import errors
 from hookline.distributed.calls import Caller, Links
@@ -353,9 +354,7 @@ def processes():
     started = []
 
     def start():
-        process = subprocess.Popen(
-            [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        process = Python("-c", SERVER, stdin=subprocess.PIPE)
         started.append(process)
         port, key = process.stdout.readline().split()
         return process, Address("127.0.0.1", int(port), bytes.fromhex(key))

@@ -7,13 +7,12 @@ import math
 import os
 import socket
 import stat
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from tests import python
 
 import hookline as hl
 from hookline import clock, errors
@@ -191,7 +190,7 @@ def test_a_head_that_is_absent_is_told_within_seconds(closed_port):
     assert clock.monotonic() - started < 5
 
 
-def test_workers_wait_for_the_servers_and_react_at_once(ray_cluster, job, options):
+def test_workers_wait_for_the_servers_and_react_at_once(ray_cluster, job, options, members):
     connection.connect(ray_cluster.address, job, options.token_path, 5)
     with pytest.raises(
         errors.DeadlineExceededError, match=f"'hookline-server-0' \\(0 of 2 are there\\) of job '{job}'"
@@ -211,18 +210,16 @@ def test_workers_wait_for_the_servers_and_react_at_once(ray_cluster, job, option
     thread.join()
     # Half a second on a busy machine; the look is every 0.1 s.
     assert moments["found"] - moments["created"] < 0.5
-    assert connection.kill_servers(job) == 2
-    assert connection.kill_servers(job) == 0
 
-
-def test_servers_outlive_whoever_asks_again(ray_cluster, job, options, members):
-    connection.connect(ray_cluster.address, job, options.token_path, 5)
-    servers = [RayTransport(connection.create_servers(job, 1)) for _ in range(2)]
-    assert len({server.call(0, "status").get().incarnation for server in servers}) == 1
+    # They outlive whoever asks again.
+    servers = [RayTransport(connection.create_servers(job, 2)) for _ in range(2)]
+    for index in range(2):
+        assert len({server.call(index, "status").get().incarnation for server in servers}) == 1
     # In its group they end with the cluster, in whatever state they are.
     commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in members(ray_cluster.head.pid)]
     assert any(b"ray::ParameterServer" in command for command in commands)
-    assert connection.kill_servers(job) == 1
+    assert connection.kill_servers(job) == 2
+    assert connection.kill_servers(job) == 0
 
 
 def test_one_process_joins_one_cluster(ray_cluster, options, closed_port):
@@ -233,8 +230,7 @@ def test_one_process_joins_one_cluster(ray_cluster, options, closed_port):
 
 def join_in_a_process(address: str, token_path: str, **environ: str) -> str:
     code = f"from hookline.distributed import connection as c; c.connect({address!r}, 'job', {token_path!r}, 5)"
-    env = {**os.environ, **environ}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
+    done = python.run("-c", code, env={**os.environ, **environ}, timeout=120)
     return done.stderr.strip().rpartition("\n")[2]
 
 

@@ -13,7 +13,6 @@ JOBS, KILLS = os.environ.get("HOOKLINE_KILLED_JOBS", "2"), os.environ.get("HOOKL
 
 
 @pytest.mark.campaign
-@pytest.mark.timeout(7200)
 def test_a_job_that_is_killed_over_and_over_ends_with_the_bits_of_one_that_is_left_alone(tmp_path):
     command = ["-m", "tests.distributed.in_step_campaign", "--jobs", JOBS, "--kills", KILLS, "--keep", str(tmp_path)]
     done = subprocess.run(

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
 import pytest
+from tests import python
 
 import hookline as hl
 
@@ -24,9 +23,7 @@ class Ended:
     def __init__(self, what: str, *words: str, **variables: str) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HOOKLINE_")}
         environment |= variables
-        done = subprocess.run(
-            [sys.executable, SCRIPT, what, *words], env=environment, capture_output=True, text=True, timeout=120
-        )
+        done = python.run(SCRIPT, what, *words, env=environment, timeout=120)
         self.status, self.errors = done.returncode, done.stderr
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         self.found = {name: value for line in lines for name, value in line.items()}
@@ -72,7 +69,7 @@ def by_slurm(index: int) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("variables", [by_open_mpi, by_slurm])
+@pytest.mark.parametrize("variables", [pytest.param(by_open_mpi, marks=pytest.mark.campaign), by_slurm])
 def test_what_a_scheduler_has_said_is_found(variables):
     with ThreadPoolExecutor(2) as threads:
         both = list(threads.map(lambda index: Ended("scheduled", **variables(index)), range(2)))

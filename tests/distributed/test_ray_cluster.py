@@ -159,6 +159,7 @@ def test_a_place_where_others_may_rename_the_folder_is_refused(monkeypatch, tmp_
         PrivateRayCluster().start(set_event())
 
 
+@pytest.mark.campaign  # The fixture `ray_cluster` sees what it leaves, at the end of all tests.
 def test_a_stop_leaves_neither_a_process_nor_a_file_and_spares_others(ray_cluster, members):
     with PrivateRayCluster(object_store_bytes=100_000_000) as other:
         group, folder = other.head.pid, Path(other.token_path).parent

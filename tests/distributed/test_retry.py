@@ -106,15 +106,18 @@ class Sums:
         return int(total), int(other[0]), int(step)
 
 
-@pytest.fixture(params=[1, 2])
+# One server decides alone; two have to agree, which is what most of these tests are about.
+@pytest.fixture(params=[pytest.param(1, marks=pytest.mark.campaign), 2])
 def sums(request):
     return Sums(request.param)
 
 
+ONE_AND_TWO = pytest.mark.parametrize("sums", [1, 2], indirect=True)
 WHOLE = (sum(BATCHES), len(BATCHES), len(BATCHES))
 
 
-@pytest.mark.parametrize("times", [1, 3])
+@ONE_AND_TWO
+@pytest.mark.parametrize("times", [pytest.param(1, marks=pytest.mark.campaign), 3])
 def test_an_update_whose_answer_is_lost_is_not_applied_again(sums, times):
     with sums.session() as sess:
         sums.network.lose("commit", times, after=2)
@@ -123,6 +126,7 @@ def test_an_update_whose_answer_is_lost_is_not_applied_again(sums, times):
     assert sums.network.lost["commit"] == [0, 0]
 
 
+@ONE_AND_TWO
 def test_an_update_that_comes_late_is_refused_once_it_was_given_up(sums):
     with sums.session() as sess:
         sums.network.lose("commit", after=2, late=True)
@@ -210,6 +214,7 @@ def test_what_became_of_an_update_is_known_though_its_sender_went_on(sums):
         assert sums.values(sess) == (1001, 1, 1)
 
 
+@ONE_AND_TWO
 def test_an_update_that_the_restored_checkpoint_holds_is_not_repeated(sums, tmp_path):
     class FailsBehindItsSave(hl.train.CheckpointSaverHook):
         times = 1
@@ -412,7 +417,7 @@ def test_an_update_whose_outcome_is_not_known_is_refused_before_the_next_run_beg
     assert int(session.run(sums.total)) == 2
 
 
-@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("servers", [pytest.param(1, marks=pytest.mark.campaign), 2])
 def test_the_session_after_an_update_that_never_came_does_not_wait_for_the_one_before(servers, monkeypatch):
     sums = Sums(servers, max_staleness=0)
     admit = sums.network.servers[0].admit

@@ -93,7 +93,7 @@ def assert_same(left, right):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("servers", [1, 2, 3])
+@pytest.mark.parametrize("servers", [1, pytest.param(2, marks=pytest.mark.campaign), 3])
 def test_training_alone_on_servers_is_training_at_home(servers):
     assert_same(trained(Target(in_process(servers)), 5), trained("", 5))
 
@@ -125,7 +125,7 @@ def test_a_worker_with_another_graph_is_told_the_first_difference():
         worker.session.uninitialized()
 
 
-@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("servers", [pytest.param(1, marks=pytest.mark.campaign), 2])
 def test_no_number_of_workers_passes_the_last_step(servers):
     transport = in_process(servers)
     transport = Locked(transport)
@@ -374,7 +374,7 @@ def test_a_staleness_hook_writes_in_its_next_session_too(tmp_path):
     assert tags.count("staleness/chief/mean") == 2
 
 
-@pytest.mark.parametrize("servers", [1, 3])
+@pytest.mark.parametrize("servers", [pytest.param(1, marks=pytest.mark.campaign), 3])
 def test_staleness_counts_the_updates_of_others(servers):
     _, chief, worker = pair(servers)
     with FakeClock():
@@ -408,8 +408,10 @@ def test_a_worker_that_was_stopped_for_long_goes_on_with_the_values_of_now(overl
     assert chief.session.lowlevel.store.staleness() == (1, 0.0, 0)
 
 
-@pytest.mark.parametrize("servers", [1, 2])
-@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize(
+    ("overlap", "servers"),
+    [(False, 1), (True, 2), *[pytest.param(*each, marks=pytest.mark.campaign) for each in ((False, 2), (True, 1))]],
+)
 def test_no_update_misses_more_than_the_bound_and_who_would_cause_it_waits(servers, overlap):
     transport = Locked(in_process(servers))
     models = [Model(Target(transport, index, max_staleness=2, overlap=overlap)) for index in range(5)]
@@ -680,7 +682,8 @@ def test_an_update_may_read_what_another_of_the_run_wrote():
 # Ray ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("servers", [pytest.param(1, marks=pytest.mark.campaign), 2])
+@pytest.mark.campaign  # As in test_ray_actors.py, with another model.
+@pytest.mark.parametrize("servers", [1, 2])
 def test_training_on_ray_actors_is_training_at_home(actors, servers):
     assert_same(trained(Target(RayTransport(actors(servers))), 5), trained("", 5))
 

@@ -57,11 +57,25 @@ def undecided(actor):
     return ray.get(actor.__ray_call__.remote(lambda live: len(live._ballots._open) + len(live._staged)))
 
 
+def assert_that_a_part_of_a_dead_worker_holds_nobody_back(pair, handles):
+    store = pair.session.lowlevel.store
+    ticket, transport = store._members.ticket(1), store._transport
+    # A worker that is killed between its two messages leaves this.
+    transport.call(1, "stage", ticket, ("dead", 1), [], ["right"])
+    pair.session.run(pair.add, {"x:0": 10})
+    assert pair.values() == (11, 2)
+    transport.call(0, "outcome", store._members.ticket(0), ("dead", 1), [1]).get()
+    pair.session.run(pair.add, {"x:0": 100})
+    assert pair.values() == (111, 3)
+    assert [undecided(handle) for handle in handles] == [0, 0]
+
+
 @pytest.mark.parametrize("over_ray", [False, pytest.param(True, marks=pytest.mark.campaign)])
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.campaign), 1])
 def test_a_server_that_dies_before_the_decision_is_told_at_once(actors, pid_of, victim, over_ray):
     handles = actors(2, over_ray=over_ray)
     pair = Pair(RayTransport(handles, timeout_secs=600))
+    assert_that_a_part_of_a_dead_worker_holds_nobody_back(pair, handles)
     pids = [pid_of(handle) for handle in handles]
     with stopped(pids[victim]):
         thread, raised = pair.in_thread(10)
@@ -91,20 +105,4 @@ def test_an_update_given_up_while_a_server_was_away_is_whole_or_not_applied(acto
     total, step = pair.values()
 
     assert (total, step) in ((101, 2), (111, 3))
-    assert [undecided(handle) for handle in handles] == [0, 0]
-
-
-def test_a_part_that_a_dead_worker_left_holds_nobody_back(actors):
-    handles = actors(2)
-    transport = RayTransport(handles)
-    pair = Pair(transport)
-    store = pair.session.lowlevel.store
-    ticket = store._members.ticket(1)
-    # A worker that is killed between its two messages leaves this.
-    transport.call(1, "stage", ticket, ("dead", 1), [], ["right"])
-    pair.session.run(pair.add, {"x:0": 10})
-    assert pair.values() == (11, 2)
-    transport.call(0, "outcome", store._members.ticket(0), ("dead", 1), [1]).get()
-    pair.session.run(pair.add, {"x:0": 100})
-    assert pair.values() == (111, 3)
     assert [undecided(handle) for handle in handles] == [0, 0]

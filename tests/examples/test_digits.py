@@ -16,6 +16,7 @@ from tests.python import Python
 import hookline as hl
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "digits.py"
+STEPS = 120  # As few as reach the accuracy.
 
 
 def digits(folder: Path, steps: int, env: dict[str, str], stdout: int = PIPE) -> Python:
@@ -45,8 +46,8 @@ def kill_when_it_trains(folder: Path, steps: int, env: dict[str, str]) -> None:
 def trained(tmp_path_factory, environment):
     """Killed in the middle, then run again to its end."""
     folder = tmp_path_factory.mktemp("digits")
-    kill_when_it_trains(folder, 400, environment(writes=False))
-    return folder, finish(digits(folder, 400, environment()))
+    kill_when_it_trains(folder, STEPS, environment(writes=False))
+    return folder, finish(digits(folder, STEPS, environment()))
 
 
 def test_a_killed_job_goes_on_and_reaches_the_accuracy(trained):
@@ -55,7 +56,7 @@ def test_a_killed_job_goes_on_and_reaches_the_accuracy(trained):
     assert re.fullmatch(r"test accuracy: (0\.9[789]|1\.00)", lines[-1])
     assert lines[-2].startswith("Curves: tensorboard --logdir ")
     shown = [line for line in lines if line.startswith("step ")]
-    assert shown[-1].startswith("step 400/400  100%  loss 0.")
+    assert shown[-1].startswith(f"step {STEPS}/{STEPS}  100%  loss 0.")
     assert len(shown) < 10, "a file gets a line each ten seconds"
     assert "\r" not in out
 
@@ -64,18 +65,18 @@ def test_a_killed_job_goes_on_and_reaches_the_accuracy(trained):
 def test_a_finished_job_trains_nothing_and_says_so(trained, environment):
     folder, _ = trained
     before = hl.train.latest_checkpoint(folder)
-    done = finish(digits(folder, 400, environment()))
-    assert "Already trained to step 400: nothing to do." in done
-    assert "step 4" not in done.replace("to step 400", "")
+    done = finish(digits(folder, STEPS, environment()))
+    assert f"Already trained to step {STEPS}: nothing to do." in done
+    assert "step 1" not in done.replace(f"to step {STEPS}", "")
     assert hl.train.latest_checkpoint(folder) == before
 
 
 @pytest.mark.campaign
 def test_with_more_steps_a_finished_job_goes_on(trained, environment):
     folder, _ = trained
-    more = finish(digits(folder, 430, environment()))
-    assert "Training from step 400." in more
-    assert hl.train.latest_checkpoint(folder).endswith("model.ckpt-430")
+    more = finish(digits(folder, STEPS + 30, environment()))
+    assert f"Training from step {STEPS}." in more
+    assert hl.train.latest_checkpoint(folder).endswith(f"model.ckpt-{STEPS + 30}")
 
 
 def test_tensorboard_shows_the_curves(trained):

@@ -69,10 +69,10 @@ def test_slurm_ends_a_job_before_its_time_is_over_and_starts_it_again(folder):
         os.killpg(int((folder / "step").read_text()), signal.SIGTERM)
         assert job.wait(60) == 143
     assert (folder / "requeued").read_text() == "requeue 17\n"
-    assert 20 <= len(steps(folder)) < 300
+    assert 20 <= len(steps(folder)) < 150
     with started(folder, ["bash", "job.sh"]) as job:
         assert job.wait(60) == 0
-    assert steps(folder) == list(range(1, 301))
+    assert steps(folder) == list(range(1, 151))
 
 
 def first_process(command):
@@ -98,4 +98,4 @@ def test_kubernetes_evicts_a_pod_and_starts_it_again(folder):
     assert "restartPolicy: OnFailure" in KUBERNETES
     with started(folder, command) as pod:
         assert pod.wait(60) == 0
-    assert steps(folder) == list(range(1, 301))
+    assert steps(folder) == list(range(1, 151))

@@ -13,7 +13,7 @@ def main():
         open("steps", "a", encoding="ascii", buffering=1) as steps,
         hl.train.MonitoredTrainingSession(
             checkpoint_dir="run",
-            hooks=[hl.train.StopAtStepHook(last_step=300)],
+            hooks=[hl.train.StopAtStepHook(last_step=150)],
             save_checkpoint_steps=10**9,
             grace_secs=100,
         ) as sess,
