@@ -178,6 +178,8 @@ assert {"train", "data"} <= set(dir(hookline))
 from hookline import Variable, summary
 print(threading.active_count(), *{name.partition(".")[0] for name in sys.modules})
 print(hookline.train.StopAtStepHook.__name__, hookline.data.iterator.__name__)
+hookline.checkpoint.latest_checkpoint(".")
+assert "orbax.checkpoint" not in sys.modules, "not before a checkpoint is written or read"
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     early, late = done.stdout.splitlines()
