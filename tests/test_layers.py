@@ -49,7 +49,8 @@ def tree_of(module: str) -> ast.Module:
     return ast.parse(MODULES[module].read_text(encoding="utf-8"))
 
 
-def imported_names(tree: ast.AST) -> set[str]:
+@functools.cache
+def imported_names(tree: ast.AST) -> frozenset[str]:
     """Absolute names of everything imported anywhere below a node; `from a import b` gives `a.b`."""
     names = set()
     for node in ast.walk(tree):
@@ -58,7 +59,13 @@ def imported_names(tree: ast.AST) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"line {node.lineno}: a relative import; write the absolute one"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
+    return frozenset(names)
+
+
+@functools.cache
+def attributes(module: str) -> set[str]:
+    """What stands behind a dot anywhere in a module."""
+    return {node.attr for node in ast.walk(tree_of(module)) if isinstance(node, ast.Attribute)}
 
 
 def imported_parts(tree: ast.AST) -> set[str]:
@@ -160,38 +167,32 @@ def test_only_one_module_imports_orbax():
     assert len(users) <= 1, users
 
 
-def test_importing_hookline_loads_no_heavy_library_and_starts_no_thread():
-    code = (
-        "import sys, threading; from hookline import Session, Variable, summary; "
-        "print(threading.active_count(), *{n.partition('.')[0] for n in sys.modules})"
-    )
-    threads, *loaded = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
-    ).stdout.split()
-
-    assert not set(loaded) & set(NOT_LOADED_WITH_HOOKLINE)
-    assert threads == "1"
-
-
-def test_the_parts_are_loaded_when_somebody_first_asks_for_them():
+def test_the_parts_are_loaded_when_somebody_first_asks_for_them_and_no_heavy_library():
     code = """
-import sys, hookline
+import sys, threading, hookline
 assert "jax" not in sys.modules
 hookline.Session
 assert "jax" in sys.modules
 assert not {"hookline.train", "hookline.data", "hookline.monitored", "hookline.checkpoint"} & set(sys.modules)
 assert {"train", "data"} <= set(dir(hookline))
+from hookline import Variable, summary
+print(threading.active_count(), *{name.partition(".")[0] for name in sys.modules})
 print(hookline.train.StopAtStepHook.__name__, hookline.data.iterator.__name__)
+hookline.checkpoint.latest_checkpoint(".")
+assert "orbax.checkpoint" not in sys.modules, "not before a checkpoint is written or read"
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.split() == ["StopAtStepHook", "iterator"]
+    early, late = done.stdout.splitlines()
+    threads, *loaded = early.split()
+    assert not set(loaded) & set(NOT_LOADED_WITH_HOOKLINE)
+    assert threads == "1"
+    assert late.split() == ["StopAtStepHook", "iterator"]
 
 
 def test_nothing_but_ray_unpickles():
     forbidden = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib"}
     used = {
-        module: {part for name in imported_names(tree_of(module)) for part in name.split(".")}
-        | {node.attr for node in ast.walk(tree_of(module)) if isinstance(node, ast.Attribute)}
+        module: {part for name in imported_names(tree_of(module)) for part in name.split(".")} | attributes(module)
         for module in MODULES
     }
     assert {module: names & forbidden for module, names in used.items() if names & forbidden} == {}
@@ -200,6 +201,6 @@ def test_nothing_but_ray_unpickles():
 def test_no_connection_unpickles_what_comes():
     """`Connection.recv` of the standard library does; `recv_bytes` does not."""
     users = [module for module in MODULES if any("multiprocessing" in name for name in imported_names(tree_of(module)))]
-    used = {node.attr for module in users for node in ast.walk(tree_of(module)) if isinstance(node, ast.Attribute)}
+    used = {name for module in users for name in attributes(module)}
     assert users == ["distributed.lines"]
     assert used & {"recv", "recv_bytes"} == {"recv_bytes"}

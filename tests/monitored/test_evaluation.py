@@ -205,6 +205,15 @@ def test_a_local_init_op_of_ones_own_must_initialise_the_evaluation_step(model, 
         train.evaluate_once(trainer.save(), scaffold=train.Scaffold(local_init_op=local), final_ops=model.weight)
 
 
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """A directory with a checkpoint, for those that only read it."""
+    trainer = Trainer(tmp_path_factory.mktemp("trained"))
+    trainer.save()
+    trainer.session.close()
+    return trainer.directory
+
+
 @pytest.mark.parametrize("function", [train.evaluate_once, train.evaluate_repeatedly])
 @pytest.mark.parametrize(
     ("arguments", "said"),
@@ -219,10 +228,9 @@ def test_a_local_init_op_of_ones_own_must_initialise_the_evaluation_step(model, 
         ({"config": 3}, "requires a SessionConfig"),
     ],
 )
-def test_wrong_arguments_are_refused(trainer, function, arguments, said):
-    trainer.save()
+def test_wrong_arguments_are_refused(directory, function, arguments, said):
     with pytest.raises((TypeError, ValueError), match=said.format(who=function.__name__)):
-        function(trainer.directory, **arguments)
+        function(directory, **arguments)
 
 
 @pytest.mark.parametrize("path", [None, "", 3])

@@ -9,8 +9,8 @@ from tests import in_step
 
 JOB = Path(__file__).parent / "hooks_in_step_job.py"
 FULL, SKIPPED = [20, 4898.0], [20, 4705.0]
-WRITES = {"step_counter", "summary_saver", "sinks", "summary_at_end", "profiler", "checkpoint_saver"}
-LOGS = {"logging_tensor", "step_counter", "profiler", "checkpoint_saver", "nan_stop", "nan_skip"}
+WRITES = {"step_counter", "summary_saver", "summary_at_end", "profiler", "checkpoint_saver"}
+LOGS = {"logging_tensor", "step_counter", "profiler", "checkpoint_saver"}
 TELLS = {
     "feed_fn": [6.0, 6.0],
     "final_ops": FULL[1],
@@ -21,49 +21,56 @@ TELLS = {
 
 @pytest.fixture(scope="module")
 def found():
-    """What each process has found, by the name of the case."""
+    """The trainings, of each process."""
     ended = in_step.run(JOB, timeout_secs=200)
     assert [each.status for each in ended] == [0, 0], "\n".join(each.err[-3000:] for each in ended)
-    every = [[json.loads(line) for line in each.out.splitlines() if line.startswith('["')] for each in ended]
-    return [{name: told for name, told, _ in each} for each in every]
+    return [[json.loads(line) for line in each.out.splitlines() if line.startswith("{")] for each in ended]
 
 
-def said(of):
-    """Returns what was logged, but for what each process says of itself."""
+def writers(training):
+    return {name for name, count in training["files"].items() if count}
+
+
+def loggers(training):
+    """Returns whose lines there are, but for those that each process says of itself."""
     own = ("Compil", "This is process")
-    return [line for line in of["logged"] if not line.startswith(own)]
+    return {name.removeprefix("hookline.hooks.") for name, line in training["logged"] if not line.startswith(own)}
 
 
 def test_there_is_a_case_for_each_hook(found):
-    assert found[0].keys() == found[1].keys()
-    assert len(found[0]) == 16
+    every = [[name for training in each for name in training["files"]] for each in found]
+    assert every[0] == every[1]
+    assert len(every[0]) == 16
 
 
-@pytest.mark.parametrize(
-    "name", sorted(["stop_at_step", "progress", "watchdog", *WRITES, *LOGS - {"nan_stop"}, *TELLS])
-)
-def test_both_train_alike_and_the_chief_alone_writes_and_logs(found, name):
-    chief, other = (each[name] for each in found)
-    assert chief["ended"] == other["ended"] == (SKIPPED if name == "nan_skip" else FULL)
-    assert bool(chief["files"]) == (name in WRITES)
-    assert bool(said(chief)) == (name in LOGS)
-    assert (other["files"], said(other)) == ([], [])
-    if name in TELLS:
-        assert chief["told"] == other["told"] == TELLS[name]
+def test_both_train_alike_and_the_chief_alone_writes_and_logs(found):
+    (chief, *_), (other, *_) = found
+    assert chief["ended"] == other["ended"] == FULL
+    assert (writers(chief), loggers(chief)) == (WRITES, LOGS)
+    assert (writers(other), loggers(other)) == (set(), set())
+    for name, told in TELLS.items():
+        assert chief["told"][name] == other["told"][name] == told, name
 
 
 def test_progress_is_shown_by_the_chief_alone(found):
-    assert [each["progress"]["told"] for each in found] == [True, False]
+    assert [each[0]["told"]["progress"] for each in found] == [True, False]
 
 
 def test_a_sink_gets_what_was_written_from_the_chief_alone(found):
-    assert [each["sinks"]["told"] for each in found] == [5, 0], "a header and four rows"
+    chief, other = (each[1] for each in found)
+    assert chief["ended"] == other["ended"] == FULL
+    assert (chief["told"], other["told"]) == ({"sinks": 5}, {"sinks": 0}), "a header and four rows"
+    assert (writers(chief), writers(other)) == ({"sinks"}, set())
+    assert loggers(chief) == loggers(other) == set()
 
 
-def test_a_nan_ends_both_at_the_same_step(found):
-    one, other = (each["nan_raise"]["error"] for each in found)
-    assert one == other
-    assert "global step 13" in one
-    stopped = [each["nan_stop"]["ended"] for each in found]
-    assert stopped[0][0] == stopped[1][0]
-    assert all(math.isnan(weight) for _, weight in stopped)
+def test_a_nan_does_the_same_in_both_at_the_same_step_and_the_chief_alone_says_so(found):
+    (raised, stopped, skipped), others = (each[2:] for each in found)
+    assert raised["error"] == others[0]["error"]
+    assert "global step 13" in raised["error"]
+    assert stopped["ended"][0] == others[1]["ended"][0]
+    assert all(math.isnan(each["ended"][1]) for each in (stopped, others[1]))
+    assert skipped["ended"] == others[2]["ended"] == SKIPPED
+    for mine, other in zip((stopped, skipped), others[1:], strict=True):
+        assert (loggers(mine), loggers(other)) == ({"nan_tensor"}, set())
+        assert writers(mine) == writers(other) == set()

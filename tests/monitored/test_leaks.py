@@ -19,7 +19,7 @@ from hookline.checkpoint import lease
 from hookline.summary import FileWriterCache
 
 PROGRAM = Path(__file__).parent / "many_sessions.py"
-COUNT = int(os.environ.get("HOOKLINE_SESSIONS", "30"))
+COUNT = int(os.environ.get("HOOKLINE_SESSIONS", "20"))
 
 # What the allocator and the libraries may keep: less than a tenth of what a model with its programs takes.
 MIB_AT_MOST = 10

@@ -283,7 +283,9 @@ def test_an_on_trigger_that_loses_the_session_is_called_again_when_its_run_is_ma
     assert hook.steps[:2] == [first, first if first == 1 else 3]
 
 
-@pytest.mark.parametrize("interrupted_at", [1, 3, 4, 7, 10])
+@pytest.mark.parametrize(
+    "interrupted_at", [7, *[pytest.param(step, marks=pytest.mark.campaign) for step in (1, 3, 4, 10)]]
+)
 def test_a_hook_that_has_no_more_than_a_trigger_resumes_exactly(interrupted_at, fires, tmp_path):
     def triggers():
         yield from (train.every(4), train.spaced(4), train.every(4) | train.at_steps(6, 9))
@@ -311,13 +313,28 @@ def test_a_trigger_that_after_create_session_makes_is_not_missed_in_the_checkpoi
     ("make", "saves", "expected"),
     [
         (lambda: train.every(10), False, [(10, None), (20, 10), (10, None), (20, 10)]),
-        (lambda: train.spaced(10), False, [(1, None), (11, 10), (21, 10), (1, None), (11, 10)]),
+        pytest.param(
+            lambda: train.spaced(10),
+            False,
+            [(1, None), (11, 10), (21, 10), (1, None), (11, 10)],
+            marks=pytest.mark.campaign,
+        ),
         (lambda: train.every(10), True, [(10, None), (20, 10), (20, 10), (30, 10)]),
-        (lambda: train.spaced(10), True, [(1, None), (11, 10), (21, 10), (21, 10), (31, 10)]),
+        pytest.param(
+            lambda: train.spaced(10),
+            True,
+            [(1, None), (11, 10), (21, 10), (21, 10), (31, 10)],
+            marks=pytest.mark.campaign,
+        ),
         # Runs are never taken back.
         (lambda: train.every(runs=10), True, [(1, None), (11, 10), (21, 10), (20, None), (30, 10)]),
-        (lambda: train.every(100) | train.every(runs=10), True, [(1, None), (11, 10), (21, 10), (20, 9), (30, 10)]),
-        (train.first_run, True, [(1, None), (13, 12)]),
+        pytest.param(
+            lambda: train.every(100) | train.every(runs=10),
+            True,
+            [(1, None), (11, 10), (21, 10), (20, 9), (30, 10)],
+            marks=pytest.mark.campaign,
+        ),
+        pytest.param(train.first_run, True, [(1, None), (13, 12)], marks=pytest.mark.campaign),
         (lambda: train.at_steps(15) | train.first_run(), True, [(1, None), (15, 14), (13, 12), (15, 2)]),
     ],
 )

@@ -149,7 +149,6 @@ def check_foretold(training):
         assert plan.is_over == (last_step is not None and plan.ends_at >= last_step)
 
 
-@settings(max_examples=3 * settings().max_examples, deadline=None)
 @given(training=trainings())
 def test_what_a_plan_foretells_happens(training):
     check_foretold(training)

@@ -10,7 +10,7 @@ import pytest
 from tests import in_step
 
 JOB = Path(__file__).parent / "schedules_job.py"
-ASKED = int(os.environ.get("HOOKLINE_REAL_SCHEDULES", "8"))
+ASKED = int(os.environ.get("HOOKLINE_REAL_SCHEDULES", "4"))
 IN_ONE_START = 50
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from .schedules import PLACES, go_through
 
-COUNTS = [4, pytest.param(24, marks=pytest.mark.campaign)]
+COUNTS = [2, pytest.param(24, marks=pytest.mark.campaign)]
 if asked := os.environ.get("HOOKLINE_SCHEDULES"):
     COUNTS = [int(asked)]
 FIRST = int(os.environ.get("HOOKLINE_FIRST_SCHEDULE", "0"))

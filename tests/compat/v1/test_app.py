@@ -42,26 +42,32 @@ for script, *arguments in json.loads(sys.argv[1]):
 """
 
 
-def said(*scripts: list[str]) -> list[str]:
-    """Returns what each of the scripts says, one line; each comes with its arguments."""
-    return python.run("-c", EACH, json.dumps(scripts), check=True).stdout.splitlines()
+SCRIPTS = [
+    [SCRIPT + "app.run()", "--name=ann", "--count", "3", "--loud", "--kind=b", "rest", "--unknown=1"],
+    [SCRIPT + "app.run(main)"],
+    [SCRIPT + "print(FLAGS.count)", "--count=4"],
+    [SCRIPT + "FLAGS._parse_flags(); print(FLAGS.count, sorted(FLAGS.__flags)[:2])", "--count=4"],
+    [SCRIPT + "FLAGS.rate = 2.0; print(FLAGS.rate, 'rate' in FLAGS, FLAGS['rate'].value)"],
+    [
+        "from hookline.compat.v1 import app, flags; flags.DEFINE_string('log_dir', 'logs', 'Where to.')\n"
+        "app.run(lambda argv: print(flags.FLAGS.log_dir))",
+        "--log_dir=there",
+    ],
+]
 
 
-def test_a_script_defines_flags_and_runs_its_main():
-    line = ["--name=ann", "--count", "3", "--loud", "--kind=b", "rest", "--unknown=1"]
-
-    assert said([SCRIPT + "app.run()", *line], [SCRIPT + "app.run(main)"]) == [
-        "ann 3 0.5 True b ['rest', '--unknown=1']",
-        "nobody 1 0.5 False a []",
-    ]
+@pytest.fixture(scope="module")
+def said() -> list[str]:
+    """What each of the scripts says, one line."""
+    return python.run("-c", EACH, json.dumps(SCRIPTS), check=True).stdout.splitlines()
 
 
-def test_flags_are_parsed_by_whoever_reads_the_first():
-    count, parsed, rate = said(
-        [SCRIPT + "print(FLAGS.count)", "--count=4"],
-        [SCRIPT + "FLAGS._parse_flags(); print(FLAGS.count, sorted(FLAGS.__flags)[:2])", "--count=4"],
-        [SCRIPT + "FLAGS.rate = 2.0; print(FLAGS.rate, 'rate' in FLAGS, FLAGS['rate'].value)"],
-    )
+def test_a_script_defines_flags_and_runs_its_main(said):
+    assert said[:2] == ["ann 3 0.5 True b ['rest', '--unknown=1']", "nobody 1 0.5 False a []"]
+
+
+def test_flags_are_parsed_by_whoever_reads_the_first(said):
+    count, parsed, rate = said[2:5]
     assert count == "4"
     assert parsed.startswith("4 ")
     assert rate == "2.0 True 2.0"
@@ -141,10 +147,8 @@ def test_a_missing_file_is_not_found(tmp_path):
         gfile.DeleteRecursively(f"{tmp_path}/none")
 
 
-def test_a_script_may_define_log_dir():
-    script = "from hookline.compat.v1 import app, flags; flags.DEFINE_string('log_dir', 'logs', 'Where to.')\n"
-
-    assert said([script + "app.run(lambda argv: print(flags.FLAGS.log_dir))", "--log_dir=there"]) == ["there"]
+def test_a_script_may_define_log_dir(said):
+    assert said[5:] == ["there"]
 
 
 def test_app_holds_the_flags():

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 from importlib.util import find_spec
 
 import pytest
+from tests.python import Python
 
 from hookline import errors
 from hookline.compat.v1.train._server import ClusterSpec, Server, replica_device_setter
@@ -87,8 +86,7 @@ def test_one_script_as_three_tasks(tmp_path):
         port = free.getsockname()[1]
 
     def start(job, index):
-        command = [sys.executable, "-c", SCRIPT, str(port), job, str(index), str(tmp_path)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return Python("-c", SCRIPT, port, job, index, tmp_path)
 
     server, *workers = tasks = [start("ps", 0), start("worker", 0), start("worker", 1)]
     try:

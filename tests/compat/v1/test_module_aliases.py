@@ -87,6 +87,8 @@ same = [
 ]
 wrong = [place for place, (one, other) in enumerate(same) if one is not other]
 assert not wrong, wrong
+import urllib
+urllib.request.urlretrieve  # TensorFlow loads it, and scripts rely on that.
 """
 
 
@@ -155,12 +157,6 @@ def test_only_import_lines_get_import_errors():
     assert getattr(tf.contrib, "rnn", None) is None
     with pytest.raises(AttributeError, match=r"no tf\.keras\."):
         _ = tf.keras
-
-
-def test_what_tensorflow_loads_for_scripts_is_loaded():
-    line = "import urllib; import hookline.compat.v1; print(urllib.request.urlretrieve.__name__)"
-
-    assert subprocess.run([sys.executable, "-c", line], capture_output=True, text=True).stdout == "urlretrieve\n"
 
 
 def test_a_path_that_leads_nowhere_is_an_import_error():

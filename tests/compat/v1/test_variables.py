@@ -152,7 +152,14 @@ def test_an_initialized_value_is_the_value_where_there_is_one():
 
 
 @pytest.mark.parametrize("graph", [tf.Graph, hl.Graph])
-@pytest.mark.parametrize("how", [{}, {"name": "changed"}, {"use_locking": True}, {"use_locking": False, "name": "n"}])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"use_locking": False, "name": "n"},
+        *[pytest.param(how, marks=pytest.mark.campaign) for how in ({"name": "changed"}, {"use_locking": True})],
+    ],
+)
 def test_functions_that_assign_take_variables_of_any_graph(graph, how):
     with graph().as_default():
         variables = [hl.Variable(1.0, name="v"), hl.train.get_or_create_global_step()]
