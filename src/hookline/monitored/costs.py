@@ -163,10 +163,9 @@ class Costs:
         with contextlib.suppress(RuntimeError):  # Without a global step.
             self._last_step = raw.global_step
             self._first_step = self._last_step if self._first_step is None else self._first_step
-        if (log := low.compilations) is not None:
-            for made in log.so_far:
-                self._has_compiled(made)
-            log.heard = self._has_compiled
+        for made in low.compilations.so_far:
+            self._has_compiled(made)
+        low.compilations.heard = self._has_compiled
         low.measure(partial(self._measured, account=_WAITING), partial(self._measured, account=_INPUT))
 
     def _has_compiled(self, made: Compiled) -> None:

@@ -19,7 +19,6 @@ from hookline.graph.keys import GraphKeys
 from hookline.graph.nodes import Source
 from hookline.graph.variable import Variable
 from hookline.session.cached_step import CachedStep
-from hookline.session.compilation import CompilationLog
 from hookline.session.config import SessionConfig
 from hookline.session.feeds import check_alive, flat_feeds
 from hookline.session.hook_fetches import HookFetches
@@ -62,7 +61,6 @@ class Engine(LowLevel):
         self.ahead = RunAhead(self, config.max_runs_ahead)
         self.staged = StagedRuns(self)
         self._target, self._max_plans = target, config.max_plans
-        self.compilations = CompilationLog()
         self._plans = PlanCache(self.graph, config.max_plans, self.compilations)
         self._store: VariableStore | None = None
         self._lost: BaseException | None = None

@@ -138,7 +138,7 @@ class LowLevel:
 
     Attributes:
         session: As above.
-        compilations: The compilations so far; None if the session does not record them.
+        compilations: The compilations so far, as far as the session records them.
         shared: Whether other processes may change its variables, because they live on parameter servers.
         writes: The number of runs and loads that have changed variables. If nothing counts them, a failed run is
             assumed to have changed nothing, and the last state may be saved.
@@ -150,12 +150,12 @@ class LowLevel:
         restored_hook_states: The states of hooks in the checkpoint that was restored.
     """
 
-    compilations: CompilationLog | None = None
     shared = False
     writes = latched_count = step_changes = 0
 
     def __init__(self, session: RawSession) -> None:
         self.session = session
+        self.compilations = CompilationLog()
         self.expects_steps = False
         self.hook_states: Callable[[], Mapping[str, Any]] = dict
         self.restored_hook_states: dict[str, Any] = {}
