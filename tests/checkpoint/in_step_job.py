@@ -147,9 +147,19 @@ def restores_all(folder):
 
 @scenario
 def flipped_bits(folder):
-    """Flips a bit of an element, in the file; restores in both layouts what was saved in both."""
+    """Flips a bit of an element, in the file, and restores it in the other layout; `wide` in that of the save."""
+    return flipped(folder, (False,), lambda name: (name != "wide",))
+
+
+@scenario
+def flipped_bits_everywhere(folder):
+    """Likewise in both layouts, what was saved in both."""
+    return flipped(folder, (False, True), lambda name: (False, True))
+
+
+def flipped(folder, layouts_of_saves, layouts_of_restores):
     found = {}
-    for turned in (False, True):
+    for turned in layouts_of_saves:
         model = Model(turned=turned)
         with model.session as sess:
             # Their elements lie in the last process, in its part of the last or of each row, or everywhere.
@@ -158,7 +168,7 @@ def flipped_bits(folder):
                 if ME == 0:
                     flip(path, values()[name].reshape(-1)[element].tobytes())
                 names(folder)
-                found[f"{name} {turned}"] = [restored(path), restored(path, turned=True)]
+                found[f"{name} {turned}"] = [restored(path, turned=to) for to in layouts_of_restores(name)]
     return found
 
 

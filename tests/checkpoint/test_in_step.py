@@ -94,8 +94,17 @@ def test_without_the_other_processes_the_checkpoint_is_read_like_any(folder):
 
 
 def test_a_bit_that_one_process_reads_is_an_error_in_all(found):
-    one, other = texts(found, "flipped_bits")
-    assert len(one) == 6
+    check_flipped(*texts(found, "flipped_bits"), count=3)
+
+
+@pytest.mark.campaign
+def test_a_flipped_bit_is_found_by_all_processes_wherever_it_was_saved(folder):
+    there = results(folder / "flipped", "flipped_bits_everywhere")
+    check_flipped(*texts(there, "flipped_bits_everywhere"), count=6)
+
+
+def check_flipped(one, other, count):
+    assert len(one) == len(other) == count
     for name in one:
         leaf = name.split()[0]
         for (kind, text), (kind_there, text_there) in zip(one[name], other[name], strict=True):
