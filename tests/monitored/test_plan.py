@@ -334,8 +334,9 @@ def test_what_is_fed_is_given_by_its_keys():
         op = hl.group(hl.Variable(0.0, name="sum").assign_add(x), train.get_or_create_global_step().assign_add(1))
         with train.MonitoredSession() as session:
             assert session.plan(3, op, {x: None}).runs == 3
-            with pytest.raises(InvalidArgumentError, match="x"):
+            with pytest.raises(InvalidArgumentError, match="x") as refused:
                 session.plan(3, op)
+    assert "plan calls no hook: name in its feed_dict what hooks feed" in refused.value.__notes__[0]
 
 
 def test_the_train_op_is_what_is_run_by_default():

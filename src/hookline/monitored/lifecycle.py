@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from hookline import arguments, interrupts, notebooks, preemption
 from hookline.coordination import Coordinator
+from hookline.errors import InvalidArgumentError
 from hookline.graph import Graph, GraphKeys, get_default_graph, placement
 from hookline.monitored import finalized, in_step
 from hookline.monitored.coordinated import CoordinatedSession
@@ -202,7 +203,11 @@ class MonitoredLifecycle(Opening):
             fetches = self._train_op()
         with Claim(self._guard) as claim, claim, placement.off_the_record():
             self._take_alone(claim, "be planned")
-            return dry_run(self._session.live().hooked, steps, fetches, feed_dict)
+            try:
+                return dry_run(self._session.live().hooked, steps, fetches, feed_dict)
+            except InvalidArgumentError as error:
+                error.add_note("plan calls no hook: name in its feed_dict what hooks feed, with any value.")
+                raise
 
     def _train_op(self) -> Any:
         found = self._graph.get_collection(GraphKeys.TRAIN_OP)
