@@ -46,11 +46,12 @@ def pytest_configure(config: pytest.Config) -> None:
     import jax
 
     # JAX writes an entry in place, so each process writes where nobody else reads.
-    own = config.stash[_COMPILED] = Path(tempfile.mkdtemp())
+    cache = getattr(config, "cache", None)  # Not with -p no:cacheprovider.
+    kept = cache and cache.mkdir("compiled")
+    own = config.stash[_COMPILED] = Path(tempfile.mkdtemp(dir=kept and kept.parent))
     config.add_cleanup(lambda: shutil.rmtree(own, ignore_errors=True))
-    if cache := getattr(config, "cache", None):  # Not with -p no:cacheprovider.
-        kept = cache.mkdir("compiled")
-        _copy_entries(kept, own)
+    if kept:
+        _share_entries(kept, own)
         config.add_cleanup(lambda: _keep_entries(own, kept))
     for name, value in {"jax_compilation_cache_dir": str(own), **_CACHING}.items():
         jax.config.update(name, value)
@@ -81,19 +82,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
 
 
-def _copy_entries(source: Path, target: Path) -> None:
-    """Copies what `target` lacks. An entry is there whole or not at all, and another process may remove one."""
+def _share_entries(source: Path, target: Path) -> None:
+    """Links the entries that `target` lacks: nobody writes to one that is there, and another process may remove one."""
     for entry in source.glob("*-cache"):
-        if not (target / entry.name).exists():
-            part = target / f"{entry.name}.{os.getpid()}"
-            with contextlib.suppress(FileNotFoundError):
-                shutil.copyfile(entry, part)
-                os.replace(part, target / entry.name)
+        with contextlib.suppress(FileNotFoundError, FileExistsError):
+            os.link(entry, target / entry.name)
 
 
 def _keep_entries(own: Path, kept: Path) -> None:
     """Keeps what was compiled, the newest up to a gibibyte."""
-    _copy_entries(own, kept)
+    _share_entries(own, kept)
     total = 0
     with contextlib.suppress(FileNotFoundError):  # The other worker is at it.
         for entry in sorted(kept.iterdir(), key=lambda entry: entry.stat().st_mtime, reverse=True):
