@@ -45,9 +45,9 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     import jax
 
-    # JAX writes an entry in place, so each process writes where nobody else reads.
     cache = getattr(config, "cache", None)  # Not with -p no:cacheprovider.
     kept = cache and cache.mkdir("compiled")
+    # JAX writes an entry in place, so each process writes where nobody else reads.
     own = config.stash[_COMPILED] = Path(tempfile.mkdtemp(dir=kept and kept.parent))
     config.add_cleanup(lambda: shutil.rmtree(own, ignore_errors=True))
     if kept:
@@ -83,9 +83,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _share_entries(source: Path, target: Path) -> None:
-    """Links the entries that `target` lacks: nobody writes to one that is there, and another process may remove one."""
+    """Links the entries that `target` lacks: JAX writes each once. Where a disk has no links, none is kept."""
     for entry in source.glob("*-cache"):
-        with contextlib.suppress(FileNotFoundError, FileExistsError):
+        with contextlib.suppress(OSError):  # Another process may have made it, or removed it.
             os.link(entry, target / entry.name)
 
 

@@ -318,9 +318,8 @@ class Agreement(Member):
         """Returns a failed process and the reason, if a failure is known and not acted on yet."""
         with self.changed:
             found = () if self.decision is None else self.decision.proposals
-            return next(
-                ((process, why) for _, kind, value in found if kind == FAILURE for process, why in [value]), None
-            )
+            value = next((value for _, kind, value in found if kind == FAILURE), None)
+        return None if value is None else (value[0], value[1])
 
     def close(self, within_secs: float = _LEAVE_SECS) -> None:
         """Leaves the agreement. Proposals are sent to the others first, which takes at most this time."""

@@ -138,7 +138,8 @@ class InStep:
 
     def failed_elsewhere(self) -> OpError | None:
         """Returns the error of another failed process, if it is known and was not handled yet."""
-        if self.has_failed or self._failed_process() == self._peers.index:  # Its own error says more.
+        found = self._failure()
+        if self.has_failed or (found is not None and found[0] == self._peers.index):  # Its own error says more.
             return None
         error = self.known_failure()
         if error is None and (error := self._launches.difference) is not None:
@@ -150,12 +151,12 @@ class InStep:
         """Returns the error of a failed process, this one or another, if it is known."""
         if self.has_failed:
             return AbortedError(None, None, "This process has failed, or another: nothing is awaited any more.")
-        found = self._told or self._agreement.failure()
+        found = self._failure()
         return None if found is None else self._error_of(*found)
 
-    def _failed_process(self) -> int | None:
-        found = self._told or self._agreement.failure()
-        return None if found is None else found[0]
+    def _failure(self) -> tuple[int, str] | None:
+        """Returns the failed process and the reason, if a failure is known."""
+        return self._told or self._agreement.failure()
 
     def end_with(self, process: int, why: str) -> OpError:
         """Returns the error with which this process ends because another has failed."""
