@@ -61,7 +61,7 @@ class Job:
         """Returns what a process has printed so far."""
         return "".join(self._outputs[index][0][0])
 
-    def wait(self, timeout_secs=90):
+    def wait(self, timeout_secs=300):
         """Waits for all; kills those that are there when the time is over, which have the status -9 then."""
         clock = threading.Timer(timeout_secs, self.kill)
         clock.start()
@@ -80,7 +80,7 @@ class Job:
             process.kill()
 
 
-def run(script, *arguments, timeout_secs=90, **options):
+def run(script, *arguments, timeout_secs=300, **options):
     """Runs a script in step and returns how its processes have ended."""
     return Job(script, *arguments, **options).wait(timeout_secs)
 
