@@ -106,6 +106,21 @@ def test_an_outage_is_tried_again_by_the_thread_but_not_at_every_event(
     assert f"lost: {written[0] - 1}," in message
 
 
+def test_the_thread_loses_nothing_that_could_be_written_at_the_next_attempt(small_disk: Any, steps: Steps):
+    with FakeClock():
+        writer = FileWriter(small_disk.path / "run", max_queue=1, strict=False)
+        small_disk.fill()
+        add(writer, 1)
+        pause = threading.Event()
+        for step in range(2, 22):
+            writer.add_summary(b"", step)
+            pause.wait(0.005)  # The thread looks at each.
+        small_disk.free()
+        writer.flush()
+        writer.close()
+    assert steps(small_disk.path / "run") == list(range(2, 22))
+
+
 def test_a_full_disk_at_the_start_is_an_outage_too(small_disk: Any, steps: Steps, caplog: pytest.LogCaptureFixture):
     small_disk.fill()
     writer = FileWriterCache.get(small_disk.path)

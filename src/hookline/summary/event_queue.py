@@ -26,7 +26,7 @@ class EventQueue:
     to the operating system.
 
     If a write fails, a strict queue refuses all later events. Any other queue continues in a new file. While no new
-    file can be made, it loses its events.
+    file can be made, it keeps its latest events up to the next attempt, or until there are 1,000: those it loses.
 
     The arguments are those of `FileWriter`; the directory is absolute.
 
@@ -169,16 +169,19 @@ class EventQueue:
 
     def _write_pending(self, insist: bool = False) -> None:
         with self._lock:
-            # Counted first, so that a caller who adds without pause cannot keep this loop running for ever.
-            events = [self._pending.popleft() for _ in range(len(self._pending))]
-            if not events or self._closed:
-                return
             file = self._file
+            may_begin = not self._closing and (insist or self._outage.is_time_to_try)
+            # Counted first, so that a caller who adds without pause cannot keep this loop running for ever.
+            count = len(self._pending)
+            can_wait = file is None and not self._closing and not may_begin and count < _MOST_PENDING
+            if not count or self._closed or can_wait:
+                return
+            events = [self._pending.popleft() for _ in range(count)]
             if file is not None:
                 left = events[file.append(events) :]
                 if file.failure is not None:
                     self._replace(file, file.failure, left)
-            elif self._failure is None and not self._closing and (insist or self._outage.is_time_to_try):
+            elif self._failure is None and may_begin:
                 left, failure = self._begin_with(events)
                 if failure is None:
                     self._outage.end(f"FileWriter goes on in {self._place}.")
