@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -37,6 +38,7 @@ _CACHING = {
     "jax_persistent_cache_enable_xla_caches": "none",  # For GPUs; with them the folder's name is part of each key.
 }
 _COMPILED = pytest.StashKey[Path]()
+_ALL_COMPILED = pytest.StashKey[Path | None]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,8 +49,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
     cache = getattr(config, "cache", None)  # Not with -p no:cacheprovider.
     kept = cache and cache.mkdir("compiled")
-    # JAX writes an entry in place, so each process writes where nobody else reads.
+    # JAX writes an entry in place, so each worker writes where no other one reads.
     own = config.stash[_COMPILED] = Path(tempfile.mkdtemp(dir=kept and kept.parent))
+    config.stash[_ALL_COMPILED] = kept
     config.add_cleanup(lambda: shutil.rmtree(own, ignore_errors=True))
     if kept:
         _share_entries(kept, own)
@@ -82,11 +85,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
 
 
-def _share_entries(source: Path, target: Path) -> None:
-    """Links the entries that `target` lacks: JAX writes each once. Where a disk has no links, none is kept."""
-    for entry in source.glob("*-cache"):
+def _share_entries(source: Path, target: Path, older_than: float = 0.0) -> None:
+    """Links the entries that `target` lacks: JAX writes each once. Where a disk has no links, none is shared.
+
+    One younger than `older_than` seconds may be half written still.
+    """
+    for name in set(os.listdir(source)).difference(os.listdir(target)):
         with contextlib.suppress(OSError):  # Another process may have made it, or removed it.
-            os.link(entry, target / entry.name)
+            if name.endswith("-cache") and time.time() - (source / name).stat().st_mtime >= older_than:
+                os.link(source / name, target / name)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_programs(pytestconfig: pytest.Config) -> Iterator[None]:
+    """Gives the other workers what this one has compiled, and takes what they have."""
+    yield
+    if kept := pytestconfig.stash[_ALL_COMPILED]:
+        own = pytestconfig.stash[_COMPILED]
+        _share_entries(own, kept, older_than=3.0)
+        _share_entries(kept, own)
 
 
 def _keep_entries(own: Path, kept: Path) -> None:
@@ -112,6 +129,7 @@ def environment(pytestconfig: pytest.Config) -> Callable[..., dict[str, str]]:
         settings = {"jax_compilation_cache_dir": pytestconfig.stash[_COMPILED], **_CACHING}
         if not optimizes:
             settings["jax_disable_most_optimizations"] = True
+            settings["xla_flags"] = "--xla_cpu_use_fusion_emitters=false"
         if not writes:
             settings["jax_persistent_cache_min_compile_time_secs"] = 1e9
         return os.environ | {name.upper(): str(value) for name, value in settings.items()}

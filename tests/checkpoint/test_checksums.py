@@ -9,7 +9,7 @@ import random
 import jax
 import numpy as np
 import pytest
-from tests import python
+from tests.loop.devices import run
 
 import hookline as hl
 from hookline import train
@@ -155,6 +155,5 @@ for spec in (P(), P("a"), P(None, "b"), P("a", "b")):
 """
 
 
-def test_an_array_that_is_spread_over_devices_has_a_checksum_a_piece(monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
-    python.run("-c", SHARDED, check=True)
+def test_an_array_that_is_spread_over_devices_has_a_checksum_a_piece():
+    run(4, ["-c", SHARDED])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from orbax.checkpoint import v1 as ocp
 from tests import in_step
+from tests.loop.devices import on_devices
 
 import hookline as hl
 from hookline import train
@@ -29,7 +30,7 @@ Results = list[dict[str, Any]]
 
 def results(folder: pathlib.Path, *names: str, count: int = 2, devices: int = 2) -> Results:
     """Runs scenarios in so many processes; returns of each process what they have returned, by name."""
-    environment = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    environment = on_devices(devices)
     ended = in_step.run(JOB, ",".join(names), folder, count=count, environment=environment, timeout_secs=150)
     assert [each.status for each in ended] == [0] * count, "\n".join(each.err[-3000:] for each in ended)
     return [dict(json.loads(line) for line in each.out.splitlines() if line.startswith("[")) for each in ended]

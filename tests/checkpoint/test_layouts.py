@@ -10,6 +10,7 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 import pytest
+from tests.loop.devices import on_devices
 
 from .layouts import DAMAGED, RESTORED, ROWS, SAVED
 
@@ -40,7 +41,7 @@ def results(tmp_path_factory, environment, request):
     ]
     cases = json.dumps([[each["saved"], each["to"], each.get("row")] for each in asked])
     command = [sys.executable, "-W", "error", "-m", "tests.checkpoint.layouts", str(directory), cases]
-    env = environment(optimizes=False) | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    env = environment(optimizes=False) | on_devices(8)
     done = subprocess.run(command, cwd=Path(__file__).parents[2], env=env, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
     return json.loads((directory / "results.json").read_text())

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from tests import in_step, python
 from tests.cli.conftest import trained_in
+from tests.loop.devices import on_devices
 
 from hookline.checkpoint import verify
 from hookline.cli import main
@@ -293,8 +294,7 @@ def test_empty_text_is_no_folder(capsys, words):
 
 
 def test_a_checkpoint_of_eight_devices_needs_one(tmp_path, capsys, environment):
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
-    python.run(JOB, tmp_path, "on_devices", env=environment() | flags, check=True)
+    python.run(JOB, tmp_path, "on_devices", env=environment() | on_devices(8), check=True)
     found = inspected(capsys, tmp_path)
     assert len(found["checkpoints"][0]["devices"]) == 8
     rows = found["variables"][0]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tests import in_step
 from tests.data import in_step_job as job
+from tests.loop.devices import on_devices
 
 SCRIPT = Path(job.__file__)
-TWO_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
 # What of JAX launches a program, or asks the other processes.
 LAUNCHES = {
     "apply_primitive",
@@ -32,7 +32,7 @@ def found(tmp_path_factory, environment):
     folder = tmp_path_factory.mktemp("in_step")
     (folder / "of_one.json").write_text(json.dumps(job.used(job.source(), 5, last_batch="pad")))
     cached = {name: value for name, value in environment(optimizes=False).items() if name.startswith("JAX_")}
-    ended = in_step.run(SCRIPT, folder, environment=cached | TWO_DEVICES, timeout_secs=120)
+    ended = in_step.run(SCRIPT, folder, environment=cached | on_devices(2), timeout_secs=120)
     assert [process.status for process in ended] == [0, 0], ended[0].err + ended[1].err
     lines = [[line for line in process.out.splitlines() if line.startswith('["')] for process in ended]
     of_each = [dict(map(json.loads, each)) for each in lines]

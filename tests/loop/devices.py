@@ -38,10 +38,14 @@ def run(
     devices: int, command: list[object], env: Mapping[str, str] = os.environ, code: int = 0
 ) -> subprocess.CompletedProcess[str]:
     """Runs a process of Python with so many devices."""
-    flags = f"--xla_force_host_platform_device_count={devices}"
-    done = python.run(*command, cwd=Path(__file__).parents[2], env={**env, "XLA_FLAGS": flags}, timeout=900)
+    done = python.run(*command, cwd=Path(__file__).parents[2], env={**env, **on_devices(devices, env)}, timeout=900)
     assert done.returncode == code, done.stderr
     return done
+
+
+def on_devices(count: int, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Returns what to set in an environment for so many devices."""
+    return {"XLA_FLAGS": f"{env.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"}
 
 
 def main(directory: str, jobs: list[str]) -> None:

@@ -115,6 +115,7 @@ def plain_step(loss_fn, optimizer):
     return step
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("many", [[16], pytest.param(MANY, marks=pytest.mark.campaign)])
 @pytest.mark.parametrize(
     ("make", "loss_fn", "optimizer"),

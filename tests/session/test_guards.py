@@ -122,6 +122,7 @@ def test_an_update_to_another_shape_cannot_be_held_back(norm):
         assert session.run(grows).shape == (1,)
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("optimizer", [optax.sgd(0.1, momentum=0.9), optax.adam(0.01)])
 def test_runs_that_are_not_skipped_give_what_they_give_without_a_guard(optimizer):
     def weights(guarded):
