@@ -36,14 +36,12 @@ IN_PARALLEL := -n auto --dist worksteal
 # Tests start hundreds of processes, which else compile all modules of hookline anew.
 test test-all: export PYTHONDONTWRITEBYTECODE :=
 
-# XLA compiles in a third of the time what tests run a few times; to look only at rounding, it compiles as for users.
-COMPILES_QUICKLY := XLA_FLAGS=--xla_cpu_use_fusion_emitters=false JAX_DISABLE_MOST_OPTIMIZATIONS=1
-SHORT := not slow_distributed and not browser and not campaign
-
-# In minutes: of most of what is long a short version.
+# In minutes: of most of what is long a short version. XLA compiles what runs a few times in a third of its usual time;
+# tests/test_rounding.py has it compile as for users where the numbers depend on it.
+test: export XLA_FLAGS := --xla_cpu_use_fusion_emitters=false
+test: export JAX_DISABLE_MOST_OPTIMIZATIONS := 1
 test: $(READY)
-	@$(COMPILES_QUICKLY) $(PYTEST) $(IN_PARALLEL) -m "$(SHORT) and not rounding"
-	@$(PYTEST) -n 2 -m "$(SHORT) and rounding" tests/session/test_guards.py tests/loop/test_steps_per_run.py
+	@$(PYTEST) $(IN_PARALLEL) -m "not slow_distributed and not browser and not campaign and not rounding"
 
 # Everything: each campaign as long as it is, and ten times the examples of hypothesis.
 test-all: $(READY)

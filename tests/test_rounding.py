@@ -1,0 +1,19 @@
+"""`make test` has XLA compile quickly; what depends on how it rounds is compiled as for users, in a process beside."""
+
+import os
+from pathlib import Path
+
+import pytest
+from tests import python
+
+FILES = ["tests/session/test_guards.py", "tests/loop/test_steps_per_run.py"]
+COMPILES_QUICKLY = {"XLA_FLAGS", "JAX_DISABLE_MOST_OPTIMIZATIONS"}
+
+
+@pytest.mark.skipif(not os.environ.keys() >= COMPILES_QUICKLY, reason="all is compiled as for users")
+def test_what_looks_at_rounding_passes_as_users_compile(environment):
+    env = {name: value for name, value in environment().items() if name not in COMPILES_QUICKLY}
+    marked = "rounding and not campaign"
+    done = python.run("-m", "pytest", "-p", "no:xdist", "-m", marked, *FILES, env=env, cwd=Path(__file__).parents[1])
+    assert done.returncode == 0, done.stdout
+    assert "4 passed" in done.stdout
