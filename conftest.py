@@ -65,8 +65,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Returns how many workers there are: two more than cores, for tests wait for processes; at most four."""
-    return min((os.cpu_count() or 1) + 2, 4)
+    """Returns how many workers there are: one more than cores, for tests wait for processes; at most four."""
+    return min((os.cpu_count() or 1) + 1, 4)
 
 
 # What holds a worker for long, by the folder or the file.
