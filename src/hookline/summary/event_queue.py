@@ -25,8 +25,8 @@ class EventQueue:
     `flush_secs` have passed, or a caller of `flush`, `sync` or `close`, whichever comes first. One batch is one write
     to the operating system.
 
-    If a write fails, a strict queue refuses all later events. Any other queue continues in a new file. While no new
-    file can be made, it keeps its latest events up to the next attempt, or until there are 1,000: those it loses.
+    If a write fails, a strict queue refuses all later events. Any other queue continues in a new file. If no new file
+    can be made, it loses the pending events; later ones wait for the next attempt, but no more than 1,000 of them.
 
     The arguments are those of `FileWriter`; the directory is absolute.
 
