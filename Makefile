@@ -36,8 +36,8 @@ IN_PARALLEL := -n auto --dist worksteal
 # Tests start hundreds of processes, which else compile all modules of hookline anew.
 test test-all: export PYTHONDONTWRITEBYTECODE :=
 
-# In minutes: of most of what is long a short version. XLA compiles what runs a few times in a third of its usual time;
-# tests/test_rounding.py has it compile as for users where the numbers depend on it.
+# In minutes: of most of what is long a short version. XLA takes a third of its usual time to compile, without
+# optimizations that do not pay for a few runs; tests/test_rounding.py has it compile as for users.
 test: export XLA_FLAGS := --xla_cpu_use_fusion_emitters=false
 test: export JAX_DISABLE_MOST_OPTIMIZATIONS := 1
 test: $(READY)

@@ -24,7 +24,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Before anything imports JAX, which reads it once.
 os.environ["JAX_PLATFORMS"] = "cpu"
 
-# Tests make more objects than they drop: by default, looking for cycles takes 3 % of the time.
+# Tests make more objects than they drop: with Python's thresholds, looking for cycles takes 3 % of the time.
 gc.set_threshold(50_000, 20, 20)
 
 # How long an example takes says something about the machine only. `make test-all` asks for the full profile.
@@ -127,13 +127,14 @@ def environment(pytestconfig: pytest.Config) -> Callable[..., dict[str, str]]:
 
     One that gets killed might leave half an entry: it is to read only, `environment(writes=False)`. Where no bits are
     compared and many programs run a few times, XLA need not take its time over them: `environment(optimizes=False)`.
+    In `make test` it never does.
     """
 
     def environment(writes: bool = True, optimizes: bool = True) -> dict[str, str]:
         settings = {"jax_compilation_cache_dir": pytestconfig.stash[_COMPILED], **_CACHING}
         if not optimizes:
             settings["jax_disable_most_optimizations"] = True
-            settings["xla_flags"] = "--xla_cpu_use_fusion_emitters=false"
+            settings["xla_flags"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
         if not writes:
             settings["jax_persistent_cache_min_compile_time_secs"] = 1e9
         return os.environ | {name.upper(): str(value) for name, value in settings.items()}

@@ -247,10 +247,10 @@ def _run(arguments: list[str], environment: dict[str, str], folder: str) -> None
     os.chdir(folder)
     for name in sorted({*environment, *os.environ}):  # JAX read them when it was imported.
         if name.startswith("JAX_") and os.environ.get(name) != environment.get(name):
-            setting = name.lower()
-            if hasattr(jax.config, setting):
-                value = getattr(jax.config, setting)
-                jax.config.update(setting, _as_given(environment[name], value) if name in environment else None)
+            setting, values = name.lower(), jax.config.values
+            if setting in values:
+                given = _as_given(environment[name], values[setting]) if name in environment else None
+                jax.config.update(setting, given)
     os.environ.clear()
     os.environ.update(environment)
     is_unbuffered = arguments[0] == "-u"

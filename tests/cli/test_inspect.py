@@ -381,7 +381,7 @@ def test_a_run_that_is_going_is_left_alone(tmp_path, capsys, environment):
 
 
 def test_one_that_was_killed_is_told_from_one_that_is_going(tmp_path, capsys, environment):
-    with python.Python("-u", JOB, tmp_path, "going", env=environment()) as process:
+    with python.Python("-u", JOB, tmp_path, "going", env=environment(writes=False)) as process:
         assert process.stdout is not None
         while int(process.stdout.readline()) < 6:
             pass

@@ -141,6 +141,7 @@ def test_the_state_has_the_bits_of_single_steps(make, loss_fn, optimizer, many):
         assert trained(steps_per_run) == single
 
 
+@pytest.mark.rounding
 def test_so_has_the_program_for_a_gpu_where_a_full_run_has_a_loop_of_its_own(monkeypatch):
     """It is compiled for the processor here."""
     state = {"params": mlp(jax.random.key(0)), "noise": jnp.zeros(())}

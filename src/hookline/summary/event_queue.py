@@ -26,7 +26,7 @@ class EventQueue:
     to the operating system.
 
     If a write fails, a strict queue refuses all later events. Any other queue continues in a new file. If no new file
-    can be made, it loses the pending events; later ones wait for the next attempt, but no more than 1,000 of them.
+    can be made, it loses the pending events. Later ones wait for the next attempt; at 1,000 of them it loses these too.
 
     The arguments are those of `FileWriter`; the directory is absolute.
 

@@ -42,9 +42,10 @@ class FileWriter:
     have passed, in `flush`, in `close`, and when the interpreter exits. From then on they survive the end of the
     process. After `sync` or `close` they also survive a crash of the machine. If a write fails in the background (a
     full disk, a deleted file), the next call raises the error, and so do all later ones until `close`. A writer that is
-    not strict continues in a new file instead. While no file can be made, its events are lost at once and use no
-    memory; a WARNING says so, and an INFO line says when it can write again. Events written before stay readable. Any
-    thread may call any method.
+    not strict continues in a new file instead. If no file can be made, the events it has are lost. Later ones wait for
+    the next attempt: after 10 seconds, or in `flush` or `sync`. They are lost if it fails, when there are 1,000 of
+    them, and in `close`, which does not try. A WARNING says so, and an INFO line says when it can write again. Events
+    written before stay readable. Any thread may call any method.
 
     Args:
         logdir: Directory on a local or mounted file system; made if absent. Each writer makes a new file in it.
