@@ -32,9 +32,8 @@ def found(tmp_path_factory, environment):
     folder = tmp_path_factory.mktemp("in_step")
     (folder / "of_one.json").write_text(json.dumps(job.used(job.source(), 5, last_batch="pad")))
     env = environment(optimizes=False)
-    names = [name for name in env if name.startswith("JAX_")]
-    quick = {name: env[name] for name in names} | on_devices(2, env)
-    ended = in_step.run(SCRIPT, folder, environment=quick, timeout_secs=120)
+    cached = {name: value for name, value in env.items() if name.startswith("JAX_")}
+    ended = in_step.run(SCRIPT, folder, environment=cached | on_devices(2, env), timeout_secs=120)
     assert [process.status for process in ended] == [0, 0], ended[0].err + ended[1].err
     lines = [[line for line in process.out.splitlines() if line.startswith('["')] for process in ended]
     of_each = [dict(map(json.loads, each)) for each in lines]

@@ -33,7 +33,8 @@ class MonitoredSession(MonitoredLifecycle):
             have their usual effect.
         grace_secs: The longest time for leaving in order; then the process is ended.
         steps_per_run: The largest number of steps of a run, in one compiled loop; see `MonitoredTrainingSession`.
-        report: Whether to measure the time by part, for `session.report()`. It costs some 1 µs a run without hooks.
+        report: Whether to measure the time by part, for `session.report()`. It costs some 1 µs a run, and as much for
+            each `before_run` and `after_run`.
 
     Raises:
         TypeError: An item of `hooks` is not a hook.

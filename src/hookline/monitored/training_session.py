@@ -113,7 +113,8 @@ def MonitoredTrainingSession(
         sinks: Destinations of the chief's summaries beside TensorBoard's files; without a directory, instead of them:
             `hookline.sinks.Csv()`, ...
         hparams: Hyperparameters, for sinks and for TensorBoard, as of `SinkHook`.
-        report: Whether to measure the time by part, for `session.report()`. It costs some 1 µs a run without hooks.
+        report: Whether to measure the time by part, for `session.report()`. It costs some 1 µs a run, and as much for
+            each `before_run` and `after_run`.
 
     Example:
         >>> import hookline as hl

@@ -173,7 +173,7 @@ class EventQueue:
             may_begin = not self._closing and (insist or self._outage.is_time_to_try)
             # Counted first, so that a caller who adds without pause cannot keep this loop running for ever.
             count = len(self._pending)
-            can_wait = file is None and not self._closing and not may_begin and count < _MOST_PENDING
+            can_wait = file is None and not (may_begin or self._closing) and count < _MOST_PENDING
             if not count or self._closed or can_wait:
                 return
             events = [self._pending.popleft() for _ in range(count)]
