@@ -25,7 +25,7 @@ class Outage:
     """
 
     def __init__(
-        self, things: str = "Events", meanwhile: str = ", and more until a new file can be written, which is tried"
+        self, things: str = "Events", meanwhile: str = ", perhaps more until a new file can be made, which is tried"
     ) -> None:
         self._things, self._meanwhile = things, meanwhile
         self.under_way = False
