@@ -16,6 +16,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from tests import lowering
 
 # A process in the background inherits SIGINT as ignored, and hands that on; tests send it and wait for what it does.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -23,6 +24,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Before anything imports JAX, which reads it once.
 os.environ["JAX_PLATFORMS"] = "cpu"
+
+# `make test` asks for it: what has little to do with a test is to take little time. Else all is as for users.
+_IS_QUICK = "JAX_DISABLE_MOST_OPTIMIZATIONS" in os.environ
+
+# A file that is made, written, synchronized and removed in memory takes a tenth of the time that it takes on a disk.
+_MEMORY = "/dev/shm"
+_MEMORY_NEEDED = 8 << 30
+_has_memory = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _MEMORY_NEEDED
+if _IS_QUICK and _has_memory and "TMPDIR" not in os.environ:
+    os.environ["TMPDIR"] = tempfile.tempdir = _MEMORY
 
 # Tests make more objects than they drop: with Python's thresholds, looking for cycles takes 3 % of the time.
 gc.set_threshold(50_000, 20, 20)
@@ -61,6 +72,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: _keep_entries(own, kept))
     for name, value in {"jax_compilation_cache_dir": str(own), **_CACHING}.items():
         jax.config.update(name, value)
+    if _IS_QUICK:
+        lowering.share_contexts()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -100,14 +113,18 @@ def _share_entries(source: Path, target: Path, older_than: float = 0.0) -> None:
                 os.link(source / name, target / name)
 
 
+_shared_at = pytest.StashKey[float]()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def shared_programs(pytestconfig: pytest.Config) -> Iterator[None]:
-    """Gives the other workers what this one has compiled, and takes what they have."""
+    """Gives the other workers what this one has compiled, and takes what they have, each few seconds."""
     yield
-    if kept := pytestconfig.stash[_ALL_COMPILED]:
+    if (kept := pytestconfig.stash[_ALL_COMPILED]) and time.monotonic() > pytestconfig.stash.get(_shared_at, 0.0) + 5:
         own = pytestconfig.stash[_COMPILED]
         _share_entries(own, kept, older_than=3.0)
         _share_entries(kept, own)
+        pytestconfig.stash[_shared_at] = time.monotonic()
 
 
 def _keep_entries(own: Path, kept: Path) -> None:
@@ -164,8 +181,15 @@ def frozen_heap() -> Iterator[None]:
     """Keeps the garbage collector from objects of earlier modules: JAX holds a million of their programs."""
     gc.freeze()
     yield
+    lowering.forget()
     gc.collect()
     gc.unfreeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    """Spares the end of the process what `frozen_heap` has done: pytest collects garbage five times more."""
+    gc.freeze()
 
 
 @pytest.fixture

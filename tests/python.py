@@ -253,6 +253,8 @@ def _run(arguments: list[str], environment: dict[str, str], folder: str) -> None
                 jax.config.update(setting, given)
     os.environ.clear()
     os.environ.update(environment)
+    if "JAX_DISABLE_MOST_OPTIMIZATIONS" in environment:
+        runpy.run_path(str(Path(__file__).with_name("lowering.py")))["share_contexts"]()
     is_unbuffered = arguments[0] == "-u"
     for name, number in (("stdout", 1), ("stderr", 2)):
         stream = io.TextIOWrapper(

@@ -191,12 +191,12 @@ def disk_errors(folder):
     with model.session as sess:
         keeper = train.Saver(retry=ONCE)
         keeper.save(sess, str(folder / "model.ckpt"), 0)
-        for process, (where, name) in enumerate([(layout, "commit"), (orbax_io, "write_part")]):
+        for process, (where, name) in enumerate([(layout, "commit"), (orbax_io, "start_writing")]):
             undo = failing(where, name, full, process=process)
             pending = keeper.save_async(sess, str(folder / "model.ckpt"), 1)
             found.append([*said(pending.wait), names(folder)])
             undo()
-        undo = failing(orbax_io, "write_part", full, times=2, process=1)
+        undo = failing(orbax_io, "start_writing", full, times=2, process=1)
         patient = train.Saver(retry=train.RetryPolicy(max_attempts=3, initial_backoff_secs=0.01))
         path = patient.save(sess, str(folder / "model.ckpt"), 2)
         undo()
@@ -379,7 +379,7 @@ def is_killed(folder):
         keeper = train.Saver(max_to_keep=2)
         for step in range(4):
             if step == 3 and victim == ME:
-                module, name = {"part": (orbax_io, "write_part"), "commit": (layout, "commit")}[where]
+                module, name = {"part": (orbax_io, "start_writing"), "commit": (layout, "commit")}[where]
                 setattr(module, name, lambda *_, **__: os.kill(os.getpid(), 9))
             path = keeper.save(sess, str(folder / "model.ckpt"), step)
             print(json.dumps(path), flush=True)

@@ -12,11 +12,10 @@ from .order import Recorder, violations
 
 _DIRECTORY = "runs/a"
 _WRITING = "model.ckpt.hookline-writing-*"
-# Where a save syncs what: each after the rename named.
+# Where a save syncs what: each after the rename named. Before a save that is of the lease, or of the last save's state.
+_BEFORE_A_SAVE = [".hookline-owner", "checkpoint"]
 _IN_CHECKPOINT = [
     "_CHECKPOINT_METADATA",
-    "commit_success.txt",
-    "orbax.checkpoint",
     "state",
     "state/_METADATA",
     "state/d",
@@ -31,8 +30,8 @@ _IN_CHECKPOINT = [
 _ALWAYS = [
     "../.. after start",
     ".. after start",
-    *(f"{_WRITING}/{name} after rename to {_WRITING}" for name in _IN_CHECKPOINT),
-    f"{_WRITING} after rename to {_WRITING}",
+    *(f"{_WRITING}/{name} after rename to {before}" for name in _IN_CHECKPOINT for before in _BEFORE_A_SAVE),
+    *(f"{_WRITING} after rename to {before}" for before in _BEFORE_A_SAVE),
     f"{_WRITING} after rename to {_WRITING}/hookline.json",
     ". after rename to model.ckpt",
     "checkpoint.tmp after rename to model.ckpt",
@@ -68,7 +67,7 @@ def test_each_step_of_a_save_is_on_the_disk_before_the_next_and_each_sync_is_kno
 # One of each kind of thing that is synced: a folder, a file of Orbax, a rename, the state file.
 _EACH_TIME = {
     ".. after start",
-    f"{_WRITING}/state/d/* after rename to {_WRITING}",
+    f"{_WRITING}/state/d/* after rename to checkpoint",
     ". after rename to model.ckpt",
     "checkpoint.tmp after rename to model.ckpt",
 }

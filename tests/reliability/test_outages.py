@@ -224,7 +224,7 @@ def test_a_clock_that_leaps_a_day_forward_during_a_save_does_not_end_it(tmp_path
             train.verify(saved)
             if found.left >= 0:
                 break
-    assert caplog.text.count("Attempt 2 of 4 follows") >= 4
+    assert " follows" not in caplog.text
 
 
 def test_a_clock_that_leaps_makes_no_save_due(tmp_path, monkeypatch):

@@ -149,7 +149,7 @@ def _errno(failure: BaseException) -> int | None:
 
 
 def _timed_out(failure: BaseException) -> bool:
-    # Orbax measures its limit by the calendar: a clock that was set forward, or a machine that slept, exceeds it.
+    # Orbax waits for some of its own threads for a limited time.
     return any(isinstance(each, TimeoutError) for each in _chain(failure))
 
 

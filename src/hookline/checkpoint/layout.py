@@ -29,7 +29,7 @@ _WRITING_SUFFIX = ".hookline-writing-"
 REPLACED_SUFFIX = ".hookline-replaced"
 REMOVED_SUFFIX = ".hookline-removed"
 BROKEN_SUFFIX = ".hookline-broken"
-# Orbax's suffix for a directory in which it is still writing (orbax_io is not imported just to look at a directory).
+# What Orbax's own saving adds to a directory while it writes: earlier versions of hookline left some.
 _ORBAX_SUFFIX = ".orbax-checkpoint-tmp"
 # The contents of a checkpoint beside its manifest.
 _OF_ORBAX = frozenset({"_CHECKPOINT_METADATA", "state"})
@@ -238,7 +238,6 @@ def commit(
 
 def abandon(writing: str) -> None:
     """Removes the leftovers of a failed attempt in the directory of `prepare`."""
-    _discard_if_possible(writing + _ORBAX_SUFFIX)
     _discard_if_possible(writing)
     _being_written.discard(writing)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -50,7 +49,10 @@ class Writing:
         self._unclear = False  # Whether a failure may hide another one inside Orbax.
         self._failed: BaseException | None = None
         self._directory = ""
-        self._wait_for_orbax: Callable[[], None] | None = None
+        self._target: str | None = None  # The directory of this attempt, in all processes.
+        from hookline.checkpoint import orbax_io  # Importing Orbax takes 0.4 s.
+
+        self._orbax = orbax_io
         self._begin()
 
     def complete(
@@ -69,11 +71,12 @@ class Writing:
         made: list[Manifest] = []
 
         def end() -> dict[str, Any]:
-            if not sealed:
-                sealed.append(seal())
-            assert self._wait_for_orbax is not None
-            with self._in_orbax():
-                self._wait_for_orbax()
+            wait = self._start_writing()
+            try:
+                if not sealed:
+                    sealed.append(seal())
+            finally:  # What is still being written cannot be removed.
+                wait()
             return sealed[0]
 
         def commit() -> float:
@@ -81,16 +84,14 @@ class Writing:
                 return 0.0
             if not made:
                 made.append(manifest(written or []))
-            if not self._others.is_alone:
-                self._join()
+            with self._in_orbax():
+                self._orbax.join_parts(self._directory, self._parts)
             assert self._lease is not None
             layout.commit(self._directory, made[0], self._lease.changing)
             return made[0].timestamp
 
         written: list[dict[str, Any]] | None = None
-        while (
-            self._wait_for_orbax is None or (written := self._try(end)) is None or (done := self._try(commit)) is None
-        ):
+        while self._target is None or (written := self._try(end)) is None or (done := self._try(commit)) is None:
             assert self._failed is not None
             self._retry.wait(self._failed, self._failures)
             self._begin()
@@ -104,42 +105,43 @@ class Writing:
             self.abandon()
             raise
 
-    def _join(self) -> None:
-        from hookline.checkpoint import orbax_io
-
-        with self._in_orbax():
-            orbax_io.join_parts(self._directory, self._parts)
-
     def abandon(self) -> None:
         """Removes the files written so far."""
         if self._directory:
             layout.abandon(self._directory)
 
     def _begin(self) -> None:
-        if (found := self._try(self._prepared)) is not None and not self._others.is_alone:
-            self._wait_for_orbax = functools.partial(self._write_part, found[0])
-
-    def _write_part(self, directory: str) -> None:
-        if self._others.index in self._parts:
-            from hookline.checkpoint import orbax_io
-
-            orbax_io.write_part(directory, self._stored, self._others.index)
+        if (found := self._try(self._prepared)) is not None:
+            self._target = found[0]
 
     def _prepared(self) -> str:
         """Returns the directory to write to; the chief makes it."""
-        from hookline.checkpoint import orbax_io
-
-        if not self._others.is_chief:
-            return ""
-        self._lease = self._take()
-        with self._lease.changing():
-            self._directory = layout.prepare(self._place, self._was_saved)
-        with self._in_orbax():
-            if self._others.is_alone:
-                self._wait_for_orbax = orbax_io.start_writing(self._directory, self._stored)
-            else:
-                orbax_io.make_room(self._directory, self._parts)
+        if self._others.is_chief:
+            self._lease = self._take()
+            with self._lease.changing():
+                self._directory = layout.prepare(self._place, self._was_saved)
+            with self._in_orbax():
+                self._orbax.make_room(self._directory, self._parts)
         return self._directory
+
+    def _start_writing(self) -> Callable[[], None]:
+        """Starts to write this process's part, if it has one; returns a function that waits until that is on the disk.
+
+        The directory itself is synced by the chief, once it is complete.
+        """
+        target, index = self._target, self._others.index
+        if target is None or index not in self._parts:
+            return lambda: None
+        with self._in_orbax():
+            wait = self._orbax.start_writing(target, self._stored)
+
+        def finish() -> None:
+            with self._in_orbax():
+                wait()
+            if not self._others.is_alone:
+                self._orbax.sync_part(target, index)
+
+        return finish
 
     @contextlib.contextmanager
     def _in_orbax(self) -> Iterator[None]:
@@ -153,7 +155,7 @@ class Writing:
             return self._others.for_chief(lambda: self._mapped(part))
         except Exception as error:
             self.abandon()
-            self._directory, self._wait_for_orbax = "", None
+            self._directory, self._target = "", None
             self._failures += 1
             if self._failures >= self._retry.max_attempts or not failures.may_pass(error):
                 raise

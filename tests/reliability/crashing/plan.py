@@ -17,7 +17,7 @@ _VERIFY = 0.15
 # After which of its messages, and how much later at most, a process is killed at any time.
 _MOMENTS = {"begun": 0.9, "restored": 0.9, "saved": 0.15}
 # A life that leaves something to clean up goes before one that is killed while it does.
-_LEAVES_DEBRIS = ("Orbax's rename: after", "manifest: before")
+_LEAVES_DEBRIS = ("joining: after", "manifest: before")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,7 @@ import threading
 import jax
 
 import hookline as hl
+from hookline.checkpoint import orbax_io
 from hookline.session.engine import Engine
 
 # The points of each kind, and how late, at most, it is worth aiming there: the k of the k-th arrival.
@@ -23,7 +24,7 @@ _KINDS = (
     ("sync", "before after", 60),
     ("event write", "before after", 4),
     ("save", "before amid", 3),
-    ("Orbax's rename", "before after", 3),
+    ("joining", "before after", 3),
     ("manifest", "before after", 3),
     ("commit", "before after", 3),
     ("state file", "before after", 3),
@@ -96,6 +97,7 @@ class Points:
         self._wrap_event_files()
         self._wrap(hl.train.Saver, "restore", lambda *_: "restore")
         self._wrap(hl.train.Saver, "save_async", self._saving)
+        self._wrap(orbax_io, "join_parts", lambda *_: "joining")
         self._wrap(hl.Session, "close", lambda *_: "close")
         # Runs that hooks ride on; initialisers are runs as well.
         self._wrap(
@@ -176,8 +178,6 @@ _RENAMED_TO = {
 
 def _kind_of_rename(source, target, *_):
     source, target = os.path.basename(os.fspath(source)), os.path.basename(os.fspath(target))
-    if source.endswith(".orbax-checkpoint-tmp"):
-        return "Orbax's rename"
     if ".hookline-writing-" in source:
         return "commit"
     if target.endswith(".hookline-removed"):
