@@ -32,8 +32,9 @@ _IS_QUICK = "JAX_DISABLE_MOST_OPTIMIZATIONS" in os.environ
 _MEMORY = "/dev/shm"
 _MEMORY_NEEDED = 8 << 30
 _has_memory = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _MEMORY_NEEDED
+_in_memory = None
 if _IS_QUICK and _has_memory and "TMPDIR" not in os.environ:
-    os.environ["TMPDIR"] = tempfile.tempdir = _MEMORY
+    _in_memory = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="hookline-tests-", dir=_MEMORY)
 
 # Tests make more objects than they drop: with Python's thresholds, looking for cycles takes 3 % of the time.
 gc.set_threshold(50_000, 20, 20)
@@ -57,6 +58,8 @@ _ALL_COMPILED = pytest.StashKey[Path | None]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Has tests compile the same program once, also those of the next run."""
+    if _in_memory:
+        config.add_cleanup(lambda: shutil.rmtree(_in_memory, ignore_errors=True))
     if config.getoption("numprocesses", None):  # Its workers have the tests.
         return
     import jax
@@ -118,7 +121,7 @@ _shared_at = pytest.StashKey[float]()
 
 @pytest.fixture(scope="module", autouse=True)
 def shared_programs(pytestconfig: pytest.Config) -> Iterator[None]:
-    """Gives the other workers what this one has compiled, and takes what they have, each few seconds."""
+    """Gives the other workers what this one has compiled, and takes what they have, every 5 seconds at most."""
     yield
     if (kept := pytestconfig.stash[_ALL_COMPILED]) and time.monotonic() > pytestconfig.stash.get(_shared_at, 0.0) + 5:
         own = pytestconfig.stash[_COMPILED]

@@ -21,7 +21,9 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from orbax.checkpoint import AsyncCheckpointer, StandardCheckpointHandler
 from orbax.checkpoint import v1 as ocp
+from orbax.checkpoint.args import StandardSave
 
 import hookline as hl
 from hookline import checkpoint, errors
@@ -418,6 +420,34 @@ def test_a_save_under_way_does_not_keep_its_session(path):
     finally:
         may_commit.set()
     pending.wait()
+    checkpoint.verify(path + "-1")
+
+
+def test_what_is_to_be_done_before_a_commit_may_fail_and_leaves_nothing_of_the_save(path, logdir, sess):
+    saver, filters, failures = Saver(), list(logging.getLogger("absl").filters), [KeyError("a mistake")]
+
+    def fail():
+        if failures:
+            raise failures.pop()
+
+    saver.call_before_commit(fail)
+    with pytest.raises(errors.UnknownError, match="a mistake"):
+        saver.save(sess, path, 1)
+    assert logging.getLogger("absl").filters == filters
+    assert not [thread for thread in threading.enumerate() if "type_handler" in thread.name]  # Orbax writes in it.
+    assert names_in(logdir) == []
+    checkpoint.verify(saver.save(sess, path, 2))
+
+
+def test_a_failed_save_of_the_scripts_own_use_of_orbax_holds_up_none_here(path, logdir, sess, tmp_path):
+    (tmp_path / "file").write_text("")
+    own = AsyncCheckpointer(StandardCheckpointHandler())
+    own.save(tmp_path / "file" / "own", args=StandardSave({"w": np.ones(3)}))
+    with pytest.raises(OSError, match="file"):
+        own.wait_until_finished()
+    pending, ended = Saver().save_async(sess, path, 1), threading.Event()
+    pending.when_done(lambda error: ended.set())
+    assert ended.wait(60)
     checkpoint.verify(path + "-1")
 
 

@@ -114,7 +114,7 @@ def test_a_directory_may_be_moved(directory, tmp_path):
 
 def test_half_written_things_are_not_checkpoints_and_the_next_saver_removes_them(directory):
     for name in (
-        "model.ckpt-4.hookline-saving.orbax-checkpoint-tmp",
+        "model.ckpt-4.hookline-writing-ab12",
         "model.ckpt-5.hookline-saving",
         "model.ckpt-0.hookline-removed",
         "model.ckpt-1.hookline-replaced",

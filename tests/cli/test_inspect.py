@@ -239,7 +239,7 @@ def test_what_may_not_be_read_is_not_called_broken_and_hides_nothing(own_run):
 
 
 def test_what_is_on_its_way_is_no_checkpoint(own_run, capsys):
-    for suffix in ("writing-ab12", "writing-cd34.orbax-checkpoint-tmp", "removed", "broken"):
+    for suffix in ("writing-ab12", "writing-cd34", "removed", "broken"):
         (own_run / f"model.ckpt-8.hookline-{suffix}").mkdir()
     os.rename(own_run / "model.ckpt-4", own_run / "model.ckpt-4.hookline-saving")  # Complete, but for its name.
     found = inspected(capsys, own_run)

@@ -149,7 +149,7 @@ def _errno(failure: BaseException) -> int | None:
 
 
 def _timed_out(failure: BaseException) -> bool:
-    # Orbax waits for some of its own threads for a limited time.
+    # Orbax waits for a limited time for what it was told would come.
     return any(isinstance(each, TimeoutError) for each in _chain(failure))
 
 

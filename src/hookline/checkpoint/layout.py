@@ -29,12 +29,10 @@ _WRITING_SUFFIX = ".hookline-writing-"
 REPLACED_SUFFIX = ".hookline-replaced"
 REMOVED_SUFFIX = ".hookline-removed"
 BROKEN_SUFFIX = ".hookline-broken"
-# What Orbax's own saving adds to a directory while it writes: earlier versions of hookline left some.
-_ORBAX_SUFFIX = ".orbax-checkpoint-tmp"
 # The contents of a checkpoint beside its manifest.
 _OF_ORBAX = frozenset({"_CHECKPOINT_METADATA", "state"})
-_LEFTOVER = re.compile(r"(.+)\.hookline-(saving|replaced|removed|writing|broken)(-\w+)?(\.orbax-checkpoint-tmp)?")
-_NO_CHECKPOINT = re.compile(r".*\.hookline-(replaced|removed|writing-\w+|broken(-\d+)?)|.*\.orbax-checkpoint-tmp")
+_LEFTOVER = re.compile(r"(.+)\.hookline-(saving|replaced|removed|writing|broken)(-\w+)?")
+_NO_CHECKPOINT = re.compile(r".*\.hookline-(replaced|removed|writing-\w+|broken(-\d+)?)")
 
 
 class Leftover(NamedTuple):
@@ -277,7 +275,7 @@ def clean(path: str) -> None:
     A complete checkpoint that still awaits its rename is moved into place.
     """
     for left in leftovers(os.path.dirname(path)):
-        if base_of(left.of) != base_of(path) or left.path.removesuffix(_ORBAX_SUFFIX) in _being_written:
+        if base_of(left.of) != base_of(path) or left.path in _being_written:
             continue
         if left.path.endswith(SAVING_SUFFIX):
             _finish_or_discard(left.of)

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 import jax
@@ -27,7 +27,7 @@ _CHUNK_BYTES = 4 * 2**20
 _LARGEST_FACTOR = 2**10
 # Orbax refuses an empty tree; this name means "everything is in the manifest".
 _NO_ARRAYS = {"(no arrays)": np.zeros(1, np.bool_)}
-# The files of several processes: the tree, the part of each process in it, and the description of the tree for Orbax.
+# The tree, the part of each process in it, and the description of the tree for Orbax.
 _TREE, _PART, _METADATA = "state", "ocdbt.process_", "_CHECKPOINT_METADATA"
 _IS_TREE = {"item_handlers": {_TREE: "orbax.checkpoint.experimental.v1._src.handlers.pytree_handler.PyTreeHandler"}}
 
@@ -90,8 +90,18 @@ def _divides(length: int) -> bool:
 
 def make_room(directory: str, parts: Iterable[int]) -> None:
     """Makes the directories of these processes here, because other hosts may see each other's directories late."""
+    if not placement.is_in_step():
+        _begin_operation()
     for index in parts:
         os.makedirs(os.path.join(directory, _TREE, f"{_PART}{index}"), exist_ok=True)
+
+
+def _begin_operation() -> None:
+    """Gives the save an id of its own: under one id it waits for all that was announced, also by a save that failed."""
+    with suppress(ImportError):  # Orbax has no public name for it.
+        from orbax.checkpoint._src.futures.synchronization import OperationIdGenerator
+
+        OperationIdGenerator.next_operation_id()
 
 
 def start_writing(directory: str, stored: Mapping[str, HostCopy]) -> Callable[[], None]:
@@ -110,10 +120,17 @@ def start_writing(directory: str, stored: Mapping[str, HostCopy]) -> Callable[[]
     tree = ocp.path.Path(os.path.join(directory, _TREE))
     with ExitStack() as until_written:
         until_written.enter_context(_quiet())
-        begun = asyncio.run(_handler().async_save(tree, args=orbax.checkpoint.args.PyTreeSave(arrays, chunks)))
-        for file in begun or ():
-            until_written.callback(file.result)  # Each is waited for, even if another one has failed.
-        return until_written.pop_all().close
+        with closing(asyncio.new_event_loop()) as loop:  # `asyncio.run` ends with a look at the tasks of other threads.
+            saving = _handler().async_save(tree, args=orbax.checkpoint.args.PyTreeSave(arrays, chunks))
+            begun = loop.run_until_complete(saving)
+        finish = until_written.pop_all()
+
+    def wait() -> None:
+        with finish:
+            for files in begun or ():
+                files.result()
+
+    return wait
 
 
 def sync_part(directory: str, index: int) -> None:

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Writing:
-    """Starts to write named arrays; `complete` finishes the checkpoint.
+    """Makes the directory of a checkpoint; `complete` writes it.
 
     Args:
         path: The checkpoint.
@@ -50,9 +50,7 @@ class Writing:
         self._failed: BaseException | None = None
         self._directory = ""
         self._target: str | None = None  # The directory of this attempt, in all processes.
-        from hookline.checkpoint import orbax_io  # Importing Orbax takes 0.4 s.
-
-        self._orbax = orbax_io
+        self._orbax: Any = None
         self._begin()
 
     def complete(
@@ -75,7 +73,7 @@ class Writing:
             try:
                 if not sealed:
                     sealed.append(seal())
-            finally:  # What is still being written cannot be removed.
+            finally:  # What is still being written is hard to remove.
                 wait()
             return sealed[0]
 
@@ -116,6 +114,9 @@ class Writing:
 
     def _prepared(self) -> str:
         """Returns the directory to write to; the chief makes it."""
+        from hookline.checkpoint import orbax_io  # Importing Orbax takes 0.4 s.
+
+        self._orbax = orbax_io
         if self._others.is_chief:
             self._lease = self._take()
             with self._lease.changing():
@@ -125,12 +126,13 @@ class Writing:
         return self._directory
 
     def _start_writing(self) -> Callable[[], None]:
-        """Starts to write this process's part, if it has one; returns a function that waits until that is on the disk.
+        """Starts to write this process's part, if it has one; returns a function that waits until that is written.
 
-        The directory itself is synced by the chief, once it is complete.
+        The chief syncs the whole later. Of several processes each syncs its part.
         """
         target, index = self._target, self._others.index
-        if target is None or index not in self._parts:
+        assert target is not None, "An attempt begins with a directory."
+        if index not in self._parts:
             return lambda: None
         with self._in_orbax():
             wait = self._orbax.start_writing(target, self._stored)
