@@ -15,7 +15,7 @@ from hookline.checkpoint.manifest import Manifest
 def through_a_checkpoint(values, path):
     entries, stored = leaves.pack(values)
     writing = layout.prepare(path)
-    orbax_io.make_room(writing, [0])
+    orbax_io.begin(writing, [0])
     orbax_io.start_writing(writing, host.copies(stored))()
     orbax_io.join_parts(writing, [0])
     layout.commit(writing, Manifest(entries))

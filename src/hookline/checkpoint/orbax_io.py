@@ -88,8 +88,8 @@ def _divides(length: int) -> bool:
     return length == 1
 
 
-def make_room(directory: str, parts: Iterable[int]) -> None:
-    """Makes the directories of these processes here, because other hosts may see each other's directories late."""
+def begin(directory: str, parts: Iterable[int]) -> None:
+    """Begins a save: makes the directories of these processes here, because other hosts may see each other's late."""
     if not placement.is_in_step():
         _begin_operation()
     for index in parts:

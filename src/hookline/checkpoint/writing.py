@@ -48,9 +48,7 @@ class Writing:
         self._failures = 0
         self._unclear = False  # Whether a failure may hide another one inside Orbax.
         self._failed: BaseException | None = None
-        self._directory = ""
-        self._target: str | None = None  # The directory of this attempt, in all processes.
-        self._orbax: Any = None
+        self._directory = ""  # To which all write in this attempt.
         self._begin()
 
     def complete(
@@ -78,18 +76,20 @@ class Writing:
             return sealed[0]
 
         def commit() -> float:
+            from hookline.checkpoint import orbax_io
+
             if not self._others.is_chief:
                 return 0.0
             if not made:
                 made.append(manifest(written or []))
             with self._in_orbax():
-                self._orbax.join_parts(self._directory, self._parts)
+                orbax_io.join_parts(self._directory, self._parts)
             assert self._lease is not None
             layout.commit(self._directory, made[0], self._lease.changing)
             return made[0].timestamp
 
         written: list[dict[str, Any]] | None = None
-        while self._target is None or (written := self._try(end)) is None or (done := self._try(commit)) is None:
+        while not self._directory or (written := self._try(end)) is None or (done := self._try(commit)) is None:
             assert self._failed is not None
             self._retry.wait(self._failed, self._failures)
             self._begin()
@@ -105,24 +105,23 @@ class Writing:
 
     def abandon(self) -> None:
         """Removes the files written so far."""
-        if self._directory:
+        if self._directory and self._others.is_chief:
             layout.abandon(self._directory)
 
     def _begin(self) -> None:
         if (found := self._try(self._prepared)) is not None:
-            self._target = found[0]
+            self._directory = found[0]
 
     def _prepared(self) -> str:
         """Returns the directory to write to; the chief makes it."""
         from hookline.checkpoint import orbax_io  # Importing Orbax takes 0.4 s.
 
-        self._orbax = orbax_io
         if self._others.is_chief:
             self._lease = self._take()
             with self._lease.changing():
                 self._directory = layout.prepare(self._place, self._was_saved)
             with self._in_orbax():
-                self._orbax.make_room(self._directory, self._parts)
+                orbax_io.begin(self._directory, self._parts)
         return self._directory
 
     def _start_writing(self) -> Callable[[], None]:
@@ -130,18 +129,18 @@ class Writing:
 
         The chief syncs the whole later. Of several processes each syncs its part.
         """
-        target, index = self._target, self._others.index
-        assert target is not None, "An attempt begins with a directory."
-        if index not in self._parts:
+        from hookline.checkpoint import orbax_io
+
+        if self._others.index not in self._parts:
             return lambda: None
         with self._in_orbax():
-            wait = self._orbax.start_writing(target, self._stored)
+            wait = orbax_io.start_writing(self._directory, self._stored)
 
         def finish() -> None:
             with self._in_orbax():
                 wait()
             if not self._others.is_alone:
-                self._orbax.sync_part(target, index)
+                orbax_io.sync_part(self._directory, self._others.index)
 
         return finish
 
@@ -157,7 +156,7 @@ class Writing:
             return self._others.for_chief(lambda: self._mapped(part))
         except Exception as error:
             self.abandon()
-            self._directory, self._target = "", None
+            self._directory = ""
             self._failures += 1
             if self._failures >= self._retry.max_attempts or not failures.may_pass(error):
                 raise
