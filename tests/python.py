@@ -291,9 +291,11 @@ def _as_given(text: str, value: object) -> object:
 
 
 def _import() -> None:
+    import jaxlib.mlir.dialects.mhlo  # noqa: F401
     import orbax.checkpoint  # noqa: F401
 
     import hookline
+    import hookline.summary.protos
 
     for part in hookline.__all__:
         getattr(hookline, part)

@@ -135,6 +135,19 @@ def test_of_those_that_fail_it_names_the_first_that_jax_has_not_aborted(
     assert capsys.readouterr().err.startswith(f"hookline launch: process {first} failed with exit status {3 + first}.")
 
 
+def test_one_that_lost_another_is_not_the_first_though_it_ends_sooner(plain, script, capsys, tmp_path):
+    gone = tmp_path / "gone"
+    text = (
+        f"{WHO}from pathlib import Path; gone = Path({str(gone)!r})\n"
+        "if me == 0: gone.touch(); sys.exit(os.EX_TEMPFAIL)\n"
+        "while not gone.exists(): time.sleep(0.01)\n"
+        "time.sleep(0.2)\n"
+        "sys.exit(3)"
+    )
+    assert run(script(text)) == 3
+    assert capsys.readouterr().err == "hookline launch: process 1 failed with exit status 3.\n"
+
+
 def test_one_that_leaves_on_a_signal_is_waited_for_by_none_and_waits_for_all(plain, script, capsys):
     text = "print('asked', flush=True)"
     text = f"{WHO}signal.signal(signal.SIGTERM, lambda *_: {text})\nif me: time.sleep(1); print('saved')\nsys.exit(143)"
@@ -264,6 +277,26 @@ def test_one_that_fails_leaves_at_once_with_a_traceback_of_the_script_alone(scri
     lines = [line.removeprefix("1 | ") for line in err.splitlines() if line.startswith("1 | ")]
     assert lines[:2] == ["Traceback (most recent call last):", f'  File "{path}", line 8, in <module>']
     assert lines[-1].startswith("The launcher has called it. Call hookline.distributed.initialize()")
+
+
+LOST = """
+import os, signal
+import jax, jax.numpy as jnp
+from jax.experimental import multihost_utils
+
+multihost_utils.process_allgather(jnp.ones(2))
+if jax.process_index() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+while True:
+    multihost_utils.process_allgather(jnp.ones(2))
+"""
+
+
+def test_one_that_loses_another_in_a_script_without_hookline_says_so_and_has_not_failed_first(script, capsys):
+    assert run(script(LOST)) == 137
+    err = capsys.readouterr().err
+    assert "hookline launch: process 1 was ended by SIGKILL." in err
+    assert "0 | Traceback (most recent call last):" in err
 
 
 ALONE = """

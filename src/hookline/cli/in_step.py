@@ -28,7 +28,8 @@ _RUN = (sys.executable, str(Path(__file__).with_name("in_step_script.py")))
 _LOOK_EVERY_SECS = 0.02
 # Without the failed process the others cannot save. In a collective they notice, and end by themselves.
 _AFTER_FAILURE_SECS, _BY_THEMSELVES_SECS = 3.0, 1.0
-_ABORTED = (-signal.SIGABRT, 128 + signal.SIGABRT)
+# The statuses of a process that has lost another: JAX aborts it, or it leaves by itself.
+_LOST_ANOTHER = (-signal.SIGABRT, 128 + signal.SIGABRT, os.EX_TEMPFAIL)
 _LEFT = tuple(128 + number for number in ASKED)
 
 # Gloo prints this from C++, possibly in the middle of a line.
@@ -143,15 +144,23 @@ class _Job:
     def _await_failure(self) -> int | None:
         """Waits for a failure, and returns the process; None if all have ended well, or a signal came."""
         while not self._signals.caught:
-            statuses = [group.status() for group in self._groups]
-            if failed := [index for index, status in enumerate(statuses) if status]:
-                # JAX aborts the others, and some end by themselves because of the first failure.
-                order = [*self._ended, *failed]
-                return min(failed, key=lambda index: (statuses[index] in _ABORTED, order.index(index)))
+            statuses = self._statuses()
+            if any(statuses):
+                return self._first_failed()
             if None not in statuses:
                 break
             clock.wait(self._signals.event, _LOOK_EVERY_SECS)
         return None
+
+    def _first_failed(self) -> int:
+        """Returns the process that failed first; those that have only lost another come last."""
+        if {None, 0, *_LOST_ANOTHER}.issuperset(self._statuses()):
+            # A process loses its connections a moment before it has ended.
+            self._await_others(_BY_THEMSELVES_SECS)
+        statuses = self._statuses()
+        failed = [index for index, status in enumerate(statuses) if status]
+        order = [*self._ended, *failed]
+        return min(failed, key=lambda index: (statuses[index] in _LOST_ANOTHER, order.index(index)))
 
     def _end_after(self, first: int) -> int:
         status = self._groups[first].status() or 0
@@ -169,9 +178,12 @@ class _Job:
             _say(f"process {first} {ended(status)}.")
         return status if status >= 0 else 128 - status
 
+    def _statuses(self) -> list[int | None]:
+        return [group.status() for group in self._groups]
+
     def _await_others(self, secs: float) -> None:
         deadline = clock.monotonic() + secs
-        while not self._signals.caught and None in [group.status() for group in self._groups]:
+        while not self._signals.caught and None in self._statuses():
             if clock.monotonic() >= deadline:
                 break
             clock.wait(self._signals.event, _LOOK_EVERY_SECS)

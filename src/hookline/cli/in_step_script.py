@@ -39,7 +39,8 @@ def _main(path: str) -> None:
             error.add_note("The launcher has called it. Call hookline.distributed.initialize(): it does nothing here.")
         error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
         sys.excepthook(type(error), error, error.__traceback__)
-        service.leave_at_once(-signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1)
+        status = os.EX_TEMPFAIL if service.is_loss(error) else 1
+        service.leave_at_once(-signal.SIGINT if isinstance(error, KeyboardInterrupt) else status)
         sys.exit(1)
 
 
