@@ -14,6 +14,7 @@ import pytest
 
 from hookline import clock
 from hookline.cli import main
+from hookline.distributed.in_step import environment
 from hookline.monitored import RecoveryPolicy
 
 in_step = importlib.import_module("hookline.cli.in_step")
@@ -136,12 +137,12 @@ def test_of_those_that_fail_it_names_the_first_that_jax_has_not_aborted(
 
 
 def test_one_that_lost_another_is_not_the_first_though_it_ends_sooner(plain, script, capsys, tmp_path):
-    gone = tmp_path / "gone"
+    begun = tmp_path / "begun"
     text = (
-        f"{WHO}from pathlib import Path; gone = Path({str(gone)!r})\n"
-        "if me == 0: gone.touch(); sys.exit(os.EX_TEMPFAIL)\n"
-        "while not gone.exists(): time.sleep(0.01)\n"
-        "time.sleep(0.2)\n"
+        f"{WHO}from pathlib import Path; begun = Path({str(begun)!r})\n"
+        "while me == 0 and not begun.exists(): time.sleep(0.01)\n"
+        "if me == 0: sys.exit(os.EX_TEMPFAIL)\n"
+        "begun.touch(); time.sleep(0.4)\n"
         "sys.exit(3)"
     )
     assert run(script(text)) == 3
@@ -292,11 +293,40 @@ while True:
 """
 
 
-def test_one_that_loses_another_in_a_script_without_hookline_says_so_and_has_not_failed_first(script, capsys):
-    assert run(script(LOST)) == 137
+def test_one_that_loses_another_in_a_script_without_hookline_ends_with_status_75(script):
+    command = [*in_step._RUN, script(LOST)]
+    with in_step._held_port() as port:
+        places = [environment(f"127.0.0.1:{port}", 2, index, check_every_launch=False) for index in range(2)]
+        processes = [subprocess.Popen(command, env={**os.environ, **place}) for place in places]
+        assert [process.wait(60) for process in processes] == [75, -signal.SIGKILL]
+
+
+ENDS_WITH_IT = """
+import atexit, time
+import jax, jax.numpy as jnp
+import hookline as hl
+
+class Fails(hl.train.SessionRunHook):
+    trigger = hl.train.every(1)
+
+    def on_trigger(self, firing):
+        if jax.process_index() == 1 and firing.global_step == 3:
+            atexit.register(time.sleep, 0.5)
+            raise KeyError("batch")
+
+source = hl.data.arrays(jnp.arange(64), 8, epochs=None)
+hl.train.Loop(lambda total, batch: (total + batch.sum(), {}), 0, source).run(None, 60, hooks=[Fails()], progress=False)
+"""
+
+
+@pytest.mark.campaign
+def test_one_that_ends_with_the_error_of_another_has_not_failed_first(script, capsys):
+    assert run(script(ENDS_WITH_IT)) == 1
     err = capsys.readouterr().err
-    assert "hookline launch: process 1 was ended by SIGKILL." in err
-    assert "0 | Traceback (most recent call last):" in err
+    assert "hookline launch: process 1 failed with exit status 1." in err
+    assert (
+        "0 | hookline.errors.AbortedError: Process 1 has failed, and the others end with it: KeyError: 'batch'" in err
+    )
 
 
 ALONE = """

@@ -7,6 +7,7 @@ from jax._src import distributed
 from jaxlib import _jax
 
 import hookline
+from hookline.coordination import service
 
 
 def test_the_client_has_what_the_board_calls():
@@ -21,3 +22,11 @@ def test_no_other_module_imports_it():
     modules = Path(hookline.__file__).parent.rglob("*.py")
     users = [path.name for path in modules if re.search(r"from jax\._src import .*\bdistributed\b", path.read_text())]
     assert users == ["service.py"]
+
+
+def test_the_cause_of_an_error_is_looked_for_once_though_two_errors_name_each_other():
+    first, second = KeyError("a"), ValueError("b")
+    first.__cause__, second.__context__ = second, first
+    assert not service.is_loss(first)
+    second.args = ("[Gloo] Connection closed by peer",)
+    assert service.is_loss(first)

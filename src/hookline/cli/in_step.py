@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import re
 import signal
@@ -11,7 +12,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from hookline import clock
@@ -120,10 +121,10 @@ class _Job:
         try:
             for index in range(self._what.processes):
                 self._start(index)
-            first = self._await_failure()
+            self._wait(is_enough=lambda: any(self._statuses()))
             if self._signals.caught:
                 return self._stop_on_signal()
-            return 0 if first is None else self._end_after(first)
+            return self._end_after_failure() if any(self._statuses()) else 0
         finally:
             stop_all(self._groups)
             self._echo.finish()
@@ -141,52 +142,38 @@ class _Job:
 
         threading.Thread(target=note_end, name=f"hookline-process-{index}", daemon=True).start()
 
-    def _await_failure(self) -> int | None:
-        """Waits for a failure, and returns the process; None if all have ended well, or a signal came."""
-        while not self._signals.caught:
-            statuses = self._statuses()
-            if any(statuses):
-                return self._first_failed()
-            if None not in statuses:
-                break
-            clock.wait(self._signals.event, _LOOK_EVERY_SECS)
-        return None
-
-    def _first_failed(self) -> int:
-        """Returns the process that failed first; those that have only lost another come last."""
-        if {None, 0, *_LOST_ANOTHER}.issuperset(self._statuses()):
-            # A process loses its connections a moment before it has ended.
-            self._await_others(_BY_THEMSELVES_SECS)
-        statuses = self._statuses()
-        failed = [index for index, status in enumerate(statuses) if status]
-        order = [*self._ended, *failed]
-        return min(failed, key=lambda index: (statuses[index] in _LOST_ANOTHER, order.index(index)))
-
-    def _end_after(self, first: int) -> int:
-        status = self._groups[first].status() or 0
-        others = [group for group in self._groups if group.status() is None]
-        if status in _LEFT:
-            # All leave together; a second request would interrupt those that still save.
-            _say(f"process {first} {ended(status)}.")
-            self._await_others(self._what.grace_secs)
-        elif others:
-            secs = min(self._what.grace_secs, _AFTER_FAILURE_SECS)
-            _say(f"process {first} {ended(status)}. The others are ended, within {secs:g} s.")
-            self._await_others(min(secs, _BY_THEMSELVES_SECS))
-            stop_all(others, max(secs - _BY_THEMSELVES_SECS, 0), lambda: bool(self._signals.caught))
-        else:
-            _say(f"process {first} {ended(status)}.")
-        return status if status >= 0 else 128 - status
-
     def _statuses(self) -> list[int | None]:
         return [group.status() for group in self._groups]
 
-    def _await_others(self, secs: float) -> None:
-        deadline = clock.monotonic() + secs
-        while not self._signals.caught and None in self._statuses():
-            if clock.monotonic() >= deadline:
-                break
+    def _wait(self, until: float = math.inf, is_enough: Callable[[], bool] = lambda: False) -> None:
+        """Waits until all processes have ended, a signal has come, it is enough or too late."""
+        while None in self._statuses() and not (self._signals.caught or is_enough()) and clock.monotonic() < until:
             clock.wait(self._signals.event, _LOOK_EVERY_SECS)
+
+    def _end_after_failure(self) -> int:
+        """Leaves none of the others, and returns the exit status of the process that failed first."""
+        begun, secs = clock.monotonic(), min(self._what.grace_secs, _AFTER_FAILURE_SECS)
+        by_themselves = begun + min(secs, _BY_THEMSELVES_SECS)
+        # A process loses its connections a moment before it has ended, and the others may end sooner.
+        self._wait(by_themselves, lambda: not {None, 0, *_LOST_ANOTHER}.issuperset(self._statuses()))
+        statuses = self._statuses()
+        order = [*self._ended, *range(len(statuses))]
+        failed = [index for index, status in enumerate(statuses) if status]
+        first = min(failed, key=lambda index: (statuses[index] in (*_LOST_ANOTHER, *_LEFT), order.index(index)))
+        status = statuses[first] or 0
+        if status in _LEFT:
+            # All leave together; a second request would interrupt those that still save.
+            _say(f"process {first} {ended(status)}.")
+            self._wait(clock.monotonic() + self._what.grace_secs)
+        elif None in statuses:
+            _say(f"process {first} {ended(status)}. The others are ended, within {secs:g} s.")
+            self._wait(by_themselves)
+            left = max(begun + secs - clock.monotonic(), 0)
+            others = [group for group in self._groups if group.status() is None]
+            stop_all(others, left, lambda: bool(self._signals.caught))
+        else:
+            _say(f"process {first} {ended(status)}.")
+        return status if status >= 0 else 128 - status
 
     def _stop_on_signal(self) -> int:
         name = signal.Signals(self._signals.caught[0]).name

@@ -16,7 +16,7 @@ def _main(path: str) -> None:
     """Runs the script in a new module `__main__`, which pickles refer to as well."""
     from hookline.coordination import service
     from hookline.distributed.in_step import initialize
-    from hookline.errors import OpError
+    from hookline.errors import AbortedError, OpError
 
     try:
         initialize()
@@ -39,7 +39,7 @@ def _main(path: str) -> None:
             error.add_note("The launcher has called it. Call hookline.distributed.initialize(): it does nothing here.")
         error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
         sys.excepthook(type(error), error, error.__traceback__)
-        status = os.EX_TEMPFAIL if service.is_loss(error) else 1
+        status = os.EX_TEMPFAIL if isinstance(error, AbortedError) or service.is_loss(error) else 1
         service.leave_at_once(-signal.SIGINT if isinstance(error, KeyboardInterrupt) else status)
         sys.exit(1)
 

@@ -102,9 +102,11 @@ def devices_are_in_use() -> bool:
 
 def is_loss(error: BaseException | None) -> bool:
     """Returns whether an error, or its cause, shows that the connection with another process is gone."""
-    while error is not None:
+    seen: set[int] = set()  # Errors may name each other as their cause.
+    while error is not None and id(error) not in seen:
         if isinstance(error, ValueError | jax.errors.JaxRuntimeError) and any(word in str(error) for word in _LOST):
             return True
+        seen.add(id(error))
         error = error.__cause__ or error.__context__
     return False
 
