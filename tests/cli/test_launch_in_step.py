@@ -293,6 +293,7 @@ while True:
 """
 
 
+@pytest.mark.campaign
 def test_one_that_loses_another_in_a_script_without_hookline_ends_with_status_75(script):
     command = [*in_step._RUN, script(LOST)]
     with in_step._held_port() as port:
