@@ -16,7 +16,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from tests import lowering
+from tests import programs
 
 # A process in the background inherits SIGINT as ignored, and hands that on; tests send it and wait for what it does.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -76,7 +76,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for name, value in {"jax_compilation_cache_dir": str(own), **_CACHING}.items():
         jax.config.update(name, value)
     if _IS_QUICK:
-        lowering.share_contexts()
+        programs.share_contexts()
+        programs.share_loaded()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -184,7 +185,7 @@ def frozen_heap() -> Iterator[None]:
     """Keeps the garbage collector from objects of earlier modules: JAX holds a million of their programs."""
     gc.freeze()
     yield
-    lowering.forget()
+    programs.forget()
     gc.collect()
     gc.unfreeze()
 

@@ -254,7 +254,7 @@ def _run(arguments: list[str], environment: dict[str, str], folder: str) -> None
     os.environ.clear()
     os.environ.update(environment)
     if "JAX_DISABLE_MOST_OPTIMIZATIONS" in environment:
-        runpy.run_path(str(Path(__file__).with_name("lowering.py")))["share_contexts"]()
+        runpy.run_path(str(Path(__file__).with_name("programs.py")))["share_contexts"]()
     is_unbuffered = arguments[0] == "-u"
     for name, number in (("stdout", 1), ("stderr", 2)):
         stream = io.TextIOWrapper(
