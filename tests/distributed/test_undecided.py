@@ -70,8 +70,9 @@ def assert_that_a_part_of_a_dead_worker_holds_nobody_back(pair, handles):
     assert [undecided(handle) for handle in handles] == [0, 0]
 
 
-@pytest.mark.parametrize("over_ray", [False, pytest.param(True, marks=pytest.mark.campaign)])
-@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.campaign), 1])
+@pytest.mark.campaign
+@pytest.mark.parametrize("over_ray", [False, True])
+@pytest.mark.parametrize("victim", [0, 1])
 def test_a_server_that_dies_before_the_decision_is_told_at_once(actors, pid_of, victim, over_ray):
     handles = actors(2, over_ray=over_ray)
     pair = Pair(RayTransport(handles, timeout_secs=600))

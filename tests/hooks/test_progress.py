@@ -154,7 +154,7 @@ def test_values_are_asked_for_only_on_runs_that_are_shown_and_once_more_at_the_s
 def slow(x):
     """Takes the device a tenth of a second or more."""
     ones = jnp.ones((400, 400))
-    return jax.lax.fori_loop(0, 300, lambda _, y: y @ ones / 400, x * ones).mean()
+    return jax.lax.fori_loop(0, 100, lambda _, y: y @ ones / 400, x * ones).mean()
 
 
 def test_the_loop_does_not_wait_and_a_line_stands_for_a_step_that_was_computed(tmp_path):

@@ -19,7 +19,7 @@ def test_it_trains_to_a_clearly_lower_loss(network, train, tmp_path):
 # For Linen and NNX the tests of each say it too.
 @pytest.mark.parametrize(
     "network",
-    ["plain", "equinox", *[pytest.param(n, marks=pytest.mark.campaign) for n in ("nnx", "linen")]],
+    ["equinox", *[pytest.param(n, marks=pytest.mark.campaign) for n in ("plain", "nnx", "linen")]],
     indirect=True,
 )
 def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(network, train, saved, tmp_path):
