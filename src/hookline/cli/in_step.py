@@ -29,7 +29,7 @@ _RUN = (sys.executable, str(Path(__file__).with_name("in_step_script.py")))
 _LOOK_EVERY_SECS = 0.02
 # Without the failed process the others cannot save. In a collective they notice, and end by themselves.
 _AFTER_FAILURE_SECS, _BY_THEMSELVES_SECS = 3.0, 1.0
-# The statuses of a process that has lost another: JAX aborts it, or it leaves by itself.
+# The statuses of a process that has lost another, or ends with its error: JAX aborts it, or it leaves by itself.
 _LOST_ANOTHER = (-signal.SIGABRT, 128 + signal.SIGABRT, os.EX_TEMPFAIL)
 _LEFT = tuple(128 + number for number in ASKED)
 
