@@ -117,6 +117,8 @@ KINDS: dict[str, Callable[[Path], None]] = {
 def left() -> dict[str, float]:
     while gc.collect():  # What a finalizer lets go of is garbage only then.
         pass
+    for thread in set(threading.enumerate()) - {threading.main_thread()}:
+        thread.join(1.0)  # One that was told to end, such as that of the leases, may take a moment.
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return {
         "threads": threading.active_count(),
