@@ -163,10 +163,11 @@ class Joint:
             if self._distinct and len({tuple([region[process] for region in regions]) for process in same}) > 1:
                 return self._refused(
                     f"processes {', '.join(map(str, same))} gave the same first batch, but each must give its own "
-                    f"part. Shard the source: process_index=jax.process_index() and process_count="
-                    f"jax.process_count(), or for a Grain dataset [jax.process_index()::jax.process_count()]. "
-                    f"hookline.data.arrays needs no sharding: each process reads its rows. distinct=False allows equal "
-                    f"parts."
+                    f"part. Give hookline.data.arrays((x, y), batch_size=...), of which each process reads its rows. "
+                    f"Or split the source: with process_index=jax.process_index() and process_count="
+                    f"jax.process_count(), or for a list or a Grain dataset "
+                    f"[jax.process_index()::jax.process_count()]. Equal parts are allowed by hookline.data.iterator("
+                    f"source, distinct=False)."
                 )
         return None
 

@@ -105,6 +105,11 @@ def check_mesh(who: str, of_state: Mesh | None, places: Places) -> Mesh | None:
     return of_batches
 
 
+def shardings_of(batch: Tensor) -> list[Any]:
+    """Returns the shardings of batches, as far as they are known."""
+    return batch.op.places.shardings() if isinstance(batch.op, BatchSource) else []
+
+
 def check_batches(who: str, batches: Any) -> None:
     """Raises `TypeError` for an array, a tuple of arrays, text, or anything else that is no source of batches."""
     check_source(batches, who)

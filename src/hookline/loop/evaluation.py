@@ -96,7 +96,7 @@ class Evaluation:
         self._peers = peers.current()
         self._sequence = sequence_of(batches, who, None, by_rows=self._peers is not None and self._tensors is None)
         self._agrees = self._peers is not None and not isinstance(batches, Arrays)
-        self._has_warned = self._is_joint = False
+        self._has_warned = False
         self._form: Form | None = None
         self._places = Places(who)
         self._graph: Graph | None = None
@@ -190,15 +190,13 @@ class Evaluation:
             raise ValueError(
                 f"{self._who} requires train.Loop(..., ema=0.999) for averaged=True, and this loop has no ema."
             )
-        first = next(self._batches(), None)
-        if first is None:
-            raise self._empty()
-        refuse_text(self._who, first)
+        first = self._first()
         self._form = None if self._last_batch == "keep" else Form(self._who, first, self._last_batch)
         example = first if self._form is None else self._form.fit(first)
         self._places = Places(self._who, example, self._source, self._last_batch)
         self._places.put_over(sharding_for(self._who, self._sharding, loop.mesh), is_default=self._sharding is None)
         check_mesh(self._who, loop.mesh, self._places)
+        self._join(example, None)
         spec = self._places.spec_of(specs.of_value(example))
         evaluate = EvalStep(self._who, self._what, loop.form, spec)
         self._carried = evaluate.initial_carry(loop.mesh)
@@ -226,6 +224,18 @@ class Evaluation:
         self.shapes = {name: spec.shape for name, spec in metrics.items()}
         return {name: found["metrics"][name] for name in metrics}
 
+    def _first(self) -> Any:
+        """Reads the first batch; in step an error of one process is the error of all."""
+        try:
+            first = next(self._batches(), None)
+            if first is None:
+                raise self._empty()
+            refuse_text(self._who, first)
+        except Exception as error:
+            self._join(None, error)
+            raise
+        return first
+
     def _batches(self) -> Iterator[Any]:
         return (read.batch for read in self._sequence.read(START, Demand()))
 
@@ -244,8 +254,6 @@ class Evaluation:
             return
         while True:
             row, error = _some(found)
-            if not self._is_joint and self._tensors is None:
-                self._join(row[0][1] if row else None, error)
             counts = [len(row)]
             if self._agrees:
                 counts = self._peers.gather(f"batches of {self._who}", -1 if error else len(row))
@@ -261,13 +269,13 @@ class Evaluation:
                 return
 
     def _join(self, first: Any, error: Exception | None) -> None:
-        """Checks that the first batches of the processes are parts of one batch."""
-        assert self._peers is not None, "It runs in step."
+        """Checks that the first batches of the processes that run in step are parts of one batch."""
+        if self._peers is None:
+            return
         joint = Joint(self._peers, self._who, self._source, self._places, lambda: math.inf, distinct=True)
         _, refused = joint.agree(self._who, first, 0, error if first is None else None)
         if refused is not None and error is None:
             raise refused
-        self._is_joint = True
 
     def _say_left_out(self, counts: list[int]) -> None:
         if len(set(counts)) > 1 and not self._has_warned and peers.speaks():

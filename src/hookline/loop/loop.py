@@ -418,10 +418,10 @@ class Loop(StepGraph):
                 self._memory.step,
             )
 
-    def finish(self, session: Session, last_step: int | None) -> None:
-        """Takes the state from a session that is about to be closed without an error."""
+    def finish(self, session: Session, last_step: int | None, first_step: int) -> None:
+        """Takes the state from a session that is about to be closed without an error, and that began at a step."""
         source, step = self._batch.op, session.global_step
-        is_short = last_step is not None and step < last_step
+        is_short = last_step is not None and first_step < step < last_step  # Else the session has warned of no run.
         if is_short and isinstance(source, Source) and session.lowlevel.source(source).has_ended:
             _logger.warning(
                 "Loop: the data ended at global step %d, before last_step=%d. Give more data, or data without an end: "
@@ -441,9 +441,12 @@ class _Finish(SessionRunHook):
 
     def __init__(self, loop: Loop, last_step: int | None) -> None:
         self._loop, self._last_step = loop, last_step
+        self._first_step: int | None = None  # A recovery does not move it.
 
     def after_create_session(self, session: Session, coord: Any) -> None:
+        self._first_step = session.global_step if self._first_step is None else self._first_step
         self._loop.begin(session)
 
     def end(self, session: Session) -> None:
-        self._loop.finish(session, self._last_step)
+        assert self._first_step is not None, "The session was created."
+        self._loop.finish(session, self._last_step, self._first_step)

@@ -12,7 +12,7 @@ from hookline.checkpoint.lease import DEFAULT_WAIT_SECS
 from hookline.coordination import peers
 from hookline.hooks import CheckpointSaverHook, SinkHook, StepCounterHook, SummarySaverHook
 from hookline.hooks.cadence import chosen_trigger
-from hookline.monitored.callbacks import checked_hooks
+from hookline.monitored.callbacks import checked_hooks, override
 from hookline.monitored.chief_only import silenced
 from hookline.monitored.creators import ChiefSessionCreator, WorkerSessionCreator
 from hookline.monitored.monitored_session import MonitoredSession
@@ -194,6 +194,14 @@ def MonitoredTrainingSession(
         lease_wait_secs=lease_wait_secs,
     )
     all_hooks += hooks
+    if checkpoint_dir and peers.speaks() and not any(override(hook, "save_last") for hook in all_hooks):
+        _logger.warning(
+            "MonitoredTrainingSession saves no checkpoints in '%s', because %s: a training that ends or is killed cannot "
+            "be resumed. Give a number of save_checkpoint_steps or save_checkpoint_secs; or leave out both, for a "
+            "checkpoint each 600 seconds.",
+            checkpoint_dir,
+            _off(save_checkpoint_secs=save_checkpoint_secs, save_checkpoint_steps=save_checkpoint_steps),
+        )
     return MonitoredSession(
         creator,
         all_hooks,
@@ -310,3 +318,10 @@ def _on(name: str, every: N | None) -> N | None:
             every,
         )
     return every if every is not None and every > 0 else None
+
+
+def _off(**given: float | UseDefault | None) -> str:
+    """Returns why no cadence applies, in words."""
+    off = " and ".join(f"{name}={value}" for name, value in given.items() if not isinstance(value, UseDefault))
+    left = [name for name, value in given.items() if isinstance(value, UseDefault)]
+    return f"{off} turns off the default of {left[0]}, too" if left else f"{off} turn them off"

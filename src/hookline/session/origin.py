@@ -1,0 +1,22 @@
+"""The origin of a session's values, in words: `RawSession.origin`."""
+
+from __future__ import annotations
+
+from hookline.session.raw_session import RawSession
+
+INITIALISED = "initialised anew"
+"""The model came neither from a checkpoint nor from parameter servers."""
+SHARED = "found on the parameter servers"
+FROM_MEMORY = "restored from memory"
+"""A loop resumed from its last session."""
+
+
+def where(session: RawSession) -> str:
+    """Returns the global step of a session and its origin, for messages: "at global step 3 (restored from x)"."""
+    at = f"at global step {session.global_step}"
+    return f"{at} ({session.origin})" if session.origin else at
+
+
+def to_begin_anew(session: RawSession) -> str:
+    """Returns the way to begin without the values of a session, for messages."""
+    return "make a new Loop" if session.origin.startswith(FROM_MEMORY) else "use another directory"
