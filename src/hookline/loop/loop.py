@@ -15,13 +15,12 @@ from hookline import arguments
 from hookline.data.batches import LastBatch
 from hookline.data.sources import is_one_shot
 from hookline.errors import Interrupted
-from hookline.graph.nodes import Source
 from hookline.hooks import ProgressHook, SessionRunHook, SinkHook, StepCounterHook, StopAtStepHook, spaced
 from hookline.hooks.step_rates import FLOPS
 from hookline.hooks.when import bare
 from hookline.loop import description, session_arguments
 from hookline.loop import warm_start as warm_starts
-from hookline.loop.batches import first_spec
+from hookline.loop.batches import first_spec, warn_early_end
 from hookline.loop.checkpoint_lookup import STATE, check_repeatable
 from hookline.loop.hyperparameters import CHECKPOINT, SCRIPT
 from hookline.loop.memory import Memory
@@ -420,15 +419,7 @@ class Loop(StepGraph):
 
     def finish(self, session: Session, last_step: int | None, first_step: int) -> None:
         """Takes the state from a session that is about to be closed without an error, and that began at a step."""
-        source, step = self._batch.op, session.global_step
-        is_short = last_step is not None and first_step < step < last_step  # Else the session has warned of no run.
-        if is_short and isinstance(source, Source) and session.lowlevel.source(source).has_ended:
-            _logger.warning(
-                "Loop: the data ended at global step %d, before last_step=%d. Give more data, or data without an end: "
-                "hookline.data.arrays(..., epochs=None).",
-                step,
-                last_step,
-            )
+        warn_early_end(session, self._batch, first_step, last_step)
         values = session.lowlevel.handed_over(self.state)
         self.result = self.form.finished(values)
         if self._averages is not None:

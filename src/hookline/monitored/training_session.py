@@ -196,11 +196,11 @@ def MonitoredTrainingSession(
     all_hooks += hooks
     if checkpoint_dir and peers.speaks() and not any(override(hook, "save_last") for hook in all_hooks):
         _logger.warning(
-            "MonitoredTrainingSession saves no checkpoints in '%s', because %s: a training that ends or is killed cannot "
-            "be resumed. Give a number of save_checkpoint_steps or save_checkpoint_secs; or leave out both, for a "
-            "checkpoint each 600 seconds.",
+            "MonitoredTrainingSession saves no checkpoints in '%s', because %s: the training cannot be resumed. Give a "
+            "number of save_checkpoint_steps or save_checkpoint_secs; leave out both for a checkpoint each 600 "
+            "seconds. For summaries alone, give the directory as summary_dir.",
             checkpoint_dir,
-            _off(save_checkpoint_secs=save_checkpoint_secs, save_checkpoint_steps=save_checkpoint_steps),
+            _why_no_saves(save_checkpoint_secs, save_checkpoint_steps),
         )
     return MonitoredSession(
         creator,
@@ -320,8 +320,10 @@ def _on(name: str, every: N | None) -> N | None:
     return every if every is not None and every > 0 else None
 
 
-def _off(**given: float | UseDefault | None) -> str:
-    """Returns why no cadence applies, in words."""
-    off = " and ".join(f"{name}={value}" for name, value in given.items() if not isinstance(value, UseDefault))
-    left = [name for name, value in given.items() if isinstance(value, UseDefault)]
-    return f"{off} turns off the default of {left[0]}, too" if left else f"{off} turn them off"
+def _why_no_saves(secs: float | UseDefault | None, steps: float | UseDefault | None) -> str:
+    """Returns the reason why no checkpoints are saved, in words."""
+    if isinstance(secs, UseDefault):
+        return f"save_checkpoint_steps={steps} replaces the default, save_checkpoint_secs=600"
+    return f"save_checkpoint_secs={secs}" + (
+        "" if isinstance(steps, UseDefault) else f" and save_checkpoint_steps={steps}"
+    )
