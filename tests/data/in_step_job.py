@@ -562,15 +562,23 @@ def an_evaluation():
         (lambda: hl.data.arrays(mine, 4), {"last_batch": "pad"}),
         ([mine[:4], mine[4:6]] if ME == 0 else [mine[:4], mine[4:7], mine[:4]], {"last_batch": "pad"}),
         ([numbers[:4]], {}),
+        (lambda: iter([mine[:4]] if ME == 0 else []), {}),
         (failing, {}),
     ]:
-        hook = train.Evaluate(evaluate, batches, every=100, **options)
+        hook, runs = train.Evaluate(evaluate, batches, every=100, **options), CountRuns()
         try:
-            loop(part(2)).run(progress=False, hooks=[hook])
+            loop(part(2)).run(progress=False, hooks=[hook, runs])
             found.append(hook.values["mean"])
         except Exception as error:
-            found.append([type(error).__name__, str(error)])
+            found.append([type(error).__name__, str(error), runs.count])
     return found
+
+
+class CountRuns(train.SessionRunHook):
+    count = 0
+
+    def after_run(self, run_context, run_values):
+        self.count += 1
 
 
 def failing():

@@ -328,9 +328,12 @@ def test_what_is_no_value_of_examples_is_refused():
 def test_an_evaluation_has_the_same_means_in_all_processes(found):
     numbers = np.arange(20.0) ** 2
     ragged = np.concatenate([numbers[:4], numbers[4:6], numbers[12:19]])
-    for process, (shuffled, in_blocks, uneven, padded, same, failed) in enumerate(found["an_evaluation"]):
+    for process, (shuffled, in_blocks, uneven, padded, same, none, failed) in enumerate(found["an_evaluation"]):
         assert shuffled == in_blocks == numbers.mean()
         assert uneven == pytest.approx(np.r_[numbers[:8], numbers[12:19]].mean())
         assert padded == pytest.approx(ragged.mean())
-        assert same[0] == "InvalidArgumentError"
+        assert (same[0], same[2]) == ("InvalidArgumentError", 0), "before the first step"
+        assert "Give hookline.data.arrays((x, y), batch_size=...), of which each process reads its rows." in same[1]
+        assert (none[0], none[2]) == (("FailedPreconditionError", "ValueError")[process], 0)
+        assert "requires at least one batch, and there is none" in none[1]
         assert failed[0] == ("FailedPreconditionError", "OSError")[process]
