@@ -59,9 +59,10 @@ def warn_one_device() -> None:
     count = jax.local_device_count()
     if count > 1 and default is None and not placement.is_in_step():
         _logger.warning(
-            "Loop: the state and the batches are on one device, %s, of %d. To train on all of them: Loop(..., "
-            "sharding=jax.NamedSharding(jax.make_mesh((%d,), ('data',)), jax.P())), which also splits the batches; see "
-            "docs/devices.md. To stay on one: sharding=jax.devices()[0].",
+            "Loop: the state and the batches are on one device, %s, of %d. To train on all of them: mesh = "
+            "jax.make_mesh((%d,), ('data',), axis_types=(jax.sharding.AxisType.Auto,)); Loop(..., "
+            "sharding=jax.NamedSharding(mesh, jax.P())), which also splits the batches; see docs/devices.md. To stay on "
+            "one: sharding=jax.devices()[0].",
             jax.local_devices()[0],
             count,
             count,
