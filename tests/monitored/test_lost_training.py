@@ -38,7 +38,9 @@ def test_an_initializer_in_a_restored_session_is_logged_once(tmp_path, warnings)
     assert warnings() == [], "nothing is lost at the first start"
     train_to(tmp_path, 5, initialise)
     (said,) = warnings()
-    assert said.startswith(f"This run initialises 'global_step', 'weight' anew, restored from '{tmp_path}/model.ckpt-3'")
+    assert said.startswith(
+        f"This run initialises 'global_step', 'weight' anew, restored from '{tmp_path}/model.ckpt-3'"
+    )
     assert "Leave out the initializer" in said
 
 

@@ -116,8 +116,8 @@ class Loop(StepGraph):
     Example:
         >>> import hookline as hl, jax, numpy as np
         >>> def train_step(state, batch):
-        ...     loss, slope = jax.value_and_grad(lambda w: ((w - batch) ** 2).mean())(state["w"])
-        ...     return {"w": state["w"] - 0.1 * slope}, {"loss": loss}
+        ...     loss, grads = jax.value_and_grad(lambda w: ((w - batch) ** 2).mean())(state["w"])
+        ...     return {"w": state["w"] - 0.1 * grads}, {"loss": loss}
         >>> loop = hl.train.Loop(train_step, {"w": 0.0}, lambda: iter(np.ones((50, 4), np.float32)))
         >>> state = loop.run(last_step=20)
         >>> print(f"{state['w']:.2f}")
