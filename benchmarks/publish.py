@@ -41,9 +41,10 @@ def of_this_machine(found: dict) -> str:
     """Returns the sentence above the tables of the page, from `bench.json`."""
     rows = found["rows"]
     text = (
-        f"To a step of {rows[_BARE]['micros']:.0f} µs, `Session.run` adds {_micros(rows['Session.run']['added'][_BARE])}, "
-        f"a monitored session with the five usual hooks and the NaN check {rows[_HOOKS]['added'][_BARE]:.0f} µs, and a "
-        f"hand-written loop that does the same jobs {rows[_BY_HAND]['added'][_BARE]:.0f} µs"
+        f"To a step of {rows[_BARE]['micros']:.0f} µs, `Session.run` adds "
+        f"{_micros(rows['Session.run']['added'][_BARE])}, a monitored session with the five usual hooks and the NaN "
+        f"check {rows[_HOOKS]['added'][_BARE]:.0f} µs, and a hand-written loop that does the same jobs "
+        f"{rows[_BY_HAND]['added'][_BARE]:.0f} µs"
     )
     if _TENSORFLOW in rows:
         ratio = rows[_TENSORFLOW]["micros"] / rows[_HOOKS]["micros"]

@@ -151,7 +151,7 @@ def test_a_start_without_a_step_left_is_logged_with_what_to_write(model, caplog,
         pass
     assert warnings(caplog) == [
         f"Nothing is trained: the training begins at global step {step} (initialised anew), and last_step=7 is {word}. "
-        "To train on, raise last_step; to begin anew, use another directory."
+        "To train on, raise last_step."
     ]
 
 

@@ -101,3 +101,6 @@ def test_a_start_does_what_its_row_says_and_says_it_once(directory, which, last_
     assert is_saved is (directory != "none" and "saves nothing" not in does)
     assert len(warnings) == bool(says), warnings
     assert says.strip("`") in "".join(warnings)
+    if does == "trains nothing":
+        anew = "make a new Loop" if directory == "none" else "use another directory"
+        assert warnings[0].endswith(f"; to begin anew, {anew}.")

@@ -72,9 +72,9 @@ def test_variables_that_were_not_restored_may_be_initialised(tmp_path, warnings)
     assert [said.partition(" anew")[0] for said in warnings()] == ["This run initialises 'body'"]
 
 
-def read_once(folder):
+def read_once(folder, source=(np.ones(2),) * 3):
     with hl.Graph().as_default():
-        batch = hl.data.iterator([np.ones(2)] * 3, name="batches")
+        batch = hl.data.iterator(source, name="batches")
         with hl.control_dependencies([batch]):
             train_op = train.get_or_create_global_step().assign_add(1)
         with train.MonitoredTrainingSession(checkpoint_dir=folder) as session:
@@ -88,9 +88,20 @@ def test_data_that_end_before_the_first_run_are_logged(tmp_path, warnings):
     read_once(str(tmp_path))
     (said,) = warnings()
     assert said.startswith(
-        f"Nothing was run: the data ended before the first run, at global step 3 (restored from {tmp_path}/model.ckpt-3)"
+        "Nothing was run: the data ended before the first run, at global step 3 "
+        f"(restored from {tmp_path}/model.ckpt-3)"
     )
-    assert "epochs=None" in said
+    assert said.endswith("(hookline.data.arrays(..., epochs=None)); to begin anew, use another directory.")
+
+
+def test_an_iterator_that_was_used_up_is_logged_with_the_remedy(warnings):
+    source = iter([np.ones(2)] * 3)
+    read_once(None, source)
+    assert warnings() == []
+    read_once(None, source)
+    (said,) = warnings()
+    assert "at global step 0 (initialised anew). Give a source that has batches" in said
+    assert said.endswith("if it is an iterator that was used up, a function that makes it.")
 
 
 @pytest.mark.parametrize(

@@ -190,14 +190,14 @@ class Ending(InDialect):
         raw = self._session.raw
         if self._stop.runs or not peers.speaks() or counted_global_step(raw.graph) is None:
             return
-        was_restored = raw.origin.startswith("restored")
+        begin_anew = origin.to_begin_anew(raw)
         logger.warning(
-            "Nothing was run: the data ended before the first run, %s. %s.",
+            "Nothing was run: the data ended before the first run, %s. %s%s.",
             origin.where(raw),
-            f"To train on, give more data, or data without an end (hookline.data.arrays(..., epochs=None)); to begin "
-            f"anew, {origin.to_begin_anew(raw)}"
-            if was_restored
+            "To train on, give more data, or data without an end (hookline.data.arrays(..., epochs=None))"
+            if begin_anew
             else "Give a source that has batches; if it is an iterator that was used up, a function that makes it",
+            begin_anew,
         )
 
     def _end(self) -> list[BaseException]:

@@ -18,5 +18,7 @@ def where(session: RawSession) -> str:
 
 
 def to_begin_anew(session: RawSession) -> str:
-    """Returns the way to begin without the values of a session, for messages."""
-    return "make a new Loop" if session.origin.startswith(FROM_MEMORY) else "use another directory"
+    """Returns the way to begin without the restored values of a session, for the end of messages; "" if it has none."""
+    if not session.origin.startswith(("restored", SHARED)):
+        return ""
+    return f"; to begin anew, {'make a new Loop' if session.origin == FROM_MEMORY else 'use another directory'}"
