@@ -72,7 +72,10 @@ def test_variables_that_were_not_restored_may_be_initialised(tmp_path, warnings)
     assert [said.partition(" anew")[0] for said in warnings()] == ["This run initialises 'body'"]
 
 
-def read_once(folder, source=(np.ones(2),) * 3):
+BATCHES = [np.ones(2)] * 3
+
+
+def read_once(folder, source=BATCHES):
     with hl.Graph().as_default():
         batch = hl.data.iterator(source, name="batches")
         with hl.control_dependencies([batch]):
@@ -95,7 +98,7 @@ def test_data_that_end_before_the_first_run_are_logged(tmp_path, warnings):
 
 
 def test_an_iterator_that_was_used_up_is_logged_with_the_remedy(warnings):
-    source = iter([np.ones(2)] * 3)
+    source = iter(BATCHES)
     read_once(None, source)
     assert warnings() == []
     read_once(None, source)

@@ -98,8 +98,7 @@ class StopAtStepHook(SessionRunHook):
         """Warns that a training which starts has no step left; a recovery after the last step is no start."""
         if self._num_steps is None and self._is_first and peers.speaks():
             _logger.warning(
-                "Nothing is trained: the training begins %s, and last_step=%d is %s. To train on, raise "
-                "last_step%s.",
+                "Nothing is trained: the training begins %s, and last_step=%d is %s. To train on, raise last_step%s.",
                 origin.where(session),
                 self._target,
                 "reached already" if global_step == self._target else "lower",

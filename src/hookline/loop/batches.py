@@ -106,9 +106,10 @@ def check_mesh(who: str, of_state: Mesh | None, places: Places) -> Mesh | None:
     return of_batches
 
 
-def shardings_of(batch: Tensor) -> list[Any]:
-    """Returns the shardings of batches, as far as they are known."""
-    return batch.op.places.shardings() if isinstance(batch.op, BatchSource) else []
+def are_placed(batch: Tensor) -> bool:
+    """Returns whether batches are on other devices than JAX's default one, as far as it is known."""
+    found = batch.op.places.shardings() if isinstance(batch.op, BatchSource) else []
+    return any(place is not None and placement.as_sharding(place).device_set != {jax.devices()[0]} for place in found)
 
 
 def check_batches(who: str, batches: Any) -> None:

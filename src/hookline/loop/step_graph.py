@@ -27,7 +27,7 @@ from hookline.graph import (
 from hookline.graph import spec as specs
 from hookline.loop import state_warnings
 from hookline.loop.averages import Averages
-from hookline.loop.batches import batches_of, check_batches, first_spec, shardings_of
+from hookline.loop.batches import are_placed, batches_of, check_batches, first_spec
 from hookline.loop.call import required
 from hookline.loop.checkpoint_lookup import STATE
 from hookline.loop.counter import CounterHook, counter_in
@@ -118,7 +118,7 @@ class StepGraph:
         warn_left_out("Loop", self._step.name, self._step.left_out)
         state_warnings.warn_python_numbers(self.form, self._step.name)
         state_warnings.log_devices(places)
-        if self.graph.home is None and not any(shardings_of(batch)):
+        if self.graph.home is None and not are_placed(batch):
             state_warnings.warn_one_device()
         self.state = Variable(self.form.start, name=STATE, trainable=False, sharding=places)
         self._counted = found = counter_in(self.form.values, self.form.parts.values())

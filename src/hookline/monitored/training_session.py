@@ -78,8 +78,8 @@ def MonitoredTrainingSession(
     the chief alone.
 
     The defaults (checkpoints every 600 seconds, summaries every 100 steps) apply if neither of the two cadences was
-    given. Giving both means both; None or a number <= 0 turns a cadence off. A `checkpoint_dir` in which nothing saves is
-    logged as a warning.
+    given. Giving both means both; None or a number <= 0 turns a cadence off. A `checkpoint_dir` in which nothing
+    saves is logged as a warning.
 
     Args:
         master: Where variables live: this process (""), or a `hookline.distributed.Cluster` or its `target`.
