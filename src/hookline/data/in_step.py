@@ -13,7 +13,7 @@ from hookline.data.ahead import Ahead, Item
 from hookline.data.joint import Joint
 from hookline.data.places import outline
 from hookline.data.reader import Reader
-from hookline.data.sequences import Read
+from hookline.data.sequences import START, Read
 from hookline.errors import FailedPreconditionError
 from hookline.session import Position
 
@@ -195,8 +195,8 @@ class ReaderInStep(Reader):
         self._read()
         front = ahead.front
         batch, error = (None, None) if front is None else (front.value, front.error)
-        before = front.position(0)["count"] - 1 if front is not None and error is None else 0
-        most, refused = self._joint.agree(node.name, batch, before, error)
+        position = front.position(0) if front is not None and error is None else START
+        most, refused = self._joint.agree(node.name, batch, position, error)
         if error is None or isinstance(error, StopIteration):
             ahead.end(node.node_def, most, refused, is_known=self._joint.is_part)
         else:

@@ -263,8 +263,8 @@ class Evaluation:
     def _join(self, first: Any, error: Exception | None) -> None:
         """Checks that the first batches of the processes are parts of one batch."""
         assert self._peers is not None, "It runs in step."
-        joint = Joint(self._peers, self._who, self._source, self._places, lambda: math.inf, distinct=True)
-        _, refused = joint.agree(self._who, first, 0, error if first is None else None)
+        joint = Joint(self._peers, self._who, self._source, self._places, lambda _: math.inf, distinct=True)
+        _, refused = joint.agree(self._who, first, START, error if first is None else None)
         if refused is not None and error is None:
             raise refused
         self._is_joint = True

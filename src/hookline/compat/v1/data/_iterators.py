@@ -182,7 +182,7 @@ class HandledIterator:
 class _Stream:
     """The elements of one initialisation, for all operations of an iterator in one session."""
 
-    is_in_memory = False
+    arrays = None
 
     def __init__(self, items: Elements[Any]) -> None:
         self._items, self._lock = items, threading.Lock()
