@@ -329,6 +329,22 @@ def arrays_go_on():
     return [position, gone_on(source(), position, last_batch="pad"), gone_on(source(), of_one, last_batch="pad")]
 
 
+@scenario
+def arrays_go_on_with_another_batch_size():
+    return gone_on(hl.data.arrays(DATA, 8, shuffle_seed=1, epochs=2), used(source(), 4, last_batch="pad"))
+
+
+@scenario
+def parts_of_arrays_go_on_with_another_batch_size():
+    """Of 8 examples of this process in each of 3 epochs, 4 were used."""
+
+    def of_this_process(size, epochs=3):
+        return lambda: hl.data.arrays(np.arange(8) + 100 * ME, size, epochs=epochs)
+
+    position = used(of_this_process(2), 2)
+    return [gone_on(of_this_process(size), position, last_batch="drop") for size in (4, 6)]
+
+
 class Stateful:
     """Batches of this process, with a state of arrays and bytes."""
 

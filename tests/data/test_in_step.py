@@ -212,6 +212,19 @@ def test_arrays_go_on_exactly_with_another_number_of_processes(both):
     assert job.gone_on(job.source(), position, last_batch="pad") == whole[4:]  # One process after two.
 
 
+def test_arrays_go_on_with_another_batch_size_as_in_one_process(both):
+    assert both("arrays_go_on_with_another_batch_size") == job.arrays_go_on_with_another_batch_size()
+
+
+def test_parts_of_arrays_go_on_with_another_batch_size_to_their_end(both):
+    def beside(*parts):
+        return [*([[*part, *(100 + example for example in part)]] for part in parts), "the end"]
+
+    fours, sixes = both("parts_of_arrays_go_on_with_another_batch_size")
+    assert fours == beside(range(4, 8), *[range(4), range(4, 8)] * 2)
+    assert sixes == beside(*[range(6)] * 2)
+
+
 def test_parts_go_on_where_each_process_was(both):
     cases = both("parts_go_on")
     assert cases["a list"] == [of_parts(range(2, 6)), 2, 2]

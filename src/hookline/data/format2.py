@@ -1,4 +1,4 @@
-"""Positions in arrays as format 2 of checkpoints holds them: where a block begins, and a number of batches from there."""
+"""Positions in arrays as format 2 of checkpoints holds them: the beginning of a block, and a number of batches."""
 
 from __future__ import annotations
 
