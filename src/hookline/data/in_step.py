@@ -208,7 +208,7 @@ class ReaderInStep(Reader):
         if self._joint.is_part:
             every = self._joint.peers.gather(f"position of {self._node.name}", positions.encoded(own))
             value = positions.joined(every)
-        return Position(value, lambda: self._sequence.saved(own))
+        return Position(value, lambda: self._sequence.saved(own), self._sequence.before_save)
 
     def go_to(self, position: dict[str, Any]) -> None:  # noqa: D102
         peers = self._joint.peers

@@ -171,7 +171,7 @@ def iterator(
             last = reader if shared else None
             return reader
 
-    node = BatchSource(name or "iterator", open_for, form, places, resumes=resume)
+    node = BatchSource(name or "iterator", open_for, sequence, form, places, resumes=resume)
     if (given := device if sharding is None else sharding) is not None:
         node.put_over(given)
     elif joint is not None:
@@ -223,13 +223,21 @@ class BatchSource(Source):
     """The node behind `iterator`.
 
     Attributes:
+        sequence: The sequence of its source.
         places: The shardings of its batches.
     """
 
     def __init__(
-        self, name: str, open_for: Callable[[Source, bool], Reader], form: Form, places: Places, *, resumes: bool
+        self,
+        name: str,
+        open_for: Callable[[Source, bool], Reader],
+        sequence: Sequence,
+        form: Form,
+        places: Places,
+        *,
+        resumes: bool,
     ) -> None:
-        self._form, self.places = form, places
+        self.sequence, self._form, self.places = sequence, form, places
         super().__init__(name, open_for, form.spec, host_only=form.host_only, resumes=resumes, example=form.example)
         self._settle()
 

@@ -175,7 +175,7 @@ class Reader:
     def position(self) -> Position:
         """Returns the session's position, regardless of batches read ahead."""
         value = self._value()
-        return Position(value, lambda: self._sequence.saved(value))
+        return Position(value, lambda: self._sequence.saved(value), self._sequence.before_save)
 
     def _value(self) -> dict[str, Any]:
         position, place = self._position

@@ -36,6 +36,18 @@ class Read(NamedTuple):
     size: int | None = None
 
 
+class Restart(NamedTuple):
+    """Words of messages about a later start that cannot reach a position.
+
+    Attributes:
+        outcome: What becomes of such a start if the source is an iterator without a state.
+        anew: How the user has the data begin anew.
+    """
+
+    outcome: str = "begins its data anew, with a warning"
+    anew: str = "give the iterator another name, or resume=False"
+
+
 class Demand:
     """The demand on a sequence; its reader sets this before each read.
 
@@ -68,9 +80,11 @@ class Sequence(Protocol):
     Attributes:
         arrays: The arrays that it iterates over, if that is known: many of their batches at once cost hardly more than
             one.
+        restart: Words of its messages.
     """
 
     arrays: Arrays | None = None
+    restart = Restart()
 
     def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:
         """Yields the batches after a position.
@@ -86,6 +100,9 @@ class Sequence(Protocol):
 
     def saved(self, position: dict[str, Any]) -> None:
         """Called when a checkpoint holds a position, so that no reader will go back before it."""
+
+    def before_save(self) -> None:
+        """Called before a position is written for a later process."""
 
 
 class Repeatable(Sequence):
@@ -109,12 +126,12 @@ class Repeatable(Sequence):
         iterator: Any = source if accessors(source) is not None else iter(source)
         if accessors(iterator) is not None:
             resumable = Resumable(iterator, self._who)
-            self.arrays = resumable.arrays
+            self.arrays, resumable.restart = resumable.arrays, self.restart
             yield from resumable.read(position, demand)
             return
         count, batch = position["count"], None
         if count and "crc32c" not in position:
-            raise _foreign(self._who, position)
+            raise _foreign(self._who, position, self.restart)
         for done in range(count):
             if demand.is_over:
                 raise ReadCancelled
@@ -131,8 +148,7 @@ class Repeatable(Sequence):
         return refusal(
             f"{self._who} cannot resume at the checkpoint's position: the data are not repeatable, because {why}. Give "
             f"a source that gives the same batches each time (a fixed seed for its shuffling) or has a state "
-            f"(get_state and set_state); or give the iterator another name, or resume=False, to start from the "
-            f"beginning."
+            f"(get_state and set_state); or {self.restart.anew}, to start from the beginning."
         )
 
 
@@ -157,7 +173,7 @@ class Resumable(Sequence):
     def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:  # noqa: D102
         reader, count = object(), position["count"]
         if count and "state" not in position:
-            raise _foreign(self._who, position)
+            raise _foreign(self._who, position, self.restart)
         position = resolved(position, self.arrays, self._who)
         with self._lock:
             if count:
@@ -267,18 +283,17 @@ def refusal(text: str) -> FailedPreconditionError:
     return FailedPreconditionError(None, None, text)
 
 
-def _foreign(who: str, position: dict[str, Any]) -> FailedPreconditionError:
+def _foreign(who: str, position: dict[str, Any], restart: Restart) -> FailedPreconditionError:
     if (of := position.get("of")) is not None:
         by = f"{len(of)} processes in step, each in its own part of the data" if len(of) > 1 else "one process alone"
         return refusal(
             f"{who} cannot resume at the checkpoint's position: it was saved by {by}, and with another number of "
-            f"processes the parts differ. Run the same number; or give the iterator another name, or resume=False, to "
-            f"start from the beginning. hookline.data.arrays resume with any number of processes."
+            f"processes the parts differ. Run the same number; or {restart.anew}, to start from the beginning. "
+            f"hookline.data.arrays resume with any number of processes."
         )
     return refusal(
         f"{who} cannot resume at the checkpoint's position, which is of another kind of source (with a state, or "
-        f"without). Give the source that was used then; or give the iterator another name, or resume=False, to start "
-        f"from the beginning."
+        f"without). Give the source that was used then; or {restart.anew}, to start from the beginning."
     )
 
 
