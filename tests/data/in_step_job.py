@@ -589,6 +589,19 @@ def an_evaluation():
     return found
 
 
+@scenario
+def an_evaluation_that_counts_its_examples():
+    """Means of the first number of a batch, weighted by the sum of the batch."""
+    found, numbers = [], np.arange(1, 17, dtype="float32")
+    for batches in (hl.data.arrays(numbers, 8), [batch for batch in numbers.reshape(2, 2, 4)[:, ME]]):
+        hook = train.Evaluate(
+            lambda state, batch: {"first": batch[0]}, batches, every=100, batch_size=lambda batch: batch.sum()
+        )
+        loop(part(2)).run(progress=False, hooks=[hook])
+        found.append(hook.values["first"])
+    return found
+
+
 def failing():
     yield part(1)[0]
     if ME == 1:

@@ -338,6 +338,11 @@ def test_what_is_no_value_of_examples_is_refused():
     assert job.hl.data.mean_by_process("loss", np.array([[1, 2], [3, 4]])) == {"loss/process_0": 2.5}
 
 
+def test_an_evaluation_counts_the_examples_of_all_processes(both):
+    expected = (1 * sum(range(1, 9)) + 9 * sum(range(9, 17))) / sum(range(1, 17))
+    assert both("an_evaluation_that_counts_its_examples") == [pytest.approx(expected)] * 2
+
+
 def test_an_evaluation_has_the_same_means_in_all_processes(found):
     numbers = np.arange(20.0) ** 2
     ragged = np.concatenate([numbers[:4], numbers[4:6], numbers[12:19]])

@@ -78,11 +78,13 @@ class Sequence(Protocol):
     """A source that can be read from its beginning or from a position.
 
     Attributes:
+        length: The number of batches; None if it is not known.
         arrays: The arrays that it iterates over, if that is known: many of their batches at once cost hardly more than
             one.
         restart: Words of its messages.
     """
 
+    length: float | None = None
     arrays: Arrays | None = None
     restart = Restart()
 
@@ -118,7 +120,6 @@ class Repeatable(Sequence):
 
     def __init__(self, make: Callable[[], Iterable[Any]], who: str, arrays: Arrays | None = None) -> None:
         self._make, self._who, self.arrays = make, who, arrays
-        self.length: float | None = None
 
     def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:  # noqa: D102
         source = self._make()
@@ -274,8 +275,9 @@ def in_arrays(position: dict[str, Any], arrays: Arrays | None) -> tuple[int, int
     if arrays is None or not position["count"]:
         return None if arrays is None else (0, 0)
     state = _decoded(position["state"]) if "state" in position else None
-    is_own = isinstance(state, dict) and state.get("of") == arrays.of
-    return (state["epoch"], state["example"]) if is_own else None
+    if not isinstance(state, dict) or state.get("of") != arrays.of:
+        return None
+    return state["epoch"], state["example"]
 
 
 def refusal(text: str) -> FailedPreconditionError:
