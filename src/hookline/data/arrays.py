@@ -136,10 +136,11 @@ class Arrays:
     @functools.cached_property
     def sample_crc32c(self) -> int:
         """A checksum of a few examples; of a file that is mapped into memory, hardly more is read than these."""
-        size = sum(leaf.nbytes for leaf in jax.tree.leaves(self.tree)) // self.examples
+        leaves = jax.tree.leaves(self.tree)
+        size = sum(leaf.nbytes for leaf in leaves) // self.examples
         count = min(self.examples, _CHECKED_EXAMPLES, max(1, _CHECKED_BYTES // max(size, 1)))
         some = np.linspace(0, self.examples - 1, count).astype(int)
-        return crc32c(jax.tree.map(lambda leaf: leaf[some], self.tree))
+        return crc32c([leaf[some] for leaf in leaves])
 
     def fingerprint(self) -> list[Any]:
         """Returns numbers that identify the examples and their order, computed from a few examples."""

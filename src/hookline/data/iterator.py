@@ -53,7 +53,7 @@ def iterator(
     `state_dict` and `load_state_dict`: `arrays`, a Grain dataset or loader, a loader of torchdata) is set to it. Any
     other function or iterable is read again up to the position, and must arrive at the same batch, as its checksum
     shows. For an iterator that can do neither, the batches since the last checkpoint are kept, for a recovery in this
-    process; in a new process it starts from the beginning, with a warning.
+    process; in a new process it starts from the beginning, with a warning. The first save says so.
 
     In processes that run in step each gives a part of every batch, and all end when the process with the fewest batches
     does; so their number must be known (`length`). `arrays` are given as in one process. See docs/data.md.
