@@ -159,6 +159,15 @@ def test_the_sizes_that_a_position_shows_are_those_that_lead_to_it(n, size, befo
     assert sorted(_sizes(n, *place, before)) == [size for size in range(1, n + 1) if after(size) == place]
 
 
+def test_a_position_that_is_not_moved_is_saved_as_an_example():
+    with hl.Graph().as_default():
+        node = hl.data.iterator(hl.data.arrays(np.arange(240), 8, epochs=None), prefetch=0).op
+        reader = node.open_for(node, False)
+        position = at(0, 24, 3, skip=4)
+        reader.go_to({**position, "count": np.int64(position["count"]), "skip": np.int64(position["skip"])})
+        assert json.loads(reader.position().value["state"]["json"])["example"] == 56
+
+
 def test_a_position_of_other_data_is_refused_as_such():
     with pytest.raises(ValueError, match="other data"):
         first_batch(at(0, 0, 0, skip=2, examples=100), 7)

@@ -191,8 +191,11 @@ class Pass:
             self._order = self._epoch, self.source.order(self._epoch)
         return self._order[1]
 
-    def _move(self, batches: int = 1) -> None:
-        self._epoch, self._example = self.source.after(self._epoch, self._example, batches)
+    def _move(self, examples: int) -> None:
+        """Goes on by some examples, at most to the end of the epoch."""
+        self._example += examples
+        if self._example >= self.source.examples:
+            self._epoch, self._example = self._epoch + 1, 0
 
     def get_state(self) -> dict[str, Any]:
         """Returns the position."""
@@ -212,7 +215,8 @@ class Pass:
         if state["of"] != self.source.of:
             raise ValueError(
                 f"arrays cannot continue at a position of other data: that was of {state['of']}, and this is "
-                f"{self.source.of}."
+                f"{self.source.of}. Give those of then; or resume=False, in a Loop resume_data=False, to start from the "
+                f"beginning."
             )
         self.source.check_sample(state)
         self._epoch, self._example = state["epoch"], state["example"]
@@ -246,7 +250,7 @@ class ArraysIterator(Pass):
         else:
             chosen = order[part]
             leaves = [leaf.take(chosen, 0) for leaf in self._leaves]
-        self._move()
+        self._move(self.source.batch_size)
         return self._structure.unflatten(leaves)
 
     def read_many(self, count: int, capacity: int) -> tuple[Any, int]:
@@ -278,7 +282,7 @@ class ArraysIterator(Pass):
                 else:  # No index is out of bounds; with mode="raise" NumPy gathers into a copy first.
                     leaf.take(order[part], 0, out=rows, mode="clip")
             done += batches
-            self._move(batches)
+            self._move(batches * size)
         return self._structure.unflatten(buffers), done
 
 
@@ -292,5 +296,5 @@ class RowsIterator(Pass):
         order, begin = self._order_now(), self._example
         end = min(begin + self.source.batch_size, self.source.examples)
         chosen = np.arange(begin, end) if order is None else order[begin:end]
-        self._move()
+        self._move(self.source.batch_size)
         return self._structure.unflatten([Gathered(leaf, chosen) for leaf in self._leaves])

@@ -38,7 +38,7 @@ class OneShot(Sequence):
         self._first = self._bytes = 0
         self._error: BaseException | None = None
         self._reader: object = None
-        self._has_warned = False
+        self._has_warned = self._has_announced = False
 
     def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:  # noqa: D102
         reader, count = object(), self._start(position)
@@ -120,7 +120,7 @@ class OneShot(Sequence):
         self._first += 1
 
     def before_save(self) -> None:  # noqa: D102
-        if not self._has_warned and peers.speaks():
+        if not (self._has_warned or self._has_announced) and peers.speaks():
             _logger.warning(
                 "%s: its source, %s, cannot be set to a position, so a later start of the training %s. To resume, give "
                 "a function that makes it, hookline.data.arrays, or a source with get_state and set_state. If the data "
@@ -130,7 +130,7 @@ class OneShot(Sequence):
                 self.restart.outcome,
                 self.restart.anew,
             )
-        self._has_warned = True
+        self._has_announced = True
 
     def saved(self, position: dict[str, Any]) -> None:  # noqa: D102
         with self._lock:

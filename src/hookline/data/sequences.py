@@ -266,8 +266,9 @@ def resolved(position: dict[str, Any], arrays: Arrays | None, who: str) -> dict[
     """
     if arrays is None or not position.get("skip", 0) or in_arrays(position, arrays) is None:
         return position
-    state = format2.after_skip(arrays, _decoded(position["state"]), position["count"], position["skip"], who)
-    return {"count": position["count"], "state": _encoded(state, who)}
+    count, skip = int(position["count"]), int(position["skip"])
+    state = format2.after_skip(arrays, _decoded(position["state"]), count, skip, who)
+    return {"count": count, "state": _encoded(state, who)}
 
 
 def in_arrays(position: dict[str, Any], arrays: Arrays | None) -> tuple[int, int] | None:
