@@ -215,8 +215,8 @@ class Pass:
         if state["of"] != self.source.of:
             raise ValueError(
                 f"arrays cannot continue at a position of other data: that was of {state['of']}, and this is "
-                f"{self.source.of}. Give those of then; or resume=False, in a Loop resume_data=False, to start from the "
-                f"beginning."
+                f"{self.source.of}. Give those of then; or resume=False, in a Loop resume_data=False, to start from "
+                f"the beginning."
             )
         self.source.check_sample(state)
         self._epoch, self._example = state["epoch"], state["example"]
