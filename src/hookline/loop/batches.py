@@ -14,6 +14,7 @@ from hookline.data import iterator
 from hookline.data.batches import LastBatch
 from hookline.data.iterator import BatchSource
 from hookline.data.places import Places
+from hookline.data.sequences import Restart
 from hookline.data.sources import check_source, shown
 from hookline.errors import OutOfRangeError
 from hookline.graph import Tensor, placement
@@ -28,7 +29,10 @@ BATCHES = "batches"
 """The name of a loop's iterator, and of its position in checkpoints."""
 
 
-def batches_of(source: Any, mesh: Mesh | None, sharding: Any, last_batch: LastBatch) -> Tensor:
+_RESTART = Restart("is refused", "give Loop resume_data=False")
+
+
+def batches_of(source: Any, mesh: Mesh | None, sharding: Any, last_batch: LastBatch, *, resume: bool) -> Tensor:
     """Returns the batches of a loop as a tensor.
 
     Args:
@@ -36,20 +40,31 @@ def batches_of(source: Any, mesh: Mesh | None, sharding: Any, last_batch: LastBa
         mesh: The mesh of its state.
         sharding: The loop's argument `batch_sharding`.
         last_batch: As in `Loop`.
+        resume: The loop's argument `resume_data`.
 
     Raises:
+        TypeError: `resume` is no boolean.
         ValueError: The sharding does not fit the batches; or they are on another mesh than the state; or they are the
             tensor of an iterator that has these options already.
     """
+    if not isinstance(resume, bool):
+        raise TypeError(f"Loop requires True or False as resume_data, got {resume!r}.")
     is_given = isinstance(source, Tensor)
     if is_given and last_batch != "keep":
         raise ValueError(
             f"Loop takes last_batch with a source of batches, and batches is a tensor. Give it to the iterator "
             f"instead: hookline.data.iterator(source, last_batch={last_batch!r})."
         )
+    if is_given and not resume:
+        raise ValueError(
+            "Loop takes resume_data with a source of batches, and batches is a tensor. Give it to the iterator: "
+            "hookline.data.iterator(source, resume=False)."
+        )
     wanted = sharding_for("Loop", sharding, mesh)
-    batch = source if is_given else iterator(source, last_batch=last_batch, name=BATCHES)
+    batch = source if is_given else iterator(source, last_batch=last_batch, resume=resume, name=BATCHES)
     node = batch.op
+    if isinstance(node, BatchSource) and not is_given:
+        node.sequence.restart = _RESTART
     if isinstance(node, BatchSource) and (node.places.sharding is None or node.places.is_default):
         node.put_over(wanted, is_default=sharding is None)
     elif sharding is not None:

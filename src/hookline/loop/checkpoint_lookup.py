@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from hookline.checkpoint import (
     get_checkpoint_state,
     latest_checkpoint,
@@ -13,11 +11,8 @@ from hookline.checkpoint import (
     reading,
 )
 from hookline.checkpoint.manifest import Leaf, Manifest
-from hookline.coordination import peers
 from hookline.errors import FailedPreconditionError, NotFoundError
 from hookline.loop.batches import BATCHES
-
-_logger = logging.getLogger(__name__)
 
 STATE = "state"
 """The name of the state's variable, also in checkpoints."""
@@ -103,7 +98,7 @@ def _named(manifest: Manifest) -> list[tuple[str, str, Leaf]]:
 
 
 def check_repeatable(logdir: str | None) -> None:
-    """Checks that a loop whose batches are an iterator has no checkpoint to resume from, and warns that none will do.
+    """Checks that a loop whose batches are an iterator has no checkpoint to resume from.
 
     Raises:
         FailedPreconditionError: The newest checkpoint of the directory has used batches.
@@ -115,11 +110,6 @@ def check_repeatable(logdir: str | None) -> None:
             None,
             None,
             f"Loop cannot go on from '{path}': its batches are an iterator, which cannot be set to the position of the "
-            f"checkpoint. Give a function that makes it, `lambda: batches()`, or a source with a state.",
-        )
-    if logdir and peers.speaks():
-        _logger.warning(
-            "Loop: batches is an iterator, which gives each batch once, so the training in '%s' cannot be resumed. "
-            "Give a function that makes it, `lambda: batches()`, or hookline.data.arrays.",
-            logdir,
+            f"checkpoint. Give a function that makes it, `lambda: batches()`, or a source with a state. If the data "
+            f"shall begin anew at each start, give Loop resume_data=False.",
         )

@@ -78,8 +78,8 @@ class Loop(StepGraph):
             one.
         last_batch: As in `iterator`. With "pad" the step gets a pair of the batch and a mask of its real examples,
             `(x, y), mask = batch`.
-        steps_per_run: The largest number of steps in one run, as in `MonitoredTrainingSession`. For short steps: see
-            docs/loop.md.
+        resume_data: Whether a later start continues in the data, as `resume` in `iterator`, or begins them anew.
+        steps_per_run: The largest number of steps in one run, for short steps, as in `MonitoredTrainingSession`.
         ema: The decay of exponential moving averages of the state's floating point arrays, without its optimizer and
             metrics, such as 0.999. Or a dict from parts of the state to decays, `{"params": 0.999}`. They begin with
             the initial state, and are saved with it. `Evaluate(averaged=True)` and `load(averaged=True)` use them.
@@ -101,8 +101,7 @@ class Loop(StepGraph):
         train_op: One step, and one more global step.
         form: The form of the state.
         logdir: The `logdir` of the last session.
-        result: The state at the end of the last session that ended normally, or by `Preempted` or `Interrupted`; `None`
-            before.
+        result: The state after the last session that ended normally, by `Preempted` or by `Interrupted`; else `None`.
         averaged_result: With `ema`, the same with averages in place of the averaged leaves; NNX objects are new ones.
         report: The time report of the last `run(report=True)`, also after an error; else `None`.
 
@@ -137,6 +136,7 @@ class Loop(StepGraph):
         seed: int | None = None,
         batch_sharding: Any = None,
         last_batch: LastBatch = "keep",
+        resume_data: bool = True,
         steps_per_run: int = 1,
         ema: float | Mapping[str, float] | None = None,
         learning_rate: Any = None,
@@ -152,12 +152,13 @@ class Loop(StepGraph):
             seed=seed,
             batch_sharding=batch_sharding,
             last_batch=last_batch,
+            resume_data=resume_data,
             ema=ema,
             learning_rate=learning_rate,
             mean_over=mean_over,
             reset_metrics_steps=reset_metrics_steps,
         )
-        self._is_one_shot = is_one_shot(batches)
+        self._is_one_shot = is_one_shot(batches) and resume_data
         self._has_run = False
         self.result: Any = None
         self.averaged_result: Any = None

@@ -61,6 +61,7 @@ class StepGraph:
         seed: int | None,
         batch_sharding: Any,
         last_batch: LastBatch,
+        resume_data: bool,
         ema: float | Mapping[str, float] | None,
         learning_rate: Any,
         mean_over: int | None,
@@ -82,7 +83,7 @@ class StepGraph:
         shardings = self._shardings(sharding)
         of_state = placement.mesh_of(shardings, "Loop: the state")
         with self.graph.as_default():
-            self._batch = batches_of(batches, of_state, batch_sharding, last_batch)
+            self._batch = batches_of(batches, of_state, batch_sharding, last_batch, resume=resume_data)
             self.graph.settle("Loop", [*shardings, placement.current()])
             self.mesh: jax.sharding.Mesh | None = getattr(self.graph.home, "mesh", None)
             self._build(self._batch, seed, sharding)
