@@ -1,4 +1,4 @@
-"""What a training, a restart and `hookline clean` remove: checkpoints and leftovers of their own folder, nothing else."""
+"""A training, a restart and `hookline clean` remove checkpoints and leftovers of their own folder, nothing else."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import hookline as hl
 import pytest
+
+import hookline as hl
 from hookline import train
 from hookline.checkpoint import cleaning
 from hookline.errors import DataLossError

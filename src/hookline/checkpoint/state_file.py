@@ -108,8 +108,8 @@ def recorded(directory: str, file: str = STATE_FILE_NAME) -> CheckpointState | N
             raise DataLossError(
                 None,
                 None,
-                f"'{path}' is damaged: as model_checkpoint_path, the newest checkpoint, it names {newest!r}, which lies "
-                f"outside of '{directory}'. Move that file away: the checkpoints themselves are looked at then.",
+                f"'{path}' is damaged: its model_checkpoint_path (the newest) is {newest!r}, which lies "
+                f"outside of '{directory}'. Move that file away: then hookline looks at the checkpoints themselves.",
             )
         listed = zip(fields["all_model_checkpoint_paths"], fields["timestamps"], strict=False)
         kept = [(found, float(timestamp)) for name, timestamp in listed if (found := _inside(path, name))]
