@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import functools
+import logging
 import os
 import signal
 import sys
@@ -12,6 +14,8 @@ from typing import Any, NoReturn
 
 import jax
 from jax._src import distributed, xla_bridge
+
+_logger = logging.getLogger(__name__)
 
 _PREFIX = "hookline/"
 _heartbeat_secs: int | None = None
@@ -93,6 +97,30 @@ def described() -> str:
         "heartbeat_timeout_seconds, which are 100 unless it has given others."
     )
     return f"This is process {place().index} of {place().count} that run in step. {heartbeat}"
+
+
+def keep_gloo_on(host: str) -> None:
+    """Makes Gloo, which carries the collectives of CPUs, listen on this host; by default it takes the machine's name.
+
+    It has an effect until this process starts a backend.
+    """
+    made = getattr(xla_bridge._jax, "make_gloo_tcp_collectives", None)
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return made(*args, **{"hostname": host, **kwargs})
+        except TypeError:
+            _warn_of_gloo()
+            return made(*args, **kwargs)
+
+    if made is None:
+        _warn_of_gloo()
+    else:
+        xla_bridge._jax.make_gloo_tcp_collectives = functools.wraps(made)(make)
+
+
+def _warn_of_gloo() -> None:
+    _logger.warning("Gloo listens on the address of this machine's name: this JAX has no other way that hookline knows.")
 
 
 def devices_are_in_use() -> bool:

@@ -94,6 +94,7 @@ def initialize(
     if check_every_launch or os.environ.get(_CHECK):
         launches.meet_always()
     if jax.distributed.is_initialized():
+        _keep_gloo_inside(service.place().address)
         _logger.info("%s", service.described())
         return
     if service.devices_are_in_use():
@@ -121,6 +122,7 @@ def initialize(
         **given,
     )
     service.note_heartbeat(heartbeat_secs)
+    _keep_gloo_inside(service.place().address)
 
 
 def environment(address: str, count: int, index: int, *, check_every_launch: bool) -> dict[str, str]:
@@ -169,6 +171,12 @@ def _launched(environ: Mapping[str, str]) -> dict[str, Any]:
     # processes.
     found = _given(environ[_ADDRESS], count, index)
     return {**found, "local_device_ids": [index] if count > 1 else None, "cluster_detection_method": "deactivate"}
+
+
+def _keep_gloo_inside(address: str | None) -> None:
+    """Keeps Gloo on the loopback interface if process 0 is there, and so all of them."""
+    if address is not None and _is_loopback(address) and not service.devices_are_in_use():
+        service.keep_gloo_on(address.rpartition(":")[0].strip("[]"))
 
 
 def _is_loopback(address: str | None) -> bool:
