@@ -13,6 +13,7 @@ from typing import Any
 
 from hookline import clock
 from hookline.coordination.peers import Peers
+from hookline.errors import UnauthenticatedError
 
 _WAIT_SECS, _HEARD_SECS, _LEAVE_SECS, _TRIES = 3600.0, 2.0, 2.0, 20
 _CALL, _NEWS, _END = "call ", "news ", "end"
@@ -32,12 +33,14 @@ class RollCall:
     Attributes:
         verdict: The problem that process 0 has found; None as long as there is none.
         heard: Called with the news of another process.
+        distrusted: Called, in its thread, with the error if somebody else has written on the board: it answers no more.
     """
 
     def __init__(self, of: Peers, answer: Callable[[str], Any], judge: Callable[[list[Any]], str | None]) -> None:
         self._peers, self._answer, self._judge = of, answer, judge
         self._number = 0
         self.heard: Callable[[Any], None] = lambda news: None
+        self.distrusted: Callable[[UnauthenticatedError], None] = lambda error: None
         self.verdict: str | None = None
         self._thread = threading.Thread(target=self._work, name="hookline-roll-call", daemon=True)
         self._thread.start()
@@ -84,6 +87,8 @@ class RollCall:
     def _work(self) -> None:
         try:
             self._listen()
+        except UnauthenticatedError as error:
+            self.distrusted(error)
         except Exception:  # The board and the other processes are gone: all its users report that.
             return
 

@@ -19,6 +19,7 @@ _logger = logging.getLogger(__name__)
 
 _PREFIX = "hookline/"
 _heartbeat_secs: int | None = None
+_bind_address: str | None = None
 _status: int | None = None
 
 # Words in the errors of Gloo and the coordination service when a process is gone.
@@ -82,10 +83,21 @@ def place() -> Place:
     return Place(state.process_id, state.num_processes, state.coordinator_address)
 
 
-def note_heartbeat(secs: int) -> None:
-    """Records the heartbeat timeout that this process was started with; JAX does not return it."""
-    global _heartbeat_secs
-    _heartbeat_secs = secs
+def note_start(heartbeat_secs: int, bind_address: str | None) -> None:
+    """Records with which heartbeat timeout this process was started, and where process 0 listens: JAX returns neither."""
+    global _heartbeat_secs, _bind_address
+    _heartbeat_secs, _bind_address = heartbeat_secs, bind_address
+
+
+def is_loopback(address: str | None) -> bool:
+    """Returns whether an address, as `host:port`, is one that other machines cannot reach."""
+    host = (address or "").rpartition(":")[0]
+    return host in ("localhost", "[::1]") or host.startswith("127.")
+
+
+def listens_on_loopback() -> bool:
+    """Returns whether the service is known to listen on the loopback interface alone: by default it is on all."""
+    return is_loopback(_bind_address or os.environ.get("JAX_COORDINATOR_BIND_ADDRESS"))
 
 
 def described() -> str:
@@ -115,12 +127,12 @@ def keep_gloo_on(host: str) -> None:
 
     if made is None:
         _warn_of_gloo()
-    else:
+    elif not hasattr(made, "__wrapped__"):  # Not a second time.
         xla_bridge._jax.make_gloo_tcp_collectives = functools.wraps(made)(make)
 
 
 def _warn_of_gloo() -> None:
-    _logger.warning("Gloo listens on the address of this machine's name: this JAX has no other way that hookline knows.")
+    _logger.warning("Gloo listens on the address of this machine's name: hookline knows no other way in this JAX.")
 
 
 def devices_are_in_use() -> bool:

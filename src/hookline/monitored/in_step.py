@@ -205,7 +205,12 @@ class InStep:
         number, process, why = news
         if number == self._number and not self.has_failed and self._told is None:
             self._told = process, why
+            self._agreement.fail(process, why)
             threading.Thread(target=self._await_end, name="hookline-end", daemon=True).start()
+
+    def distrust(self, error: BaseException) -> None:
+        """Makes the main thread end with an error before its next run; called in a thread."""
+        self._agreement.lose(error)
 
     def _await_end(self) -> None:
         """Ends this process, if its main thread does not notice that another has failed, as in a collective."""

@@ -17,7 +17,7 @@ from hookline import clock
 from hookline.coordination import peers
 from hookline.coordination.peers import Peers
 from hookline.coordination.roll_call import RollCall
-from hookline.errors import FailedPreconditionError
+from hookline.errors import FailedPreconditionError, UnauthenticatedError
 from hookline.graph import placement
 
 _MASK, _FACTOR = 2**61 - 1, 1_000_003
@@ -67,6 +67,10 @@ class OpenSession(Protocol):
         """Receives a message of another process; called in a thread."""
         ...
 
+    def distrust(self, error: BaseException) -> None:
+        """Ends with an error before the next run; called in a thread."""
+        ...
+
 
 class Launches:
     """Counts and fingerprints the programs that this process launches.
@@ -91,15 +95,22 @@ class Launches:
         self._lock = threading.Lock()
         self._texts: dict[int, str] = {}
         self.asked_by, self._is_strict = "", False
+        self._distrusted: UnauthenticatedError | None = None
         self.sessions: list[OpenSession] = []
         self._pending: Launch | None = None
         self._forget()
         self._roll_call = RollCall(of, self._stands, self._judge)
-        self._roll_call.heard = self._hear
+        self._roll_call.heard, self._roll_call.distrusted = self._hear, self._distrust
         of.observe = self._observe
 
     def begin(self) -> None:
-        """Starts the count anew. All processes do so at the same place of the script."""
+        """Starts the count anew. All processes do so at the same place of the script.
+
+        Raises:
+            UnauthenticatedError: Somebody other than them has written on their board.
+        """
+        if self._distrusted is not None:
+            raise self._distrusted
         with self._lock:
             self._forget()
             self._roll_call.verdict = None
@@ -161,7 +172,10 @@ class Launches:
         Raises:
             FailedPreconditionError: They launch other programs, or wait at another place.
             AbortedError: One of them has failed.
+            UnauthenticatedError: Somebody else has written on their board.
         """
+        if about is not None and self._distrusted is not None:
+            raise self._distrusted
         is_main = threading.get_ident() == self._thread.ident
         if about is None:
             if is_main:
@@ -198,6 +212,11 @@ class Launches:
     def _hear(self, news: Any) -> None:
         for session in list(self.sessions):
             session.hear(news)
+
+    def _distrust(self, error: UnauthenticatedError) -> None:
+        self._distrusted = error
+        for session in list(self.sessions):
+            session.distrust(error)
 
     def silent(self, within_secs: float) -> list[int]:
         """Returns the processes that do not answer within this time."""
