@@ -7,6 +7,7 @@ import itertools
 import logging
 import math
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -49,6 +50,7 @@ class InStep:
 
     Attributes:
         is_chief: Whether this process decides, saves and writes.
+        count: The number of processes.
         has_failed: Whether this or another process has failed.
         is_running: Whether a run is under way.
         is_inside: Returns whether a hook is being called.
@@ -59,7 +61,7 @@ class InStep:
     """
 
     def __init__(self, found: Peers, act: Callable[[Decision], None]) -> None:
-        self._peers, self._act, self._number = found, act, next(_numbers)
+        self._peers, self._act, self._number, self.count = found, act, next(_numbers), found.count
         found_launches = launches.current()
         assert found_launches is not None, "They are several."
         self._launches = found_launches
@@ -180,11 +182,12 @@ class InStep:
             self._comparing.join()
         self._launches.check("the end of a training")()
 
-    def agree_on_signals(self) -> int | None:
-        """Returns the signal that any process has heard by the end of the session, after the last run."""
+    def agree_on_signals(self) -> tuple[int, int | None]:
+        """Returns a process and the signal that it has heard by the end of the session, after the last run; or None."""
         if self._is_left or self.has_failed:
-            return None
-        return next(filter(None, self._peers.gather("signals", preemption.heard())), None)
+            return 0, None
+        heard = enumerate(self._peers.gather("signals", preemption.heard()))
+        return next(((process, number) for process, number in heard if number), (0, None))
 
     def leave(self) -> None:
         """Ends the participation of this process: the session is over."""
@@ -288,6 +291,24 @@ class InStep:
             self._proposed.discard(number)
             if number < len(self._leaves):
                 self._leaves[number].held = self._is_due = True
+
+
+def reasons(decision: Decision, count: int) -> str:
+    """Returns the reasons for a stop with those who have proposed it; an empty text if it is none."""
+    found: dict[str, list[int]] = {}
+    for process, kind, value in decision.proposals:
+        if kind == STOP:
+            found.setdefault(f"asked for it, in {value}", []).append(process)
+        elif kind == SIGNAL:
+            found.setdefault(f"got {signal.Signals(value).name}", []).append(process)
+    return "; ".join(f"{_named(who, count)} {what}" for what, who in found.items())
+
+
+def _named(processes: list[int], count: int) -> str:
+    who = sorted(set(processes))
+    if len(who) == count:
+        return "all processes have"
+    return f"process {who[0]} has" if len(who) == 1 else f"processes {', '.join(map(str, who))} have"
 
 
 def _be_quiet() -> None:

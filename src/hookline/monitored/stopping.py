@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from hookline import preemption
+from hookline.coordination.caller import caller
 from hookline.coordination.agreement import FAILURE, Decision
 from hookline.monitored import in_step
 from hookline.monitored.ending import CLOSED, Ending
@@ -50,7 +51,7 @@ class Stopping(Ending):
         if self._closed:
             raise RuntimeError(CLOSED)
         if self._in_step is not None:
-            self._in_step.propose(in_step.STOP)
+            self._in_step.propose(in_step.STOP, caller())
             return
         self._session.request_stop()
 
@@ -69,6 +70,8 @@ class Stopping(Ending):
         for _, kind, value in decision.proposals:
             if kind == FAILURE:
                 raise self._in_step.end_with(*value)
+        if reasons := in_step.reasons(decision, self._in_step.count):
+            self._say_why(reasons)
         for _, kind, value in decision.proposals:
             if kind == in_step.DUE:
                 self._in_step.become_due(value)
