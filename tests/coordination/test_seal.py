@@ -105,7 +105,7 @@ def test_what_a_stranger_has_copied_from_an_earlier_start_is_refused():
         assert all(isinstance(error, UnauthenticatedError) for error in errors)
 
 
-@pytest.mark.parametrize("forged", ["stop", '"stop"', "[[]]", "{}"])
+@pytest.mark.parametrize("forged", ["stop", '"stop"', "[[]]", "{}", '"[0, 1]"', '"[0, [2]]"', '"[0, {}]"'])
 def test_what_a_stranger_has_written_before_the_start_is_refused(forged):
     for secret in (SECRET, None):
         board = MemoryBoard()

@@ -13,4 +13,4 @@ def caller() -> str:
     frame = sys._getframe(1)
     while f"{frame.f_globals.get('__name__')}".startswith(_ON_THE_WAY) and frame.f_back is not None:
         frame = frame.f_back
-    return f"{frame.f_code.co_qualname} ({os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno})"
+    return f"{frame.f_code.co_qualname}, {os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"

@@ -16,7 +16,7 @@ from hookline import clock
 from hookline.coordination import service, token
 from hookline.coordination.board import Board
 from hookline.coordination.seal import SealedBoard, greeted
-from hookline.errors import DeadlineExceededError
+from hookline.errors import AbortedError, DeadlineExceededError
 from hookline.graph import placement
 
 _logger = logging.getLogger(__name__)
@@ -132,7 +132,12 @@ class Peers:
                 said = now
             if self.is_in_vain or now >= looked + _LOOK_EVERY_SECS:
                 looked = now
-                self.observe(about)
+                try:
+                    self.observe(about)
+                except AbortedError:  # A process that has answered may be gone.
+                    if (found := self.board.get(key, 0)) is not None:
+                        return found
+                    raise
 
 
 _board: Board | None = None

@@ -16,7 +16,7 @@ from hookline.coordination.peers import Peers
 from hookline.errors import UnauthenticatedError
 
 _WAIT_SECS, _HEARD_SECS, _LEAVE_SECS, _TRIES = 3600.0, 2.0, 2.0, 20
-_CALL, _NEWS, _END = "call ", "news ", "end"
+_CALL, _NEWS, _END = "call ", "news ", "end "
 
 
 class RollCall:
@@ -33,6 +33,7 @@ class RollCall:
     Attributes:
         verdict: The problem that process 0 has found; None as long as there is none.
         heard: Called with the news of another process.
+        left: Called, in its thread, with the process that has ended its script: nobody answers any more.
         distrusted: Called, in its thread, with the error if somebody else has written on the board: it answers no more.
     """
 
@@ -40,6 +41,7 @@ class RollCall:
         self._peers, self._answer, self._judge = of, answer, judge
         self._number = 0
         self.heard: Callable[[Any], None] = lambda news: None
+        self.left: Callable[[int], None] = lambda process: None
         self.distrusted: Callable[[UnauthenticatedError], None] = lambda error: None
         self.verdict: str | None = None
         self._thread = threading.Thread(target=self._work, name="hookline-roll-call", daemon=True)
@@ -79,7 +81,7 @@ class RollCall:
         _open.discard(self)
         for _ in range(_TRIES):
             with contextlib.suppress(Exception):  # A lost process need not be told.
-                self._set(f"{self._number}/call", _END)
+                self._set(f"{self._number}/call", f"{_END}{self._peers.index}")
             self._thread.join(_LEAVE_SECS / _TRIES)
             if not self._thread.is_alive():
                 return
@@ -97,8 +99,8 @@ class RollCall:
         for self._number in itertools.count():
             number = self._number
             called = self._get(f"{number}/call")
-            if called == _END:
-                return
+            if called.startswith(_END):
+                return self.left(int(called.removeprefix(_END)))
             if called.startswith(_NEWS):
                 self.heard(json.loads(called.removeprefix(_NEWS)))
                 continue

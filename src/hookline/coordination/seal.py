@@ -133,10 +133,10 @@ def greeted(
         told = ask("a greeting", closed(f"greeting/{index}", mine), answer)
         text = opened("answer", told)
         refused, numbers = (_about(0, told, ours, index), []) if text is None else json.loads(text)
-    except ValueError:  # No process writes such an entry.
-        refused = "somebody who is not one of them has written on their board"
-    if not refused and numbers[index] != mine:
-        refused = f"somebody else has answered process {index}"
+        if not refused and numbers[index] != mine:
+            refused = f"somebody else has answered process {index}"
+    except (ValueError, TypeError, LookupError):  # No process writes such an entry.
+        refused, numbers = "somebody who is not one of them has written on their board", []
     if refused:
         raise UnauthenticatedError(
             None,

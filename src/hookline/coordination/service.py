@@ -17,7 +17,7 @@ from jax._src import distributed, xla_bridge
 
 _logger = logging.getLogger(__name__)
 
-_PREFIX = "hookline/"
+_PREFIX, _MAKE_GLOO = "hookline/", "make_gloo_tcp_collectives"
 _heartbeat_secs: int | None = None
 _bind_address: str | None = None
 _status: int | None = None
@@ -84,7 +84,7 @@ def place() -> Place:
 
 
 def note_start(heartbeat_secs: int, bind_address: str | None) -> None:
-    """Records with which heartbeat timeout this process was started, and where process 0 listens: JAX returns neither."""
+    """Records the heartbeat timeout and the address at which process 0 listens, for JAX returns neither."""
     global _heartbeat_secs, _bind_address
     _heartbeat_secs, _bind_address = heartbeat_secs, bind_address
 
@@ -116,19 +116,21 @@ def keep_gloo_on(host: str) -> None:
 
     It has an effect until this process starts a backend.
     """
-    made = getattr(xla_bridge._jax, "make_gloo_tcp_collectives", None)
-
-    def make(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return made(*args, **{"hostname": host, **kwargs})
-        except TypeError:
-            _warn_of_gloo()
-            return made(*args, **kwargs)
-
+    library = getattr(xla_bridge, "_jax", None)
+    made = getattr(library, _MAKE_GLOO, None)
     if made is None:
         _warn_of_gloo()
     elif not hasattr(made, "__wrapped__"):  # Not a second time.
-        xla_bridge._jax.make_gloo_tcp_collectives = functools.wraps(made)(make)
+
+        @functools.wraps(made)
+        def make(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return made(*args, **{"hostname": host, **kwargs})
+            except TypeError:
+                _warn_of_gloo()
+                return made(*args, **kwargs)
+
+        setattr(library, _MAKE_GLOO, make)
 
 
 def _warn_of_gloo() -> None:
@@ -149,6 +151,11 @@ def is_loss(error: BaseException | None) -> bool:
         seen.add(id(error))
         error = error.__cause__ or error.__context__
     return False
+
+
+def status_of(exit: SystemExit) -> int:
+    """Returns the exit status for which an exit asks."""
+    return 0 if exit.code is None else exit.code & 0xFF if isinstance(exit.code, int) else 1
 
 
 def leave_at_once(status: int) -> None:

@@ -246,6 +246,8 @@ class Ending(InDialect):
         if service.is_loss(exception):
             self._in_step.lose(exception)
         else:
+            if isinstance(exception, SystemExit) and not isinstance(exception, LEFT_IN_ORDER):
+                service.leave_at_once(service.status_of(exception))
             of_process = getattr(exception, "of_process", None)
             self._in_step.fail(f"{type(exception).__name__}: {exception}", of_process)
 
@@ -312,6 +314,11 @@ class Ending(InDialect):
 _TOLD = "_hookline_told"
 # Exceptions that leave a session in order, so that `end` is called.
 _IN_ORDER = (*END_OF_INPUT, *LEFT_IN_ORDER)
+
+
+def is_success(exception: BaseException | None) -> bool:
+    """Returns whether an exception is that of `sys.exit()` or `sys.exit(0)`."""
+    return isinstance(exception, SystemExit) and exception.code in (None, 0)
 
 
 def _first(failures: list[BaseException]) -> BaseException:

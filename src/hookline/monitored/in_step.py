@@ -72,7 +72,7 @@ class InStep:
         self._agreement = Agreement(found.board, found.index, found.count, str(self._number))
         self.is_inside: Callable[[], bool] = lambda: False
         self._told: tuple[int, str] | None = None
-        self._is_reserved = self._is_left = self._is_lost = False
+        self._is_reserved = self._is_left = self._is_lost = self._is_ending = False
         self._runs = 0
         self._leaves: list[Trigger] = []
         self._proposed: set[int] = set()
@@ -178,6 +178,7 @@ class InStep:
         """
         if self._is_left or self.has_failed:
             return
+        self._is_ending = True  # From here on, another process may have ended sooner.
         if self._comparing is not None:
             self._comparing.join()
         self._launches.check("the end of a training")()
@@ -210,6 +211,11 @@ class InStep:
             self._told = process, why
             self._agreement.fail(process, why)
             threading.Thread(target=self._await_end, name="hookline-end", daemon=True).start()
+
+    def hear_left(self, process: int) -> None:
+        """Notes, in a thread, that a process has ended its script: its part of this session is missing."""
+        if not self._is_ending and process != self._peers.index:
+            self.hear([self._number, process, "it has ended its script, and left the session open"])
 
     def distrust(self, error: BaseException) -> None:
         """Makes the main thread end with an error before its next run; called in a thread."""
@@ -298,7 +304,7 @@ def reasons(decision: Decision, count: int) -> str:
     found: dict[str, list[int]] = {}
     for process, kind, value in decision.proposals:
         if kind == STOP:
-            found.setdefault(f"asked for it, in {value}", []).append(process)
+            found.setdefault(f"asked for it ({value})", []).append(process)
         elif kind == SIGNAL:
             found.setdefault(f"got {signal.Signals(value).name}", []).append(process)
     return "; ".join(f"{_named(who, count)} {what}" for what, who in found.items())
