@@ -25,12 +25,13 @@ class Ended(NamedTuple):
 
 
 class Job:
-    """Processes that run a script in step; `wait` returns how they have ended."""
+    """Processes that run a script in step, with process 0 at `address`; `wait` returns how they have ended."""
 
     def __init__(self, script, *arguments, count=2, environment=None, heartbeat_secs=10):
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
             port = found.getsockname()[1]
+        self.address = f"127.0.0.1:{port}"
         paths = [str(SRC), str(Path(__file__).parents[1]), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
         environment = {
             **os.environ,

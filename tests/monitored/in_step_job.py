@@ -416,6 +416,115 @@ def a_signal_at_the_end():
     return trained(lambda summed: [Sends(), train.StopAtStepHook(last_step=20)])
 
 
+class Exits(train.SessionRunHook):
+    """Calls sys.exit in one process, in a callback; it fetches a value, which a run needs in all processes."""
+
+    def __init__(self, process, where, fetches, status=0):
+        self.process, self.where, self.fetches, self.status, self.ended = process, where, fetches, status, None
+
+    def before_run(self, run_context):
+        self.exit_in("before_run", run_context)
+        return train.SessionRunArgs(self.fetches)
+
+    def after_run(self, run_context, run_values):
+        time.sleep(0.005 * ME)  # Others have begun the next run.
+        self.exit_in("after_run", run_context)
+
+    def exit_in(self, where, context):
+        if (ME, where) == (self.process, self.where) and context.session.global_step == 10:
+            sys.exit(self.status)
+
+    def end(self, session):
+        self.ended = session.global_step
+
+
+def exits(function):
+    """Returns the status with which a function would have ended its process; None if it has not."""
+    try:
+        function()
+    except SystemExit as exit:
+        return exit.code or 0
+
+
+def exits_in(where, process):
+    made = []
+
+    def hooks(summed):
+        made.append(Exits(process, where, summed))
+        return [*made, train.StopAtStepHook(last_step=200)]
+
+    return [exits(lambda: trained(hooks)), made[0].ended]
+
+
+@scenario
+def one_exits_in_a_callback():
+    return [exits_in("before_run", 1), exits_in("after_run", 1), exits_in("after_run", 0)]
+
+
+@scenario
+def one_exits_in_the_script():
+    hook = Exits(None, None, None)
+
+    def train_until_exit():
+        with hl.Graph().as_default():
+            train_op, _, total = model()
+            hook.fetches = total
+            with train.MonitoredSession(hooks=[hook, train.StopAtStepHook(last_step=200)]) as sess:
+                while not sess.should_stop():
+                    sess.run(train_op)
+                    if ME == 1 and hook.ended is None and sess.raw_session().global_step == 10:
+                        sys.exit()
+
+    return [exits(train_until_exit), hook.ended]
+
+
+@scenario
+def why_it_stops():
+    class Lines(logging.Handler):
+        def emit(self, record):
+            lines.append(record.getMessage())
+
+    logger, handler, lines = logging.getLogger("hookline.monitored.ending"), Lines(), []
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO if ME == 0 else logging.WARNING)
+    trained(lambda summed: [StopsAt(7, process=1)])
+    trained(lambda summed: [train.StopAtStepHook(last_step=3)])
+    exits_in("after_run", 1)
+    with hl.Graph().as_default():
+        train_op, _, _ = model(limit=1)
+        with train.MonitoredSession() as sess:
+            while not sess.should_stop():
+                sess.run(train_op)
+    with hl.Graph().as_default():
+        train_op, _, _ = model()
+        with train.MonitoredSession() as sess:
+            sess.run(train_op)
+        with train.MonitoredSession() as sess:
+            sess.run(train_op)
+            if ME == 1:
+                sess.request_stop()
+            while not sess.should_stop():
+                sess.run(train_op)
+    logger.removeHandler(handler)
+    return lines
+
+
+@scenario
+def one_exits_with_status_3():
+    return trained(lambda summed: [Exits(1, "after_run", summed, status=3)])
+
+
+@scenario
+def one_leaves_its_session_open():
+    with hl.Graph().as_default():
+        train_op, _, _ = model()
+        sess = train.MonitoredSession()
+        for count in range(100):
+            sess.run(train_op)
+            if ME == 1 and count == 10:
+                sys.exit()
+
+
 @scenario
 def one_that_has_failed_stays():
     hl.monitored.in_step._STUCK_SECS = 1.0

@@ -10,7 +10,8 @@ from tests import in_step
 JOB = Path(__file__).parent / "hooks_in_step_job.py"
 FULL, SKIPPED = [20, 4898.0], [20, 4705.0]
 WRITES = {"step_counter", "summary_saver", "summary_at_end", "profiler", "checkpoint_saver"}
-LOGS = {"logging_tensor", "step_counter", "profiler", "checkpoint_saver"}
+WHY = "hookline.monitored.ending"
+LOGS = {"logging_tensor", "step_counter", "profiler", "checkpoint_saver", WHY}
 TELLS = {
     "feed_fn": [6.0, 6.0],
     "final_ops": FULL[1],
@@ -61,7 +62,7 @@ def test_a_sink_gets_what_was_written_from_the_chief_alone(found):
     assert chief["ended"] == other["ended"] == FULL
     assert (chief["told"], other["told"]) == ({"sinks": 5}, {"sinks": 0}), "a header and four rows"
     assert (writers(chief), writers(other)) == ({"sinks"}, set())
-    assert loggers(chief) == loggers(other) == set()
+    assert (loggers(chief), loggers(other)) == ({WHY}, set())
 
 
 def test_a_nan_does_the_same_in_both_at_the_same_step_and_the_chief_alone_says_so(found):
@@ -72,5 +73,5 @@ def test_a_nan_does_the_same_in_both_at_the_same_step_and_the_chief_alone_says_s
     assert all(math.isnan(each["ended"][1]) for each in (stopped, others[1]))
     assert skipped["ended"] == others[2]["ended"] == SKIPPED
     for mine, other in zip((stopped, skipped), others[1:], strict=True):
-        assert (loggers(mine), loggers(other)) == ({"nan_tensor"}, set())
+        assert (loggers(mine), loggers(other)) == ({"nan_tensor", WHY}, set())
         assert writers(mine) == writers(other) == set()

@@ -45,6 +45,9 @@ def found():
         "one_loop_begins_with_another_state",
         "one_is_fed_another_value_once",
         "one_fails_before_the_first_run",
+        "one_exits_in_a_callback",
+        "one_exits_in_the_script",
+        "why_it_stops",
         "stops_at_a_step",
     )
 
@@ -232,6 +235,58 @@ def test_a_process_that_waits_for_one_that_has_failed_ends_with_its_words():
     assert "Process 1 has failed" in waited.err
     assert "different programs" in waited.err
     assert "different programs" in failed.out
+
+
+def test_an_exit_with_status_0_in_a_callback_of_one_ends_all_in_order_after_the_same_run(found):
+    leaves, others = found[1]["one_exits_in_a_callback"], found[0]["one_exits_in_a_callback"]
+    assert [status for status, _ in leaves] == [0, 0, None]
+    assert [status for status, _ in others] == [None, None, 0]
+    assert [ended for _, ended in leaves] == [ended for _, ended in others]
+    assert all(10 <= ended < 100 for _, ended in leaves), leaves
+
+
+def test_an_exit_with_status_0_in_the_script_of_one_ends_all_in_order_after_the_same_run(found):
+    (of_other, ended), (of_leaving, same) = (each["one_exits_in_the_script"] for each in found)
+    assert (of_other, of_leaving) == (None, 0)
+    assert ended == same
+    assert 10 <= ended < 100
+
+
+def test_the_chief_logs_why_a_training_stops_and_who_has_asked_for_it(found):
+    chief, other = (each["why_it_stops"] for each in found)
+    assert other == []
+    said = [re.fullmatch(r"The training stops after step (\d+): (.*)\.", line) for line in chief]
+    steps, reasons = zip(*[match.groups() for match in said], strict=True)
+    # A process that has asked a moment later is not named.
+    shown = [re.sub(r"\.py:\d+", ".py", reason) for reason in reasons]
+    assert [re.sub(r"^all processes have|^process 0 has", "process 1 has", reason) for reason in shown] == [
+        "process 1 has asked for it (StopsAt.on_trigger, in_step_job.py)",
+        "process 1 has asked for it (StopAtStepHook.on_trigger, stop_at_step.py)",
+        "process 1 has asked for it (sys.exit() in Exits.after_run)",
+        "the data have ended",
+        "the script has left the session",
+        "process 1 has asked for it (why_it_stops, in_step_job.py)",
+    ]
+    assert steps[1] == "3"
+    assert steps[3:5] == ("8", "1")
+
+
+def test_an_exit_with_another_status_in_one_ends_the_others_at_once_with_an_error():
+    begun = time.monotonic()
+    ended = in_step.run(JOB, "one_exits_with_status_3")
+    assert ended[0].status
+    assert ended[1].status == 3
+    assert "Process 1 has failed, and the others end with it: SystemExit: 3" in ended[0].err
+    assert time.monotonic() - begun < 30
+
+
+@pytest.mark.campaign
+def test_a_process_that_ends_its_script_with_an_open_session_ends_the_others_within_seconds():
+    begun = time.monotonic()
+    ended = in_step.run(JOB, "one_leaves_its_session_open")
+    assert ended[0].status == os.EX_TEMPFAIL
+    assert "process 0 ends at once, because its main thread does not answer: it has ended its script" in ended[0].err
+    assert time.monotonic() - begun < 30
 
 
 def test_what_fails_in_one_ends_the_others_with_its_words():

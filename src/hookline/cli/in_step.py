@@ -7,6 +7,7 @@ import dataclasses
 import math
 import os
 import re
+import secrets
 import signal
 import socket
 import sys
@@ -113,6 +114,7 @@ class _Job:
     ) -> None:
         self._what, self._variables, self._signals, self._guardian = what, variables, signals, guardian
         self._address = f"127.0.0.1:{port}"
+        self._secret = secrets.token_hex(32)  # A new one for each start: processes left of an earlier one have another.
         self._echo = Echo(width=len(str(what.processes - 1)), without=_OF_GLOO)
         self._groups: list[ProcessGroup] = []
         self._ended: list[int] = []
@@ -132,7 +134,13 @@ class _Job:
 
     def _start(self, index: int) -> None:
         command = [*_RUN, *self._what.command]
-        own = environment(self._address, self._what.processes, index, check_every_launch=self._what.check_every_launch)
+        own = environment(
+            self._address,
+            self._what.processes,
+            index,
+            check_every_launch=self._what.check_every_launch,
+            secret=self._secret,
+        )
         variables = {**os.environ, **self._variables, **own, "PYTHONUNBUFFERED": "1"}
         group = started(str(index), command, variables, self._guardian, self._echo)
         self._groups.append(group)

@@ -31,8 +31,8 @@ def _main(path: str) -> None:
             code = compile(file.read(), full_path, "exec", dont_inherit=True)
         exec(code, main.__dict__)
     except SystemExit as exit:
-        if exit.code not in (None, 0, *_LEFT):
-            service.leave_at_once(exit.code & 0xFF if isinstance(exit.code, int) else 1)
+        if (status := service.status_of(exit)) not in (0, *_LEFT):
+            service.leave_at_once(status)
         raise
     except BaseException as error:
         if isinstance(error, RuntimeError) and "distributed.initialize" in str(error):

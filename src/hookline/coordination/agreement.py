@@ -42,7 +42,7 @@ from typing import Any, NamedTuple
 
 from hookline import clock
 from hookline.coordination.board import Board
-from hookline.errors import UnavailableError
+from hookline.errors import UnauthenticatedError, UnavailableError
 
 _logger = logging.getLogger(__name__)
 
@@ -182,6 +182,14 @@ class Member:
                 self.limit = math.inf
             self.changed.notify_all()
 
+    def fail(self, process: int, why: str) -> None:
+        """Notes a failure of which this process has heard otherwise: it need not wait for a decision."""
+        with self.changed:
+            if self.decision is None or all(kind != FAILURE for _, kind, _ in self.decision.proposals):
+                self.limit = min(self.limit, self.started)
+                self.decision = Decision(self.limit, ((process, FAILURE, [process, why]),))
+                self.changed.notify_all()
+
     @property
     def is_taken(self) -> bool:
         """Whether the main thread has taken the decision, or will take none any more."""
@@ -278,6 +286,7 @@ class Agreement(Member):
 
         Raises:
             UnavailableError: The other processes cannot be reached.
+            UnauthenticatedError: Somebody else has written on the board.
         """
         self.started += 1
         if self.started <= self.limit:
@@ -285,6 +294,8 @@ class Agreement(Member):
         self.step_back()
         with self.changed:
             while True:
+                if isinstance(self._lost, UnauthenticatedError):
+                    raise self._lost
                 if self._lost is not None:
                     raise UnavailableError(
                         None,
@@ -321,6 +332,12 @@ class Agreement(Member):
             value = next((value for _, kind, value in found if kind == FAILURE), None)
         return None if value is None else (value[0], value[1])
 
+    def lose(self, error: BaseException) -> None:
+        """Makes the main thread raise an error before its next run, because nothing can be agreed on any more."""
+        with self.changed:
+            self._lost, self.limit = self._lost or error, -1
+            self.changed.notify_all()
+
     def close(self, within_secs: float = _LEAVE_SECS) -> None:
         """Leaves the agreement. Proposals are sent to the others first, which takes at most this time."""
         _open.discard(self)
@@ -351,9 +368,7 @@ class Agreement(Member):
         except StopIteration:
             pass
         except BaseException as error:
-            with self.changed:
-                self._lost, self.limit = error, -1
-                self.changed.notify_all()
+            self.lose(error)
 
 
 _open: weakref.WeakSet[Agreement] = weakref.WeakSet()

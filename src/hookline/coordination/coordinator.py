@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 
 from hookline import arguments, clock, errors
+from hookline.coordination.caller import caller
 
 _logger = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class Coordinator:
         self._clean_stop_exception_types = tuple(kinds)
         # The lock is reentrant, so a signal handler may request a stop wherever it interrupts the main thread.
         self._changed = threading.Condition()
-        self._stop_requested = False
+        self._stop_requested, self._asked_by = False, ""
         self._joined = False
         self._error: tuple[BaseException, TracebackType | None] | None = None
         self._registered: list[threading.Thread] = []
@@ -64,6 +65,11 @@ class Coordinator:
     def joined(self) -> bool:
         """Whether `join` has ended, by returning or raising, since the last `clear_stop`."""
         return self._joined
+
+    @property
+    def asked_by(self) -> str:
+        """The code that has requested the stop, or its error, in words."""
+        return self._asked_by
 
     def should_stop(self) -> bool:
         """Returns whether a stop was requested. Takes no lock: call it on every step."""
@@ -97,6 +103,7 @@ class Coordinator:
                 if error is not None:
                     _logger.info("Error reported to the coordinator: %r", error[0])
                 self._error = error
+                self._asked_by = f"{type(error[0]).__name__}: {error[0]}" if error is not None else caller()
                 self._stop_requested = True
                 self._changed.notify_all()
                 for callback in self._on_stop:

@@ -6,14 +6,17 @@ import collections
 import functools
 import json
 import logging
+import os
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from hookline import clock
+from hookline.coordination import service, token
 from hookline.coordination.board import Board
-from hookline.errors import DeadlineExceededError
+from hookline.coordination.seal import SealedBoard, greeted
+from hookline.errors import AbortedError, DeadlineExceededError
 from hookline.graph import placement
 
 _logger = logging.getLogger(__name__)
@@ -129,15 +132,55 @@ class Peers:
                 said = now
             if self.is_in_vain or now >= looked + _LOOK_EVERY_SECS:
                 looked = now
-                self.observe(about)
+                try:
+                    self.observe(about)
+                except AbortedError:  # A process that has answered may be gone.
+                    if (found := self.board.get(key, 0)) is not None:
+                        return found
+                    raise
+
+
+_board: Board | None = None
+
+
+def is_sealed() -> bool:
+    """Returns whether the processes have greeted each other, and seal what they write."""
+    return isinstance(_board, SealedBoard)
+
+
+def greet(secret: bytes | None, index: int, count: int, timeout_secs: float = START_TIMEOUT_SECS) -> Board:
+    """Greets the other processes of the job, once, and returns the board on which they write.
+
+    Args:
+        secret: The token of the job; None for none.
+        index: The number of this process.
+        count: The number of processes.
+        timeout_secs: The time to wait for the others.
+
+    Raises:
+        UnauthenticatedError: They have not all the same token.
+        DeadlineExceededError: A process has not come.
+    """
+    global _board
+    if _board is None:
+        open_board = service.board()
+        ask = functools.partial(Peers(open_board, index, count).ask, timeout_secs=timeout_secs)
+        seal = greeted(ask, secret, index)
+        _board = open_board if seal is None else SealedBoard(open_board, seal)
+        if seal is None and index == 0 and not service.listens_on_loopback():
+            _logger.warning(
+                "The processes of this job have no token: whoever reaches process 0 at %s can steer them. Give all of "
+                "them the same secret file, with %s or token_path of hookline.distributed.initialize.",
+                service.place().address,
+                token.TOKEN_PATH,
+            )
+    return _board
 
 
 @functools.cache
 def _of(index: int, count: int) -> Peers:
-    from hookline.coordination import service
-
     _logger.info("%s", service.described())
-    return Peers(service.board(), index, count)
+    return Peers(greet(token.found(None, os.environ), index, count), index, count)
 
 
 def speaks() -> bool:

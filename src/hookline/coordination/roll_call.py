@@ -13,9 +13,10 @@ from typing import Any
 
 from hookline import clock
 from hookline.coordination.peers import Peers
+from hookline.errors import UnauthenticatedError
 
 _WAIT_SECS, _HEARD_SECS, _LEAVE_SECS, _TRIES = 3600.0, 2.0, 2.0, 20
-_CALL, _NEWS, _END = "call ", "news ", "end"
+_CALL, _NEWS, _END = "call ", "news ", "end "
 
 
 class RollCall:
@@ -32,12 +33,16 @@ class RollCall:
     Attributes:
         verdict: The problem that process 0 has found; None as long as there is none.
         heard: Called with the news of another process.
+        left: Called, in its thread, with the process that has ended its script: nobody answers any more.
+        distrusted: Called, in its thread, with the error if somebody else has written on the board: it answers no more.
     """
 
     def __init__(self, of: Peers, answer: Callable[[str], Any], judge: Callable[[list[Any]], str | None]) -> None:
         self._peers, self._answer, self._judge = of, answer, judge
         self._number = 0
         self.heard: Callable[[Any], None] = lambda news: None
+        self.left: Callable[[int], None] = lambda process: None
+        self.distrusted: Callable[[UnauthenticatedError], None] = lambda error: None
         self.verdict: str | None = None
         self._thread = threading.Thread(target=self._work, name="hookline-roll-call", daemon=True)
         self._thread.start()
@@ -76,7 +81,7 @@ class RollCall:
         _open.discard(self)
         for _ in range(_TRIES):
             with contextlib.suppress(Exception):  # A lost process need not be told.
-                self._set(f"{self._number}/call", _END)
+                self._set(f"{self._number}/call", f"{_END}{self._peers.index}")
             self._thread.join(_LEAVE_SECS / _TRIES)
             if not self._thread.is_alive():
                 return
@@ -84,6 +89,8 @@ class RollCall:
     def _work(self) -> None:
         try:
             self._listen()
+        except UnauthenticatedError as error:
+            self.distrusted(error)
         except Exception:  # The board and the other processes are gone: all its users report that.
             return
 
@@ -92,8 +99,8 @@ class RollCall:
         for self._number in itertools.count():
             number = self._number
             called = self._get(f"{number}/call")
-            if called == _END:
-                return
+            if called.startswith(_END):
+                return self.left(int(called.removeprefix(_END)))
             if called.startswith(_NEWS):
                 self.heard(json.loads(called.removeprefix(_NEWS)))
                 continue

@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import functools
+import logging
 import os
 import signal
 import sys
@@ -13,8 +15,11 @@ from typing import Any, NoReturn
 import jax
 from jax._src import distributed, xla_bridge
 
-_PREFIX = "hookline/"
+_logger = logging.getLogger(__name__)
+
+_PREFIX, _MAKE_GLOO = "hookline/", "make_gloo_tcp_collectives"
 _heartbeat_secs: int | None = None
+_bind_address: str | None = None
 _status: int | None = None
 
 # Words in the errors of Gloo and the coordination service when a process is gone.
@@ -78,10 +83,21 @@ def place() -> Place:
     return Place(state.process_id, state.num_processes, state.coordinator_address)
 
 
-def note_heartbeat(secs: int) -> None:
-    """Records the heartbeat timeout that this process was started with; JAX does not return it."""
-    global _heartbeat_secs
-    _heartbeat_secs = secs
+def note_start(heartbeat_secs: int, bind_address: str | None) -> None:
+    """Records the heartbeat timeout and the address at which process 0 listens, for JAX returns neither."""
+    global _heartbeat_secs, _bind_address
+    _heartbeat_secs, _bind_address = heartbeat_secs, bind_address
+
+
+def is_loopback(address: str | None) -> bool:
+    """Returns whether an address, as `host:port`, is one that other machines cannot reach."""
+    host = (address or "").rpartition(":")[0]
+    return host in ("localhost", "[::1]") or host.startswith("127.")
+
+
+def listens_on_loopback() -> bool:
+    """Returns whether the service is known to listen on the loopback interface alone: by default it is on all."""
+    return is_loopback(_bind_address or os.environ.get("JAX_COORDINATOR_BIND_ADDRESS"))
 
 
 def described() -> str:
@@ -93,6 +109,32 @@ def described() -> str:
         "heartbeat_timeout_seconds, which are 100 unless it has given others."
     )
     return f"This is process {place().index} of {place().count} that run in step. {heartbeat}"
+
+
+def keep_gloo_on(host: str) -> None:
+    """Makes Gloo, which carries the collectives of CPUs, listen on this host; by default it takes the machine's name.
+
+    It has an effect until this process starts a backend.
+    """
+    library = getattr(xla_bridge, "_jax", None)
+    made = getattr(library, _MAKE_GLOO, None)
+    if made is None:
+        _warn_of_gloo()
+    elif not hasattr(made, "__wrapped__"):  # Not a second time.
+
+        @functools.wraps(made)
+        def make(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return made(*args, **{"hostname": host, **kwargs})
+            except TypeError:
+                _warn_of_gloo()
+                return made(*args, **kwargs)
+
+        setattr(library, _MAKE_GLOO, make)
+
+
+def _warn_of_gloo() -> None:
+    _logger.warning("Gloo listens on the address of this machine's name: hookline knows no other way in this JAX.")
 
 
 def devices_are_in_use() -> bool:
@@ -109,6 +151,11 @@ def is_loss(error: BaseException | None) -> bool:
         seen.add(id(error))
         error = error.__cause__ or error.__context__
     return False
+
+
+def status_of(exit: SystemExit) -> int:
+    """Returns the exit status for which an exit asks."""
+    return 0 if exit.code is None else exit.code & 0xFF if isinstance(exit.code, int) else 1
 
 
 def leave_at_once(status: int) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hookline import clock, preemption
+from hookline.coordination import token
 from hookline.distributed.ray_actors import actor_class
 from hookline.distributed.ray_cluster import LOOPBACK_VARIABLE, ray_environment, require_ray
 from hookline.errors import (
@@ -331,13 +332,8 @@ def checked_token(token_path: str | None) -> str | None:
     if token_path is None and "RAY_AUTH_TOKEN" in os.environ:
         return None
     path = Path(token_path or os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
-    if not path.is_file():
-        raise UnauthenticatedError(
-            None,
-            None,
-            f"There is no token for the Ray cluster: {path} is not a file. Copy the cluster's token there (mode 0600), "
-            f"or name its file with HOOKLINE_TOKEN_PATH. For a cluster without tokens set RAY_AUTH_MODE=disabled.",
-        )
-    if path.stat().st_mode & 0o077:
-        logger.warning("The token file %s can be read by others: chmod 600 it.", path)
-    return str(path)
+    missing = (
+        f"There is no token for the Ray cluster: {path} is not a file. Copy the cluster's token there (mode 0600), "
+        f"or name its file with HOOKLINE_TOKEN_PATH. For a cluster without tokens set RAY_AUTH_MODE=disabled."
+    )
+    return str(token.file_of(path, missing))

@@ -14,8 +14,8 @@ from typing import Any
 import jax
 
 from hookline import arguments, clock
-from hookline.coordination import service
-from hookline.errors import DeadlineExceededError, UnavailableError
+from hookline.coordination import peers, service, token
+from hookline.errors import DeadlineExceededError, UnauthenticatedError, UnavailableError
 from hookline.session import launches
 
 _logger = logging.getLogger(__name__)
@@ -46,6 +46,8 @@ def initialize(
     heartbeat_timeout_secs: int = HEARTBEAT_SECS,
     start_timeout_secs: int = 300,
     check_every_launch: bool = False,
+    token_path: str | None = None,
+    require_token: bool = False,
 ) -> None:
     """Makes this process one of several that run the same script in step, before it uses any device.
 
@@ -70,12 +72,18 @@ def initialize(
         check_every_launch: Whether the processes compare each program before they launch it, to find the first
             difference. It costs some milliseconds a run, and takes effect also if this does nothing else. If one
             process asks for it, all do it.
+        token_path: A file with a secret of 16 characters or more, the same for all processes, with which they
+            authenticate what they agree on. By default it is named by `HOOKLINE_TOKEN_PATH`. `hookline launch
+            --in-step` makes a new secret for each start, and then this argument has no effect.
+        require_token: Whether to refuse to start without such a secret.
 
     Raises:
         RuntimeError: The process has used a device before.
         ValueError: The processes are not described anywhere, or an argument is wrong.
         DeadlineExceededError: The other processes have not come in time.
         UnavailableError: Process 0 cannot listen.
+        UnauthenticatedError: There is no such file, or it is required and there is none; or the processes have
+            different tokens.
 
     Example:
         >>> _ = jax.devices()
@@ -93,8 +101,20 @@ def initialize(
     given = _given(coordinator_address, num_processes, process_id)
     if check_every_launch or os.environ.get(_CHECK):
         launches.meet_always()
+    arguments.path(WHO, "token_path", token_path, optional=True)
+    if peers.is_sealed():
+        secret = None  # They have greeted each other.
+    elif (secret := token.found(token_path, os.environ)) is None and require_token:
+        raise UnauthenticatedError(
+            None,
+            None,
+            f"{WHO} requires a token (require_token), and there is none: give all processes the same secret file, with "
+            f"token_path or {token.TOKEN_PATH}, or start them with `hookline launch --in-step`.",
+        )
     if jax.distributed.is_initialized():
+        _keep_gloo_inside(service.place().address)
         _logger.info("%s", service.described())
+        _greet(secret, timeout_secs)
         return
     if service.devices_are_in_use():
         raise RuntimeError(
@@ -105,7 +125,7 @@ def initialize(
     if local_device_ids is not None:
         given["local_device_ids"] = local_device_ids
     bind_address = coordinator_bind_address
-    if _is_loopback(given.get("coordinator_address")):
+    if service.is_loopback(given.get("coordinator_address")):
         bind_address = bind_address or os.environ.get("JAX_COORDINATOR_BIND_ADDRESS") or given["coordinator_address"]
         _go_round_proxies()
     if given.get("process_id") == 0 and "coordinator_address" in given:
@@ -120,13 +140,24 @@ def initialize(
         initialization_timeout=timeout_secs + _LONGER_SECS,
         **given,
     )
-    service.note_heartbeat(heartbeat_secs)
+    service.note_start(heartbeat_secs, bind_address)
+    _keep_gloo_inside(service.place().address)
+    _greet(secret, timeout_secs)
 
 
-def environment(address: str, count: int, index: int, *, check_every_launch: bool) -> dict[str, str]:
-    """Returns the environment variables that identify a process on this machine."""
+def environment(
+    address: str, count: int, index: int, *, check_every_launch: bool, secret: str | None = None
+) -> dict[str, str]:
+    """Returns the environment variables that identify a process on this machine, and that of the job's token."""
     checks = {_CHECK: "1"} if check_every_launch else {}
-    return {_ADDRESS: address, _COUNT: str(count), _INDEX: str(index), **checks}
+    tokens = {} if secret is None else {token.TOKEN: secret}
+    return {_ADDRESS: address, _COUNT: str(count), _INDEX: str(index), **checks, **tokens}
+
+
+def _greet(secret: bytes | None, timeout_secs: float) -> None:
+    place = service.place()
+    if place.count > 1:
+        peers.greet(secret, place.index, place.count, timeout_secs)
 
 
 def _given(address: str | None, count: int | None, index: int | None) -> dict[str, Any]:
@@ -171,9 +202,10 @@ def _launched(environ: Mapping[str, str]) -> dict[str, Any]:
     return {**found, "local_device_ids": [index] if count > 1 else None, "cluster_detection_method": "deactivate"}
 
 
-def _is_loopback(address: str | None) -> bool:
-    host = (address or "").rpartition(":")[0]
-    return host in ("localhost", "[::1]") or host.startswith("127.")
+def _keep_gloo_inside(address: str | None) -> None:
+    """Keeps Gloo on the loopback interface if process 0 is there, and so all of them."""
+    if address is not None and service.is_loopback(address) and not service.devices_are_in_use():
+        service.keep_gloo_on(address.rpartition(":")[0].strip("[]"))
 
 
 def _check_free(address: str, given: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from types import TracebackType
 from typing import Any, Self
 
@@ -141,6 +142,7 @@ class Ending(InDialect):
         """Ends or abandons the training and closes everything; returns the errors in order."""
         self._closed = self._stop.asked = True
         failures: list[BaseException] = []
+        self._say_why_it_ends(leaving)
         if self._costs is not None:
             self._costs.end()
         # Whatever happens in between, even a second Ctrl-C: threads, session, files and graph are not left behind.
@@ -160,10 +162,31 @@ class Ending(InDialect):
                 failures.append(exc)
         return failures
 
+    def _say_why_it_ends(self, leaving: BaseException | None) -> None:
+        """Logs, in processes that run in step, why the session ends, unless they have agreed on a stop."""
+        failure = leaving or self._session.failure
+        if isinstance(failure, END_OF_INPUT):
+            self._say_why("the data have ended")
+        elif failure is not None and not isinstance(failure, LEFT_IN_ORDER):
+            self._say_why(f"{type(failure).__name__}: {failure}")
+        elif failure is None and not self._stop.requested and self._preemption.number is None:
+            self._say_why("the script has left the session")
+
+    def _say_why(self, why: str) -> None:
+        """Logs, in processes that run in step, why the training stops; the chief does so for all."""
+        if self._in_step is not None:
+            try:
+                place = f"step {self._session.raw.global_step}"
+            except Exception:  # There is none, or it is lost.
+                place = f"run {self._stop.runs}"
+            logger.info("The training stops after %s: %s.", place, why)
+
     def _agree_on_signals(self) -> None:
         """Lets a signal that came after the last run, to any process, end all of them."""
-        number = None if self._in_step is None else self._in_step.agree_on_signals()
+        process, number = (0, None) if self._in_step is None else self._in_step.agree_on_signals()
         if number is not None:
+            if self._preemption.number is None:
+                self._say_why(f"process {process} has got {signal.Signals(number).name}")
             preemption.agree(number)
 
     def _leave_step(self) -> None:
@@ -241,6 +264,8 @@ class Ending(InDialect):
         if service.is_loss(exception):
             self._in_step.lose(exception)
         else:
+            if isinstance(exception, SystemExit) and not isinstance(exception, LEFT_IN_ORDER):
+                service.leave_at_once(service.status_of(exception))
             of_process = getattr(exception, "of_process", None)
             self._in_step.fail(f"{type(exception).__name__}: {exception}", of_process)
 
@@ -307,6 +332,11 @@ class Ending(InDialect):
 _TOLD = "_hookline_told"
 # Exceptions that leave a session in order, so that `end` is called.
 _IN_ORDER = (*END_OF_INPUT, *LEFT_IN_ORDER)
+
+
+def is_success(exception: BaseException | None) -> bool:
+    """Returns whether an exception is that of `sys.exit()` or `sys.exit(0)`."""
+    return isinstance(exception, SystemExit) and exception.code in (None, 0)
 
 
 def _first(failures: list[BaseException]) -> BaseException:

@@ -165,7 +165,7 @@ class HookedSession:
             self._stop.carry,
         )
 
-    def _between_runs(self, work: Callable[[Schedule, SessionRunContext], None], stop: Callable[[], None]) -> None:
+    def _between_runs(self, work: Callable[[Schedule, SessionRunContext], None], stop: Callable[[str], None]) -> None:
         """Does some work for hooks with its own context; `stop` is called if one of them requests a stop."""
         if self._schedule is not None:
             context = RunContext(SessionRunArgs(None), self.raw, self._stop.runs, self._schedule, self._settle)
@@ -173,7 +173,7 @@ class HookedSession:
                 work(self._schedule, context)
             finally:
                 if context.stop_requested:
-                    stop()
+                    stop(context.stop_asked_by)
 
     @property
     def at_rest(self) -> bool:
@@ -376,13 +376,13 @@ class HookedSession:
             self._at_callbacks = False
         except BaseException:
             if context.stop_requested:
-                self._stop.carry()
+                self._stop.carry(context.stop_asked_by)
             raise
         finally:
             if requests.feeders or requests.stale:
                 requests.forget_feeds()
         if context.stop_requested or self._stop.carried:
-            self._stop.request()
+            self._stop.request(context.stop_asked_by)
             self._fast_path.interrupt()
         return result
 

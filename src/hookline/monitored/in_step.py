@@ -7,6 +7,7 @@ import itertools
 import logging
 import math
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -49,6 +50,7 @@ class InStep:
 
     Attributes:
         is_chief: Whether this process decides, saves and writes.
+        count: The number of processes.
         has_failed: Whether this or another process has failed.
         is_running: Whether a run is under way.
         is_inside: Returns whether a hook is being called.
@@ -59,7 +61,7 @@ class InStep:
     """
 
     def __init__(self, found: Peers, act: Callable[[Decision], None]) -> None:
-        self._peers, self._act, self._number = found, act, next(_numbers)
+        self._peers, self._act, self._number, self.count = found, act, next(_numbers), found.count
         found_launches = launches.current()
         assert found_launches is not None, "They are several."
         self._launches = found_launches
@@ -70,7 +72,7 @@ class InStep:
         self._agreement = Agreement(found.board, found.index, found.count, str(self._number))
         self.is_inside: Callable[[], bool] = lambda: False
         self._told: tuple[int, str] | None = None
-        self._is_reserved = self._is_left = self._is_lost = False
+        self._is_reserved = self._is_left = self._is_lost = self._is_ending = False
         self._runs = 0
         self._leaves: list[Trigger] = []
         self._proposed: set[int] = set()
@@ -176,15 +178,17 @@ class InStep:
         """
         if self._is_left or self.has_failed:
             return
+        self._is_ending = True  # From here on, another process may have ended sooner.
         if self._comparing is not None:
             self._comparing.join()
         self._launches.check("the end of a training")()
 
-    def agree_on_signals(self) -> int | None:
-        """Returns the signal that any process has heard by the end of the session, after the last run."""
+    def agree_on_signals(self) -> tuple[int, int | None]:
+        """Returns a process and the signal that it has heard by the end of the session, after the last run; or None."""
         if self._is_left or self.has_failed:
-            return None
-        return next(filter(None, self._peers.gather("signals", preemption.heard())), None)
+            return 0, None
+        heard = enumerate(self._peers.gather("signals", preemption.heard()))
+        return next(((process, number) for process, number in heard if number), (0, None))
 
     def leave(self) -> None:
         """Ends the participation of this process: the session is over."""
@@ -205,7 +209,17 @@ class InStep:
         number, process, why = news
         if number == self._number and not self.has_failed and self._told is None:
             self._told = process, why
+            self._agreement.fail(process, why)
             threading.Thread(target=self._await_end, name="hookline-end", daemon=True).start()
+
+    def hear_left(self, process: int) -> None:
+        """Notes, in a thread, that a process has ended its script: its part of this session is missing."""
+        if not self._is_ending and process != self._peers.index:
+            self.hear([self._number, process, "it has ended its script, and left the session open"])
+
+    def distrust(self, error: BaseException) -> None:
+        """Makes the main thread end with an error before its next run; called in a thread."""
+        self._agreement.lose(error)
 
     def _await_end(self) -> None:
         """Ends this process, if its main thread does not notice that another has failed, as in a collective."""
@@ -283,6 +297,24 @@ class InStep:
             self._proposed.discard(number)
             if number < len(self._leaves):
                 self._leaves[number].held = self._is_due = True
+
+
+def reasons(decision: Decision, count: int) -> str:
+    """Returns the reasons for a stop with those who have proposed it; an empty text if it is none."""
+    found: dict[str, list[int]] = {}
+    for process, kind, value in decision.proposals:
+        if kind == STOP:
+            found.setdefault(f"asked for it ({value})", []).append(process)
+        elif kind == SIGNAL:
+            found.setdefault(f"got {signal.Signals(value).name}", []).append(process)
+    return "; ".join(f"{_named(who, count)} {what}" for what, who in found.items())
+
+
+def _named(processes: list[int], count: int) -> str:
+    who = sorted(set(processes))
+    if len(who) == count:
+        return "all processes have"
+    return f"process {who[0]} has" if len(who) == 1 else f"processes {', '.join(map(str, who))} have"
 
 
 def _be_quiet() -> None:

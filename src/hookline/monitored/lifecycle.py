@@ -6,11 +6,12 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import TracebackType
 from typing import Any, TypeVar
 
 from hookline import arguments, interrupts, notebooks, preemption
-from hookline.coordination import Coordinator
-from hookline.errors import InvalidArgumentError
+from hookline.coordination import Coordinator, peers
+from hookline.errors import END_OF_INPUT, InvalidArgumentError
 from hookline.graph import Graph, GraphKeys, get_default_graph, placement
 from hookline.monitored import finalized, in_step
 from hookline.monitored.coordinated import CoordinatedSession
@@ -18,7 +19,7 @@ from hookline.monitored.cost_report import CostReport
 from hookline.monitored.costs import Costs
 from hookline.monitored.creators import SessionCreator
 from hookline.monitored.dry_run import dry_run
-from hookline.monitored.ending import CLOSED
+from hookline.monitored.ending import CLOSED, is_success
 from hookline.monitored.fast_path import NOT_RUN, FastPath, NotRun
 from hookline.monitored.guard import Claim, SessionGuard
 from hookline.monitored.hook_list import HookList
@@ -63,9 +64,12 @@ class MonitoredLifecycle(Opening):
         who = type(self).__name__
         arguments.instance(who, "report", report, bool)
         self._costs = Costs() if report else None
+        wraps = None if self._costs is None else self._costs.timed
+        if peers.current() is not None:
+            wraps = self._deferring(wraps)
         self._steps_per_run = arguments.whole(who, "steps_per_run", steps_per_run, at_least=1)
         self._creator = arguments.having(who, "session_creator", session_creator, "a SessionCreator", "create_session")
-        self._hooks = HookList(hooks, None if self._costs is None else self._costs.timed)
+        self._hooks = HookList(hooks, wraps)
         arguments.path(who, "summary_dir", summary_dir, optional=True)
         self._grace_secs = arguments.number(who, "stop_grace_period_secs", stop_grace_period_secs, at_least=0)
         arguments.instance(who, "recovery", recovery, RecoveryPolicy)
@@ -88,6 +92,7 @@ class MonitoredLifecycle(Opening):
         # The session's count of writes when its step function began, or last ran with hooks.
         self._written_in_step: int | None = None
         self._raw: Session | None = None
+        self._last_fetches: Any = None
         self._in_step = InStep.joined(self._act)
         if self._in_step is not None:
             preemption.agree()
@@ -122,6 +127,27 @@ class MonitoredLifecycle(Opening):
                 raise
         if self._costs is not None:
             self.run, self._run_in_step = self._costs.of_runs(self.run, self._run_in_step)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if not (is_success(exception) and self._makes_the_last_runs()):
+            return super().__exit__(kind, exception, traceback)
+        self._exit = exception
+        return super().__exit__(None, None, None)  # It raises the exit in the end.
+
+    def _makes_the_last_runs(self) -> bool:
+        """Makes the runs that other processes in step have begun when the script leaves; returns whether it could.
+
+        They are as the last run. If there was none, or it had feeds, this process cannot know them.
+        """
+        if self._in_step is None or self._in_step.has_failed or self._closed or self._last_fetches is None:
+            return False
+        self._in_step.propose(in_step.STOP, "sys.exit()")
+        with contextlib.suppress(*END_OF_INPUT):
+            while not self._should_stop():
+                self.run(self._last_fetches)
+        return self._session.failure is None
 
     @property
     def graph(self) -> Graph:
@@ -294,6 +320,7 @@ class MonitoredLifecycle(Opening):
                 self._preemption.check()
             if self._in_step is not None:
                 self._in_step.is_running = True
+                self._last_fetches = None if feed_dict or options is not None else fetches
             return self._session.run(fetches, feed_dict, options, run_metadata)
         except BaseException as exc:
             other = self._failed_elsewhere(exc)

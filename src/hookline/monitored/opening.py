@@ -39,7 +39,7 @@ class Opening(Stopping):
             self._preemption.renew()
             # A thread's OutOfRangeError is an error of the session: only its consumer ends the training quietly.
             coord = Coordinator(clean_stop_exception_types=())
-            coord.on_stop(self._stop.ask)
+            coord.on_stop(lambda: self._stop.ask(coord.asked_by))
             hooked = HookedSession(raw, self._hooks, self._stop, self._fast_path, self._steps_per_run, self._in_step)
             session = CoordinatedSession(hooked, coord, self._grace_secs)
             try:

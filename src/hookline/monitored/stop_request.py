@@ -18,7 +18,8 @@ class StopRequest:
         asked: Whether anything, such as a hook, a thread or a lost session, has ever asked for a stop. Until then
             `should_stop()` checks nothing else.
         requested: Whether the stop is in effect: no further run.
-        agree: In processes that run in step, proposes the stop to all of them. It takes effect when they have agreed.
+        agree: In processes that run in step, proposes the stop to all of them, with the code that has asked for it. It
+            takes effect when they have agreed.
         carried: Whether it was requested during a failed attempt. The retry of that run is still allowed, and the stop
             takes effect when it succeeds.
     """
@@ -26,19 +27,20 @@ class StopRequest:
     def __init__(self) -> None:
         self.runs = 0
         self.asked = self.requested = self.carried = False
-        self.agree: Callable[[], None] | None = None
+        self.agree: Callable[[str], None] | None = None
+        self._carried_for = ""
         self._still_warnings = 0
 
-    def ask(self) -> None:
-        """Notes a request to stop."""
+    def ask(self, asked_by: str) -> None:
+        """Notes a request to stop by some code."""
         self.asked = True
         if self.agree is not None:
-            self.agree()
+            self.agree(asked_by)
 
-    def request(self) -> None:
+    def request(self, asked_by: str) -> None:
         """Puts the stop into effect, or proposes it to the other processes."""
         if self.agree is not None:
-            self.agree()
+            self.agree(asked_by or self._carried_for)
         else:
             self.hold()
 
@@ -47,9 +49,9 @@ class StopRequest:
         self.requested = True
         self.asked = True  # Last, because other threads check this first.
 
-    def carry(self) -> None:
+    def carry(self, asked_by: str) -> None:
         """Puts the stop into effect once the retried run succeeds."""
-        self.carried = True
+        self.carried, self._carried_for = True, asked_by
         self.asked = True
 
     def warn_of_stillness(self, step: int) -> None:

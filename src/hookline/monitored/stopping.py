@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import Any
 
 from hookline import preemption
 from hookline.coordination.agreement import FAILURE, Decision
+from hookline.coordination.caller import caller
+from hookline.hooks.when import bare
 from hookline.monitored import in_step
-from hookline.monitored.ending import CLOSED, Ending
+from hookline.monitored.callbacks import Callback
+from hookline.monitored.ending import CLOSED, Ending, is_success
 from hookline.monitored.guard import Claim
 from hookline.monitored.in_step import InStep
+
+Wraps = Callable[[Any, str, Callback], Callback]
+_OF_A_RUN = ("before_run", "before_trigger", "after_run", "on_trigger")
 
 
 class Stopping(Ending):
     """The part of a monitored session that handles requests to stop, and decisions of the processes in step."""
+
+    _exit: BaseException | None = None
 
     def _should_stop(self) -> bool:
         """Returns whether a requested stop is in effect: a recovery may have made it unnecessary."""
@@ -50,9 +60,44 @@ class Stopping(Ending):
         if self._closed:
             raise RuntimeError(CLOSED)
         if self._in_step is not None:
-            self._in_step.propose(in_step.STOP)
+            self._in_step.propose(in_step.STOP, caller())
             return
         self._session.request_stop()
+
+    # sys.exit(0) in one of the processes in step ----------------------------------------------------------------
+
+    def _deferring(self, wraps: Wraps | None) -> Wraps:
+        """Wraps callbacks of hooks in which `sys.exit(0)` is a request to stop: this process leaves with the others.
+
+        Args:
+            wraps: The other wrapping of callbacks, if any.
+        """
+
+        def wrap(hook: Any, name: str, callback: Callback) -> Callback:
+            inner = callback if wraps is None else wraps(hook, name, callback)
+            if name not in _OF_A_RUN:
+                return inner
+            last: Any = None
+
+            def call(*arguments: Any) -> Any:
+                nonlocal last
+                try:
+                    last = inner(*arguments)
+                except SystemExit as exit:
+                    if not is_success(exit):
+                        raise
+                    self._exit = self._exit or exit
+                    self._stop.request(f"sys.exit() in {type(bare(hook)).__name__}.{name}")
+                return last  # This run still needs what the hook requests in the other processes.
+
+            return call
+
+        return wrap
+
+    def _leave(self) -> None:
+        super()._leave()
+        if self._exit is not None:
+            raise self._exit
 
     def _wake(self) -> None:
         """Asks threads, and waits on the coordinator, to stop because of a signal."""
@@ -69,6 +114,8 @@ class Stopping(Ending):
         for _, kind, value in decision.proposals:
             if kind == FAILURE:
                 raise self._in_step.end_with(*value)
+        if reasons := in_step.reasons(decision, self._in_step.count):
+            self._say_why(reasons)
         for _, kind, value in decision.proposals:
             if kind == in_step.DUE:
                 self._in_step.become_due(value)

@@ -17,7 +17,7 @@ from hookline import clock
 from hookline.coordination import peers
 from hookline.coordination.peers import Peers
 from hookline.coordination.roll_call import RollCall
-from hookline.errors import FailedPreconditionError
+from hookline.errors import AbortedError, FailedPreconditionError, UnauthenticatedError
 from hookline.graph import placement
 
 _MASK, _FACTOR = 2**61 - 1, 1_000_003
@@ -67,6 +67,14 @@ class OpenSession(Protocol):
         """Receives a message of another process; called in a thread."""
         ...
 
+    def hear_left(self, process: int) -> None:
+        """Notes that a process has ended its script; called in a thread."""
+        ...
+
+    def distrust(self, error: BaseException) -> None:
+        """Ends with an error before the next run; called in a thread."""
+        ...
+
 
 class Launches:
     """Counts and fingerprints the programs that this process launches.
@@ -91,15 +99,23 @@ class Launches:
         self._lock = threading.Lock()
         self._texts: dict[int, str] = {}
         self.asked_by, self._is_strict = "", False
+        self._distrusted: UnauthenticatedError | None = None
         self.sessions: list[OpenSession] = []
         self._pending: Launch | None = None
         self._forget()
         self._roll_call = RollCall(of, self._stands, self._judge)
-        self._roll_call.heard = self._hear
+        self._roll_call.heard, self._roll_call.distrusted = self._hear, self._distrust
+        self._roll_call.left, self._gone = self._note_left, of.index
         of.observe = self._observe
 
     def begin(self) -> None:
-        """Starts the count anew. All processes do so at the same place of the script."""
+        """Starts the count anew. All processes do so at the same place of the script.
+
+        Raises:
+            UnauthenticatedError: Somebody other than them has written on their board.
+        """
+        if self._distrusted is not None:
+            raise self._distrusted
         with self._lock:
             self._forget()
             self._roll_call.verdict = None
@@ -160,8 +176,11 @@ class Launches:
 
         Raises:
             FailedPreconditionError: They launch other programs, or wait at another place.
-            AbortedError: One of them has failed.
+            AbortedError: One of them has failed, or has ended its script.
+            UnauthenticatedError: Somebody else has written on their board.
         """
+        if about is not None and self._distrusted is not None:
+            raise self._distrusted
         is_main = threading.get_ident() == self._thread.ident
         if about is None:
             if is_main:
@@ -170,6 +189,9 @@ class Launches:
         for session in reversed(self.sessions):
             if (error := session.known_failure()) is not None:
                 raise error
+        if self._gone != self._peers.index:
+            text = f"Process {self._gone} has ended its script, and process {self._peers.index} waits for it ({about})."
+            raise AbortedError(None, None, f"{text} All processes must run the script to its end.")
         if not is_main:  # Its place among the launches is unknown.
             return
         if (error := self.difference) is not None:
@@ -198,6 +220,16 @@ class Launches:
     def _hear(self, news: Any) -> None:
         for session in list(self.sessions):
             session.hear(news)
+
+    def _note_left(self, process: int) -> None:
+        self._gone = process
+        for session in list(self.sessions):
+            session.hear_left(process)
+
+    def _distrust(self, error: UnauthenticatedError) -> None:
+        self._distrusted = error
+        for session in list(self.sessions):
+            session.distrust(error)
 
     def silent(self, within_secs: float) -> list[int]:
         """Returns the processes that do not answer within this time."""

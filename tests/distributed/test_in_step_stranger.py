@@ -1,0 +1,56 @@
+"""A stranger who reaches JAX's coordination service writes on the board of a job that runs in step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests import in_step
+from tests.coordination.stranger import Stranger
+
+from .targets import until
+
+SCRIPT = Path(__file__).with_name("in_step_stranger.py")
+DECISION = {
+    "agreement/1/0/decision": json.dumps([500, [[0, "stop", None]]]),
+    "agreement/1/0/call": "call",
+}
+
+
+def attacked(entries: dict[str, str], **environment: str) -> list[in_step.Ended]:
+    """Runs the training while a stranger writes entries; returns how its processes have ended."""
+    job = in_step.Job(SCRIPT, environment=environment)
+    try:
+        until(lambda: all("begun" in job.printed(index) for index in (0, 1)))
+        stranger = Stranger(job.address)
+        for key, value in entries.items():
+            stranger.set(f"hookline/{key}", value)
+        return job.wait(60)
+    finally:
+        job.kill()
+
+
+def test_without_a_token_a_stranger_can_stop_a_job_and_the_log_says_that_it_has_none():
+    ended = attacked(DECISION)
+    assert [each.status for each in ended] == [0, 0], ended
+    assert "The processes of this job have no token: whoever reaches process 0 at 127.0.0.1:" in ended[0].err
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        DECISION,
+        {"roll-call/0/call": 'news [1, 0, "out of memory"]'},
+        pytest.param({**DECISION, "roll-call/0/call": "end"}, marks=pytest.mark.campaign),
+        # Only process 0 reads it; the call is one of its own, when the training ends.
+        {"agreement/1/0/pledge/1": "[3, []]"},
+    ],
+)
+def test_with_a_token_all_end_with_an_error_that_names_the_entry_of_a_stranger(entries):
+    ended = attacked(entries, HOOKLINE_TOKEN="secret" * 8)
+    assert [each.status for each in ended] == [1, 1], ended
+    for each in ended:
+        assert "no valid seal: somebody other than its processes has written it" in each.err, ended
+        assert any(f"The entry '{key}' on the board of this job" in each.err for key in entries), ended
+        assert "no token" not in each.err
