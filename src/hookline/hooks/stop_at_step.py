@@ -19,7 +19,8 @@ class StopAtStepHook(SessionRunHook):
 
     It also limits every run to the target: an update that would begin there or later is not applied. So workers that
     train the same model and count by one end exactly on the target. A run that counts by several may pass it. If the
-    session is created at its target, it runs no step. Runs `begin`, `after_create_session` and
+    session is created at its target, it runs no step. A hook that is not in the session's list limits nothing: another
+    hook, which forwards its callbacks, decides what its stop means. Runs `begin`, `after_create_session` and
     `on_trigger`; nothing after an exception.
 
     Args:
@@ -72,13 +73,21 @@ class StopAtStepHook(SessionRunHook):
         self.trigger = None
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Sets the target and limits all runs to it; requests a stop at once if it has been reached."""
+        """Sets the target and limits all runs to it; requests a stop at once if it has been reached.
+
+        A hook that is not in the session's list only sets the target; if that has been reached, it requests a stop
+        after the next run.
+        """
         global_step = session.global_step
         if self._target is None:
             self._target = global_step + (self._num_steps or 0)
         self.trigger = at_steps(self._target)
         session.limit_step(self._target, owner=self)
-        if global_step >= self._target:
+        if global_step < self._target:
+            return
+        if session.step_limit_of(self) is None:
+            self.trigger = at_steps(global_step + 1)
+        else:
             coord.request_stop()
 
     def on_trigger(self, firing: Firing) -> None:
