@@ -276,7 +276,7 @@ class SessionRunHook:
     | `late` | whether to call `on_trigger` later: True, once the values are computed; n, after n runs | False |
     | `stacked` | whether to take the values of all steps of a run at once, in rows | False |
     | `writes` | its output and the place of it, in words, for `Loop.describe` | nothing |
-    | `state_key` | what it watches: tells it from others of its class in a checkpoint | None: its `name`, if that is a str |
+    | `state_key` | what it watches, by which a checkpoint tells it from others of its class | None: its `name`, a str |
 
     | callback | when | the graph |
     |---|---|---|
@@ -356,8 +356,8 @@ class SessionRunHook:
         """Restores the state of the hook; called after `begin`, before `after_create_session`.
 
         Called after a restart or a recovery, if the restored checkpoint has a state for this hook. A hook is known by
-        its class (with the module) and its `state_key`, else its `name`; the order of the hooks does not matter. Two hooks
-        with a state that have both in common are refused. While the hook is not in the list, checkpoints keep its state.
+        its class (with the module) and its `state_key`, else its `name`; the order of the hooks does not matter. Two
+        hooks with a state that have both in common are refused. While a hook is absent, checkpoints keep its state.
 
         Args:
             state: The value that `get_state` returned; types are kept, also those of tuples and numbers.

@@ -54,7 +54,7 @@ def tagged(who: str, tensors: Mapping[str, Tensor | str] | Iterable[Tensor | str
 
 
 def names_of(tensors: Iterable[Any]) -> str:
-    """Returns the names of tensors in one text, for a `state_key`; a name may stand for its tensor, as in `find_tensor`."""
+    """Returns the names of tensors in one text, for a `state_key`; `"loss"` means `"loss:0"`, as in `find_tensor`."""
     names = [str(getattr(tensor, "name", tensor)) for tensor in tensors]
     return ", ".join(name if ":" in name else f"{name}:0" for name in names)
 
