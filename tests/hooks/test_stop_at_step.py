@@ -4,9 +4,10 @@ import threading
 
 import pytest
 
+from hookline.compat.v1 import train as tf1
 from hookline.errors import AbortedError
 from hookline.graph import constant, group
-from hookline.hooks import StopAtStepHook
+from hookline.hooks import SessionRunContext, SessionRunHook, StopAtStepHook
 from hookline.monitored import ChiefSessionCreator, MonitoredSession, RecoveryPolicy, Scaffold
 from hookline.session import RunOptions
 from hookline.testing import RecordingHook
@@ -177,3 +178,56 @@ def test_a_recovery_at_the_target_is_no_start(model, caplog):
             session.run(model.train)
     assert next(steps, None) is None
     assert warnings(caplog) == []
+
+
+class Iterations(SessionRunHook):
+    """Forwards to a StopAtStepHook of its own, and begins the next iteration where that one asks for a stop."""
+
+    def __init__(self, hook):
+        self.hook, self.ended_at = hook, []
+
+    def begin(self):
+        self.hook.begin()
+
+    def after_create_session(self, session, coord):
+        self.hook.after_create_session(session, coord)
+
+    def before_run(self, run_context):
+        self.own = SessionRunContext(run_context.original_args, run_context.session)
+        return self.hook.before_run(self.own)
+
+    def after_run(self, run_context, run_values):
+        self.hook.after_run(self.own, run_values)
+        if self.own.stop_requested:
+            self.ended_at.append(run_context.session.global_step)
+
+
+@pytest.mark.parametrize("kind", [StopAtStepHook, tf1.StopAtStepHook])
+@pytest.mark.parametrize("begins_at", [0, 3, 5])
+def test_a_hook_to_which_another_forwards_asks_for_a_stop_and_does_not_limit_the_session(model, kind, begins_at):
+    outer = Iterations(kind(last_step=3))
+    with session_at(begins_at, outer, StopAtStepHook(last_step=8)) as session:
+        while not session.should_stop():
+            session.run(model.train)
+        assert session.raw_session().global_step == 8
+    assert outer.ended_at[0] == max(3, begins_at + 1)
+
+
+def test_a_hook_that_is_added_to_an_open_session_limits_it(model):
+    with session_at(0) as session:
+        session.run(model.train)
+        session.add_hook(StopAtStepHook(last_step=3))
+        while not session.should_stop():
+            session.run(model.train)
+        assert session.raw_session().step_limit == 3
+
+
+def test_what_is_no_hook_may_limit_a_session(model):
+    class Limits(SessionRunHook):
+        def after_create_session(self, session, coord):
+            session.limit_step(2, owner="the quota")
+
+    with session_at(0, Limits()) as session:
+        for _ in range(4):
+            session.run(model.train)
+        assert session.raw_session().global_step == 2

@@ -16,6 +16,7 @@ from hookline.checkpoint.lease import Lease
 from hookline.checkpoint.retention import Kept, Retention
 from hookline.checkpoint.retry import RetryPolicy
 from hookline.checkpoint.state_file import STATE_FILE_NAME, leaving, recorded, write_state
+from hookline.coordination import peers
 from hookline.errors import OpError
 from hookline.session import Session
 
@@ -81,8 +82,14 @@ class CheckpointManager:
         """See `Saver.prove`."""
         self._proven_step = step  # The only field that another thread may read in the meantime.
 
-    def keep_best(self, step: int) -> None:
+    def keep_best(self, step: int | None) -> None:
         """See `Saver.keep_best`."""
+        if step is None:
+            with self._lock:
+                best = self._retention.spare_best()
+            if best is not None and peers.speaks():
+                _logger.warning("'%s', the best checkpoint so far, stays for good: its value is not known here.", best)
+            return
         self._best_step = step
         self._write_best()
 

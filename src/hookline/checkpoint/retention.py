@@ -48,6 +48,7 @@ class Retention:
         self.preserved: float | None = None
         self.good: str | None = None
         self.best: str | None = None
+        self._spares_best = False
         self._unproven: list[Kept] = []
 
     @property
@@ -71,7 +72,7 @@ class Retention:
         self._unproven = list(checkpoints[paths.index(good) + 1 :] if good in paths else checkpoints)
         self.preserved = preserved
         self.good = good
-        self.best = best
+        self.best, self._spares_best = best, False
 
     def add(self, path: str, timestamp: float, extra: bool = False, step: int | None = None) -> list[str]:
         """Adds a new complete checkpoint; a known path was rewritten and is now the newest.
@@ -125,8 +126,15 @@ class Retention:
         """Keeps the checkpoint of this step as the best; returns whether there is one."""
         found = [kept.path for kept in self._kept if step is not None and kept.step == step]
         if found:
-            self.best = found[-1]
+            if self._spares_best and self.best != found[-1]:
+                self._kept = [kept for kept in self._kept if kept.path != self.best]
+            self.best, self._spares_best = found[-1], False
         return bool(found)
+
+    def spare_best(self) -> str | None:
+        """Keeps the best checkpoint for good, also when another is named, and returns it."""
+        self._spares_best = self.best is not None
+        return self.best
 
     def doubt(self, restored: str, step: int | None) -> None:
         """Records that the weights of this step are again those in `restored`: the steps since then are undone.

@@ -344,11 +344,11 @@ class Saver:
         """
         self._manager.prove(step)
 
-    def keep_best(self, step: int) -> None:
+    def keep_best(self, step: int | None) -> None:
         """Keeps the checkpoint of this global step beyond `max_to_keep`, until another step is named.
 
         The checkpoint may still be under way, or be the next one. `CheckpointState.best` names it, and
-        `train.load(..., step="best")` reads it.
+        `train.load(..., step="best")` reads it. None keeps the best so far for good, because its value is not known.
         """
         self._manager.keep_best(step)
 

@@ -279,6 +279,7 @@ class SessionRunHook:
     | `late` | whether to call `on_trigger` later: True, once the values are computed; n, after n runs | False |
     | `stacked` | whether to take the values of all steps of a run at once, in rows | False |
     | `writes` | its output and the place of it, in words, for `Loop.describe` | nothing |
+    | `state_key` | what it watches, by which a checkpoint tells it from others of its class | None: its `name`, a str |
 
     | callback | when | the graph |
     |---|---|---|
@@ -317,6 +318,7 @@ class SessionRunHook:
     late: bool | int = False
     stacked: bool = False
     writes: str = ""
+    state_key: str | None = None
 
     # Methods that TF 1.x calls and hookline does not, each with the method called instead.
     _renamed: ClassVar[tuple[tuple[str, str], ...]] = ()
@@ -344,7 +346,8 @@ class SessionRunHook:
 
         Example:
             >>> class EarlyStopping(SessionRunHook):
-            ...     best = float("inf")
+            ...     def __init__(self, metric):
+            ...         self.state_key, self.best = metric, float("inf")
             ...     def get_state(self):
             ...         return {"best": self.best}
             ...     def set_state(self, state):
@@ -355,8 +358,9 @@ class SessionRunHook:
     def set_state(self, state: Any) -> None:
         """Restores the state of the hook; called after `begin`, before `after_create_session`.
 
-        Called after a restart or a recovery, if the restored checkpoint has a state for this hook. Hooks are matched by
-        their class, and by their position among the hooks of that class.
+        Called after a restart or a recovery, if the restored checkpoint has a state for this hook. A hook is known by
+        its class (with the module) and its `state_key`, else its `name`; the order of the hooks does not matter. Two
+        hooks with a state that have both in common are refused. While a hook is absent, checkpoints keep its state.
 
         Args:
             state: The value that `get_state` returned; types are kept, also those of tuples and numbers.

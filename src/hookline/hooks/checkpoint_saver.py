@@ -123,6 +123,7 @@ class CheckpointSaverHook(SessionRunHook):
         self._checkpoint_dir = arguments.path("CheckpointSaverHook", "checkpoint_dir", checkpoint_dir)
         failures.refuse_url("CheckpointSaverHook", self._checkpoint_dir)
         name = arguments.path("CheckpointSaverHook", "checkpoint_basename", checkpoint_basename)
+        self.state_key = name  # Not the directory, which may be moved.
         self._save_path = os.path.join(self._checkpoint_dir, name)
         self.writes = f"checkpoints '{self._save_path}-<step>'"
         arguments.having("CheckpointSaverHook", "scaffold", scaffold, "a Scaffold", "saver", optional=True)

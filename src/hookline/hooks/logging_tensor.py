@@ -89,6 +89,7 @@ class LoggingTensorHook(SessionRunHook):
             self._tensors = dict(sorted(self._tensors.items()))
         if not self._tensors:
             raise ValueError("LoggingTensorHook requires a tensor or more to log, got none.")
+        self.state_key = ", ".join(self._tensors)
         self._at_end = at_end
         self._formatter = arguments.function("LoggingTensorHook", "formatter", formatter, optional=True)
         kind = type(self)

@@ -53,6 +53,12 @@ def tagged(who: str, tensors: Mapping[str, Tensor | str] | Iterable[Tensor | str
     return {item if isinstance(item, str) else item.name: item for item in items}
 
 
+def names_of(tensors: Iterable[Any]) -> str:
+    """Returns the names of tensors in one text, for a `state_key`; `"loss"` means `"loss:0"`, as in `find_tensor`."""
+    names = [str(getattr(tensor, "name", tensor)) for tensor in tensors]
+    return ", ".join(name if ":" in name else f"{name}:0" for name in names)
+
+
 def check_writer(who: str, summary_writer: Any) -> None:
     """Raises `TypeError` for a `summary_writer` without `add_summary`; None is allowed."""
     arguments.having(who, "summary_writer", summary_writer, "a FileWriter", "add_summary", optional=True)

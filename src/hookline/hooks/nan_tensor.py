@@ -17,7 +17,7 @@ from hookline.errors import NanLossDuringTrainingError
 from hookline.graph import Tensor, get_default_graph, latch, op, skip_updates_if
 from hookline.hooks.base import Firing, SessionRunArgs, SessionRunContext, SessionRunHook
 from hookline.hooks.checkpoint_saver import CheckpointSaverHook
-from hookline.hooks.lookup import find_tensor, require_global_step, savers_of
+from hookline.hooks.lookup import find_tensor, names_of, require_global_step, savers_of
 from hookline.hooks.triggers import every, latched
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ class NanTensorHook(SessionRunHook):
     ) -> None:
         self._reaction = _checked_reaction(on_nan, fail_on_nan_loss, max_times, saver)
         self._loss_tensor = loss_tensor
+        self.state_key = f"{names_of([loss_tensor])}{' or infinity' if include_inf else ''}, {self._reaction}"
         self._include_inf = include_inf
         self._max_times = _MAX_TIMES if max_times is None else max_times
         self._given_saver = saver
@@ -129,6 +130,11 @@ class NanTensorHook(SessionRunHook):
             self.trigger = latched(_shared("latches", check, lambda: latch(check, name="nan_latch")))
         else:
             self.trigger, self.fetches = every(runs=1), check
+
+    @property
+    def _keeps_state(self) -> bool:
+        """Whether two of the kind would mix up their states: if not, a script may watch a loss twice."""
+        return self._reaction in (SKIP, ROLLBACK) or type(self).get_state is not NanTensorHook.get_state
 
     def get_state(self) -> dict[str, Any] | None:
         """Returns the count of skips or rollbacks in a row, and the checkpoint of the last rollback."""

@@ -24,8 +24,9 @@ class StopAtStepHook(SessionRunHook):
 
     It also limits every run to the target: an update that would begin there or later is not applied. So workers that
     train the same model and count by one end exactly on the target. A run that counts by several may pass it. If the
-    session is created at its target, it runs no step, with a warning. Runs `begin`, `after_create_session` and
-    `on_trigger`; nothing after an exception.
+    session is created at its target, it runs no step, with a warning. A hook that is not in the session's list limits
+    nothing: another hook, which forwards its callbacks, decides what its stop means. Runs `begin`,
+    `after_create_session` and `on_trigger`; nothing after an exception.
 
     Args:
         num_steps: The number of steps to run, counted from the global step at which the session is first created. A
@@ -79,13 +80,19 @@ class StopAtStepHook(SessionRunHook):
         self._is_first = True
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Sets the target and limits all runs to it; requests a stop at once if it has been reached."""
+        """Sets the target and limits all runs to it; requests a stop at once if it has been reached.
+
+        A hook that is not in the session's list only sets the target; if that has been reached, it requests a stop
+        after the next run.
+        """
         global_step = session.global_step
         if self._target is None:
             self._target = global_step + (self._num_steps or 0)
         self.trigger = at_steps(self._target)
         session.limit_step(self._target, owner=self)
-        if global_step >= self._target:
+        if global_step >= self._target and session.step_limit_of(self) is None:
+            self.trigger = at_steps(global_step + 1)
+        elif global_step >= self._target:
             self._warn_reached(session, global_step)
             coord.request_stop()
         self._is_first = False

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hookline import arguments, summary
 from hookline.hooks.base import Firing, SessionRunHook
 from hookline.hooks.cadence import chosen_trigger
-from hookline.hooks.lookup import check_writer, require_global_step
+from hookline.hooks.lookup import check_writer, names_of, require_global_step
 from hookline.hooks.trigger import Trigger
+from hookline.session.fetches import leaves
 from hookline.summary import FileWriter
 from hookline.summary.writer_cache import writer_of
 
@@ -91,6 +92,8 @@ class SummarySaverHook(SessionRunHook):
         self._writer = summary_writer
         self._scaffold = scaffold
         self._summary_op = summary_op
+        if summary_op is not None:
+            self.state_key = names_of(leaves(summary_op))
 
     @property
     def summary_writer(self) -> FileWriter | None:

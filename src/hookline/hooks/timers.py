@@ -51,6 +51,8 @@ class SecondOrStepTimer(Trigger):
         # The steps of the last firings, oldest first; `_fired_before` says whether it fired before them.
         self._fired_steps: collections.deque[int] = collections.deque(maxlen=_KEPT_STEPS)
         self._fired_before = False
+        # The steps after the last firing that a shorter cadence would have passed before it was given; see `skip_to`.
+        self._left_out = 0
 
     @property
     def by_clock_alone(self) -> bool:
@@ -59,9 +61,9 @@ class SecondOrStepTimer(Trigger):
 
     def next_step(self, after: int) -> int:
         """Returns the smallest step greater than `after` on which it can be due."""
-        last = self._fired_step
-        if last is None or self._every_steps is None:
+        if self._fired_step is None or self._every_steps is None:
             return after + 1
+        last = self._fired_step + self._left_out
         return last + max(1, (after - last) // self._every_steps + 1) * self._every_steps
 
     def is_due(self, step: int) -> bool:
@@ -80,11 +82,12 @@ class SecondOrStepTimer(Trigger):
             self.start(step - 1)
             return self.should_trigger_for_step(step)
         if self._every_steps is not None:
-            return step - last >= self._every_steps
+            return step - last - self._left_out >= self._every_steps
         return step != last and self.is_due(step)
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
         """Notes a firing at `step`; see `Trigger`."""
+        self._left_out = 0
         self._fired_before |= len(self._fired_steps) == _KEPT_STEPS
         self._fired_steps.append(step)
         return super().update_last_triggered_step(step)
@@ -97,7 +100,7 @@ class SecondOrStepTimer(Trigger):
         """
         if self._fired_step is None or step >= self._fired_step:
             return
-        oldest = self._fired_step
+        oldest, self._left_out = self._fired_step, 0
         while self._fired_steps and self._fired_steps[-1] > step:
             oldest = self._fired_steps.pop()
         if self._fired_steps:
@@ -116,7 +119,7 @@ class SecondOrStepTimer(Trigger):
         """Forgets all firings."""
         super().reset()
         self._fired_steps = collections.deque(maxlen=_KEPT_STEPS)
-        self._fired_before = False
+        self._fired_before, self._left_out = False, 0
 
     def steps_until_trigger(self, step: int) -> int:
         """Returns the smallest n for which it may fire at `step + n`; see `Trigger`."""
@@ -124,7 +127,7 @@ class SecondOrStepTimer(Trigger):
             return 1
         if self._every_steps is None:
             return NEVER
-        steps = self._fired_step + self._every_steps - step
+        steps = self._fired_step + self._left_out + self._every_steps - step
         return steps if steps > 1 else 1
 
     def secs_until_trigger(self) -> float:
@@ -135,10 +138,20 @@ class SecondOrStepTimer(Trigger):
             return 0.0
         return max(0.0, self._since_secs + self._every_secs - clock.monotonic())
 
+    def skip_to(self, step: int) -> None:
+        """Leaves out what was due up to `step`; a cadence in steps keeps its phase."""
+        super().skip_to(step)
+        if self._fired_step is not None and self._every_steps is not None:
+            self._left_out = max(0, step - self._fired_step) // self._every_steps * self._every_steps
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the state; see `Trigger`."""
+        return super().get_state() | ({"left_out": self._left_out} if self._left_out else {})
+
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores the state of another timer."""
         super().set_state(state)
-        self._fired_before = self._fired_step is not None
+        self._fired_before, self._left_out = self._fired_step is not None, state.get("left_out", 0)
 
     def __repr__(self) -> str:
         every = f"every_steps={self._every_steps}" if self._every_secs is None else f"every_secs={self._every_secs:g}"

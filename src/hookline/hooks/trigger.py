@@ -167,9 +167,10 @@ class Trigger(abc.ABC):
         return other
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the state for `set_state` of an equal trigger: a dict of numbers."""
+        """Returns the state for `set_state` of an equal trigger, and for `resume`: a dict of numbers and the text."""
         waited_secs = None if self._base is None else clock.monotonic() - self._since_secs
         return {
+            "text": _text(self),
             "base": self._base,
             "looked": self._looked,
             "fired": self._fired_step,
@@ -185,6 +186,35 @@ class Trigger(abc.ABC):
         if state["base"] is not None:
             self._base, self._looked, self._fired_step = state["base"], state["looked"], state["fired"]
             self._since_secs = clock.monotonic() - state["waited_secs"]
+
+    def resume(self, state: Mapping[str, Any], step: int | None, taken_at: int | None) -> None:
+        """Goes on at `step` from a state of this trigger, or of one of another cadence or kind in its place.
+
+        An equal trigger goes on exactly. Any other one counts from the last firing, and what would have been due up to
+        `step` is past: saved at 250 with `every(100)`, `every(20)` fires at 260.
+
+        Args:
+            state: The result of `get_state`.
+            step: The global step now; None in a graph without one.
+            taken_at: The global step at which the state was taken.
+        """
+        before, now = state.get("text"), _text(self)
+        if before and now and before != now:
+            self._take_over(state)
+        else:
+            self.set_state(state)
+        if step is not None and not (before and before == now and taken_at == step):
+            self.skip_to(step)
+
+    def skip_to(self, step: int) -> None:
+        """Leaves out what was due up to `step`."""
+        if self._base is not None:
+            self._looked = max(self._looked, step)
+
+    def _take_over(self, state: Mapping[str, Any]) -> None:
+        """Takes the last firing and the elapsed seconds from the state of another trigger, or of its equal part."""
+        equal = [part for part in state.get("parts", ()) if part.get("text") == _text(self)]
+        self.set_state(equal[0] if equal else state)
 
     def leaves(self) -> list[Trigger]:
         """Returns the parts of a combined trigger; of any other, only itself."""
@@ -255,11 +285,31 @@ class _Composite(Trigger):
         for part, its_state in zip(self.parts, state["parts"], strict=True):
             part.set_state(its_state)
 
+    def skip_to(self, step: int) -> None:
+        super().skip_to(step)
+        for part in self.parts:
+            part.skip_to(step)
+
+    def _take_over(self, state: Mapping[str, Any]) -> None:
+        Trigger.reset(self)
+        self._go_on_from(state)
+        for part in self.parts:
+            if _text(part) == state["text"]:
+                part.set_state(state)
+            else:
+                part._take_over(state)
+
     def __repr__(self) -> str:
         return f"({f' {self._sign} '.join(map(repr, self.parts))})"
 
     def __str__(self) -> str:
         return (" or " if self._sign == "|" else " and ").join(map(str, self.parts))
+
+
+def _text(trigger: Trigger) -> str:
+    """Returns the description of a trigger, to compare with that of another process; empty if it has an address."""
+    text = repr(trigger)
+    return "" if " at 0x" in text else text
 
 
 def _is_due(part: Trigger, step: int) -> bool:

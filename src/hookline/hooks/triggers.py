@@ -109,6 +109,9 @@ class _OffSteps(Trigger):
     def set_state(self, state: Mapping[str, Any]) -> None:
         pass
 
+    def _take_over(self, state: Mapping[str, Any]) -> None:
+        pass
+
 
 class Runs(_OffSteps):
     """Fires on the first run, then a number of runs after the last firing; `every(runs=...)` makes it."""

@@ -145,11 +145,17 @@ class Evaluate(SessionRunHook):
     def get_state(self) -> dict[str, Any]:
         """Returns the best and the last values."""
         best = {name: tuple(found) for name, found in self.best.items()}
-        return {"best": best, "values": self.values, "step": self.step}
+        modes = {name: self._mode_of(name) for name in best}
+        return {"best": best, "modes": modes, "values": self.values, "step": self.step}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores the best and the last values."""
-        self.best = {name: Best(*found) for name, found in state["best"].items()}
+        """Restores the last values, and the best ones whose mode is the same."""
+        modes = state.get("modes", {})
+        self.best = {
+            name: Best(*found)
+            for name, found in state["best"].items()
+            if modes.get(name, self._mode_of(name)) == self._mode_of(name)
+        }
         self.values, self.step = dict(state["values"]), state["step"]
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
@@ -194,13 +200,16 @@ class Evaluate(SessionRunHook):
             raise self._is_array()  # The shape of a tensor may be unknown before.
         improved = []
         for name, value in self._numbers().items():
-            mode = self._mode if name == self._keep_best else known_mode(name)
+            mode = self._mode_of(name)
             best = self.best.get(name)
             if mode is not None and is_better(mode, value, best and best.value):
                 self.best[name] = Best(value, step)
                 improved.append(name)
         self._report(step, improved)
         return self._keep_best in improved
+
+    def _mode_of(self, name: str) -> Mode | None:
+        return self._mode if name == self._keep_best else known_mode(name)
 
     def _is_array(self) -> ValueError:
         return ValueError(
@@ -232,6 +241,8 @@ class Evaluate(SessionRunHook):
             saver, found = self._saver(session), self.best.get(self._keep_best)
             if found is not None:
                 saver.keep_best(found.step)
+            elif session.origin.startswith("restored"):
+                saver.keep_best(None)  # The state was another hook's, or is not clear.
 
     def _keep(self, session: Session, step: int) -> None:
         saver = self._saver(session)

@@ -19,6 +19,7 @@ class MetricsLog(LoggingTensorHook):
     def __init__(self, metrics: dict[str, Tensor], trigger: Trigger, *, in_rows: bool) -> None:
         super().__init__(metrics, trigger=_EachRun(trigger) if in_rows else trigger)
         self._points, self.stacked = trigger, in_rows
+        self.state_key = None  # A loop has one, also if the step returns another metric.
         self._writes_own_lines = True  # The step is the only addition to a line of the base class.
 
     def on_trigger(self, firing: Firing) -> None:
@@ -69,3 +70,9 @@ class _EachRun(Trigger):
 
     def set_state(self, state: Any) -> None:
         self._points.set_state(state)
+
+    def resume(self, state: Any, step: int | None, taken_at: int | None) -> None:
+        self._points.resume(state, step, taken_at)
+
+    def __repr__(self) -> str:
+        return repr(self._points)

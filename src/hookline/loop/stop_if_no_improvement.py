@@ -20,7 +20,8 @@ _logger = logging.getLogger(__name__)
 class StopIfNoImprovement(SessionRunHook):
     """Stops the training when a metric of an `Evaluate` hook has not improved for `patience` evaluations in a row.
 
-    It reads the means of the other hook, and computes none. Its wait continues over restarts. Runs
+    It reads the means of the other hook, and computes none. Its wait continues over restarts with the same evaluation,
+    metric and mode, also with another `patience`; a second hook for the same needs a `state_key` of its own. Runs
     `after_create_session` and `on_trigger`, when the other hook fires; nothing after an exception.
 
     Args:
@@ -55,6 +56,7 @@ class StopIfNoImprovement(SessionRunHook):
         self._patience = arguments.whole("StopIfNoImprovement", "patience", patience, at_least=1)
         self._min_delta = arguments.number("StopIfNoImprovement", "min_delta", min_delta, at_least=0)
         self._mode: Mode = mode_of("StopIfNoImprovement", metric, mode)
+        self.state_key = f"{name}, {metric}, {self._mode}"
         self._evaluate: Evaluate | None = None
         self._forget()
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import logging
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from hookline.coordination import Coordinator
 from hookline.hooks.base import SessionRunHook
 from hookline.hooks.trigger import Trigger
 from hookline.hooks.when import bare
+from hookline.monitored.identity import indistinct, namesakes
 from hookline.session import Session
 
 logger = logging.getLogger(__name__)
@@ -91,6 +92,7 @@ def checked_hooks(hooks: Iterable[Any] | None, argument: str = "hooks") -> tuple
     Raises:
         TypeError: An item is a class, a function, has no callback at all, or one that is a generator or a coroutine
             function; or the argument is not iterable.
+        ValueError: Hooks that keep a state have the same identity.
     """
     if hooks is None:
         return ()
@@ -100,7 +102,26 @@ def checked_hooks(hooks: Iterable[Any] | None, argument: str = "hooks") -> tuple
     for position, hook in enumerate(checked):
         _check(f"{argument}[{position}]", hook)
         _warn_of_removed(hook)
+    check_distinct(checked, argument)
     return checked
+
+
+def check_distinct(hooks: Sequence[Any], argument: str) -> None:
+    """Raises `ValueError` if hooks have the same identity, and one of them keeps a state."""
+    for places in namesakes(hooks).values():
+        found = [bare(hooks[place]) for place in places]
+        # The same hook twice is an error of its own.
+        if len({id(hook) for hook in found}) > 1 and any(map(_keeps_state, found)):
+            raise indistinct(hooks, places, argument)
+
+
+def _keeps_state(hook: Any) -> bool:
+    return override(hook, "get_state") is not None and getattr(hook, "_keeps_state", True)
+
+
+def is_hook(candidate: Any) -> bool:
+    """Returns whether an object has a callback of hooks."""
+    return any(callable(getattr(candidate, name, None)) for name in CALLBACKS)
 
 
 _warned: weakref.WeakSet[type] = weakref.WeakSet()
@@ -127,7 +148,7 @@ def _check(place: str, hook: Any) -> None:
             f"{place} is the {kind} {hook.__name__}; a hook is an object with callbacks such as after_run. "
             "Derive a class from SessionRunHook."
         )
-    if not any(callable(getattr(hook, name, None)) for name in CALLBACKS):
+    if not is_hook(hook):
         raise TypeError(
             f"{place} is {hook!r}, which has none of the callbacks of a hook ({', '.join(CALLBACKS)}). "
             "Derive its class from SessionRunHook."

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import collections
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
-
-import jax
-import numpy as np
 
 from hookline.coordination import Coordinator
 from hookline.hooks.base import own_trigger
 from hookline.hooks.trigger import Trigger
 from hookline.hooks.when import bare
 from hookline.monitored.callbacks import Callback, checked_hooks, create_for, declared_trigger, describe, override
+from hookline.monitored.hook_states import HookStates
 from hookline.monitored.order import in_order
 from hookline.session import Session
 from hookline.session.fetches import leaves
@@ -32,9 +29,15 @@ class HookList:
     Args:
         hooks: The hooks; None for none.
         timed: Wraps each callback that is looked up, given its hook and its name; by default none is wrapped.
+        before: The hooks of the open session before one was added.
+
+    Attributes:
+        hooks: The hooks, in calling order.
+        states: The states of the hooks, for and from checkpoints.
 
     Raises:
         TypeError: An item is a class, a function, has no callback at all, or one that would not run when called.
+        ValueError: Hooks that keep a state have the same identity.
         RuntimeError: The declared orders contradict each other.
 
     Example:
@@ -51,10 +54,14 @@ class HookList:
     """
 
     def __init__(
-        self, hooks: Iterable[Any] | None, timed: Callable[[Any, str, Callback], Callback] | None = None
+        self,
+        hooks: Iterable[Any] | None,
+        timed: Callable[[Any, str, Callback], Callback] | None = None,
+        before: HookList | None = None,
     ) -> None:
         self.timed = timed
         self.hooks: tuple[Any, ...] = in_order(checked_hooks(hooks))
+        self.states = HookStates(self.hooks, before and before.states)
         self._owner: weakref.ref[object] | None = None
 
     def overrides(self, name: str) -> list[tuple[Any, Callback]]:
@@ -80,60 +87,6 @@ class HookList:
         """
         for hook in self.hooks:
             create_for(hook, session, coord, self.callback)
-
-    def states(self) -> dict[str, Any]:
-        """Returns the states of the hooks that have one, by class and number within the class."""
-        states = {}
-        for name, hook in self._names():
-            trigger = declared_trigger(hook)
-            if trigger is not None and (phase := trigger.get_state()):
-                states[name + _PHASE] = phase
-            get_state = override(hook, "get_state")
-            state = None if get_state is None else get_state()
-            if state is not None:
-                states[name] = jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, state)
-        return states
-
-    def set_states(self, states: Mapping[str, Any], hooks: Iterable[Any] | None = None) -> None:
-        """Sets the states of hooks to those in a checkpoint.
-
-        Args:
-            states: The states by name, as `states` returned them.
-            hooks: The hooks to set; by default all.
-        """
-        left = dict(states)
-        for name, hook in self._names():
-            if hooks is not None and hook not in hooks:
-                continue
-            try:
-                self._set_state(name, hook, left)
-            except Exception as exc:
-                logger.warning(
-                    "The %s begins anew, because its state in the checkpoint does not fit it: %s: %s",
-                    describe(hook),
-                    type(exc).__name__,
-                    exc,
-                )
-        if left and hooks is None:
-            logger.info("The checkpoint has states of hooks that are not here: %s.", ", ".join(sorted(left)))
-
-    def _set_state(self, name: str, hook: Any, left: dict[str, Any]) -> None:
-        trigger, set_state = declared_trigger(hook), override(hook, "set_state")
-        phase = left.pop(name + _PHASE, None)  # Unused if after_create_session makes the trigger.
-        if trigger is not None:
-            if phase is None and set_state is None and isinstance(left.get(name), Mapping):
-                phase = left.pop(name).get("trigger")  # Up to version 0.4 hooks kept it themselves.
-            if phase is not None:
-                trigger.set_state(phase)
-        if set_state is not None and name in left:
-            set_state(left.pop(name))
-
-    def _names(self) -> Iterator[tuple[str, Any]]:
-        numbers: collections.Counter[str] = collections.Counter()
-        for hook in self.hooks:
-            kind = f"{type(bare(hook)).__module__}.{type(bare(hook)).__qualname__}"
-            yield f"{kind}/{numbers[kind]}", hook
-            numbers[kind] += 1
 
     def end(self, session: Session) -> list[BaseException]:
         """Calls every `end`, even if others raise.
@@ -249,9 +202,6 @@ class HookList:
                 failure.add_note(f"Raised by after_close() of the {describe(hook)}.")
                 failures.append(failure)
         return failures
-
-
-_PHASE = "/trigger"
 
 
 def _parts(hook: Any) -> list[Trigger]:

@@ -7,14 +7,15 @@ from typing import Any
 
 from hookline.coordination import Coordinator
 from hookline.graph.registry import FINALIZED
-from hookline.monitored.callbacks import checked_hooks, create_for, describe, override
+from hookline.monitored.callbacks import checked_hooks, create_for, describe, is_hook, override
 from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.ending import CLOSED
 from hookline.monitored.fast_path import FastPath
 from hookline.monitored.guard import Claim
-from hookline.monitored.hook_list import HookList
+from hookline.monitored.hook_list import HookList, is_claimed
 from hookline.monitored.hooked import HookedSession
 from hookline.monitored.stopping import Stopping
+from hookline.session import Session
 
 _INSIDE = (
     "A monitored session cannot {what} from inside one of its runs or callbacks. In a hook, run_context.session.run "
@@ -44,8 +45,9 @@ class Opening(Stopping):
             session = CoordinatedSession(hooked, coord, self._grace_secs)
             try:
                 raw.lowlevel.serve(coord)
-                raw.lowlevel.hook_states = lambda: self._hooks.states()
-                self._hooks.set_states(raw.lowlevel.restored_hook_states)
+                raw.lowlevel.may_limit = lambda owner: is_claimed(owner) or not is_hook(owner)
+                raw.lowlevel.hook_states = lambda: self._hooks.states.taken()
+                self._hooks.states.restore(raw.lowlevel.restored_hook_states, _step_of(raw))
                 self._hooks.after_create_session(raw, coord)
                 hooked.use(self._hooks)
             except BaseException as exc:
@@ -70,6 +72,7 @@ class Opening(Stopping):
 
         Raises:
             TypeError: It is not a hook.
+            ValueError: It or a hook of the session keeps a state, and both have the same identity.
             RuntimeError: Its `begin` adds to the graph, which is finalized by now; a run is under way; it already
                 serves a session; or the session is closed.
             BaseException: A callback of the hook raised. The hook then gets `on_exception`, and is not added.
@@ -79,13 +82,13 @@ class Opening(Stopping):
             raise RuntimeError(f"The {describe(hook)} serves this session already.")
         with Claim(self._guard) as claim, claim:
             self._take_alone(claim, "take another hook")
-            hooks = HookList([*self._hooks.hooks, hook], self._hooks.timed)
+            hooks = HookList([*self._hooks.hooks, hook], self._hooks.timed, self._hooks)
             hooks.claim(self)
             raw = self._session.live().hooked.raw
             try:
                 with self._graph.as_default():
                     self._begin_added(hook)
-                    hooks.set_states(raw.lowlevel.restored_hook_states, [hook])
+                    hooks.states.give([hook], _step_of(raw))
                     create_for(hook, raw, self._session.current.coord, hooks.callback)
                 self._session.current.hooked.use(hooks)
             except BaseException as exc:
@@ -137,3 +140,10 @@ class Opening(Stopping):
             f"A monitored session does one thing at a time, and {self._guard.owner} is inside: it cannot {what} for "
             f"{threading.current_thread().name} now. Let one thread run it; others may run raw_session() instead."
         )
+
+
+def _step_of(session: Session) -> int | None:
+    try:
+        return session.global_step
+    except RuntimeError:  # The graph has none.
+        return None

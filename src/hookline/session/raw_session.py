@@ -95,18 +95,21 @@ class RawSession:
     def limit_step(self, last_step: int | None, owner: object = None) -> None:
         """Limits every run under hooks, as `RunOptions(last_step=...)` limits one; the smallest limit holds.
 
-        For a hook's `after_create_session`: a session that a recovery makes has no limit yet.
+        For a hook's `after_create_session`: a session that a recovery makes has no limit yet. A hook limits the session
+        only if it is in its list; the limit of one to which another hook forwards has no effect, because the other may
+        ignore its stop.
 
         Args:
             last_step: The updates of a run are not applied if the global step is this or more when it begins. None
                 removes the limit of `owner`.
-            owner: The owner of the limit, which replaces its earlier one; a limit without an owner is permanent.
+            owner: The owner of the limit, such as the hook, which replaces its earlier one; a limit without an owner is
+                permanent.
 
         Raises:
             TypeError: `last_step` is not a whole number.
         """
         limits, key = self._step_limits, id(owner)
-        if last_step is None:
+        if last_step is None or not self.lowlevel.may_limit(owner):
             limits.pop(key, None)
         else:
             arguments.whole("Session.limit_step", "last_step", last_step)
@@ -114,7 +117,7 @@ class RawSession:
         self.step_limit = min(limits.values(), default=None)
 
     def step_limit_of(self, owner: object) -> int | None:
-        """Returns the limit that `limit_step` set for an owner; None without one."""
+        """Returns the limit that `limit_step` set for an owner; None without one, or if it has no effect."""
         return self._step_limits.get(id(owner))
 
     def close(self) -> None:
@@ -146,6 +149,7 @@ class LowLevel:
         step_changes: The number of writes to the global step, of any kind.
         expects_steps: Whether the global step ought to move, so that the monitored session warns if it does not; for
             hooks whose trigger does not show that.
+        may_limit: Returns whether the steps of runs may be limited for an owner.
         hook_states: Returns the states of hooks, when the whole model is saved.
         restored_hook_states: The states of hooks in the checkpoint that was restored.
         restored: The checkpoint that was restored last, and the names of its variables in the graph.
@@ -158,6 +162,7 @@ class LowLevel:
         self.session = session
         self.compilations = CompilationLog()
         self.expects_steps = False
+        self.may_limit: Callable[[Any], bool] = lambda owner: True
         self.hook_states: Callable[[], Mapping[str, Any]] = dict
         self.restored_hook_states: dict[str, Any] = {}
         self.restored: tuple[str, frozenset[str]] = ("", frozenset())

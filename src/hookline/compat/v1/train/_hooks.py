@@ -144,7 +144,7 @@ class StopAtStepHook(_AsksForStep, core.StopAtStepHook):
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Sets the target; where the session asks for it, see `hookline.train.StopAtStepHook`."""
-        if is_claimed(self) and not self.is_driven:
+        if not self.is_driven:
             super().after_create_session(session, coord)
         elif self._target is None:
             self._target = session.global_step + (self._num_steps or 0)

@@ -1,0 +1,262 @@
+"""A hook gets the state that it made itself, whatever the list of hooks is at the resume."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hookline as hl
+from hookline import train
+from hookline.monitored.hook_states import HookStates
+from hookline.testing import RecordingHook
+
+
+class Counts(train.SessionRunHook):
+    """Counts its firings; two of them are told apart by their name."""
+
+    def __init__(self, name: Any = None, every: int = 1) -> None:
+        self.name, self.trigger, self.count = name, train.every(every), 0
+
+    def on_trigger(self, firing: train.Firing) -> None:
+        self.count += 1
+
+    def get_state(self) -> Any:
+        return {"name": self.name or "", "count": self.count}
+
+    def set_state(self, state: Any) -> None:
+        assert state["name"] == (self.name or ""), "It got the state of another hook."
+        self.count = state["count"]
+
+
+class Watches(Counts):
+    """Is told apart by a property, from the same names."""
+
+    @property
+    def state_key(self) -> str | None:
+        return self.name and f"{self.name} watched"
+
+
+class Duck:
+    """Needs no base class."""
+
+    def __init__(self, state_key: str | None = None) -> None:
+        self.state_key, self.count = state_key, 0
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.count += 1
+
+    def get_state(self) -> Any:
+        return {"name": self.state_key or "", "count": self.count}
+
+    def set_state(self, state: Any) -> None:
+        assert state["name"] == (self.state_key or ""), "It got the state of another hook."
+        self.count = state["count"]
+
+
+class Prints(train.SessionRunHook):
+    """Has nothing but the phase of its trigger."""
+
+    def __init__(self, trigger: train.Trigger) -> None:
+        self.trigger, self.steps = trigger, []
+
+    def on_trigger(self, firing: train.Firing) -> None:
+        self.steps.append(firing.global_step)
+
+
+def trained(directory: Any, last_step: int, *hooks: Any, **arguments: Any) -> Any:
+    with hl.Graph().as_default():
+        train_op = train.get_or_create_global_step().assign_add(1)
+        with train.MonitoredTrainingSession(
+            checkpoint_dir=str(directory),
+            hooks=[train.StopAtStepHook(last_step=last_step), *hooks],
+            log_step_count_steps=None,
+            save_summaries_steps=None,
+            **arguments,
+        ) as session:
+            while not session.should_stop():
+                session.run(train_op)
+    return hooks
+
+
+def told(caplog: Any, words: str) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if words in record.getMessage()]
+
+
+@pytest.mark.parametrize("names", ["ba", "b", "abc", "cab", "cb", "a", ""])
+def test_states_follow_the_names_over_one_hook_more_one_less_and_another_order(tmp_path, names):
+    trained(tmp_path, 12, Counts("a", 1), Counts("b", 4))
+    counts = {hook.name: hook.count for hook in trained(tmp_path, 24, *(Counts(name, 6) for name in names))}
+    assert counts == {name: {"a": 12, "b": 3, "c": 0}[name] + 2 for name in names}
+
+
+def test_a_hook_is_known_by_state_key_or_name_or_class_and_in_a_binding_as_well(tmp_path):
+    def hooks():
+        return Counts(), Counts("a"), Watches(), Watches("a"), Duck(), Duck("a"), Duck("odd/na\n[me]\u00e9 ./..")
+
+    trained(tmp_path, 3, *hooks())
+    with hl.Graph().as_default():
+        train_op = train.get_or_create_global_step().assign_add(1)
+        again = hooks()
+        bound = [train.when(train_op, hook) for hook in reversed(again)]
+        with train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), hooks=bound) as session:
+            session.run(train_op)
+    assert [hook.count for hook in again] == [4] * 7
+
+
+@pytest.mark.parametrize(
+    ("hooks", "message"),
+    [
+        ((Counts("a"), Counts("b"), Counts("a", 5)), r"hooks\[0\] and hooks\[2\] .*Counts\[a\].* another name: name="),
+        ((Counts(), Counts()), r'hooks\[0\] and hooks\[1\] .*a state_key: hook.state_key = "..."'),
+        ((Duck("a"), RecordingHook(), Duck("a"), Duck("a")), r"hooks\[0\] and hooks\[2\] and hooks\[3\]"),
+        ((train.StopIfNoImprovement("loss", 2), train.StopIfNoImprovement("loss", 3)), r"eval, loss, min"),
+        ((train.NanTensorHook("loss", on_nan="skip"), train.NanTensorHook("loss:0", on_nan="skip")), r"loss:0, skip"),
+    ],
+)
+def test_two_hooks_with_a_state_that_a_checkpoint_could_not_tell_apart_are_refused_where_the_session_is_made(
+    hooks, message
+):
+    with hl.Graph().as_default():
+        train.get_or_create_global_step()
+        with pytest.raises(ValueError, match=message):
+            train.MonitoredSession(hooks=hooks)
+        with pytest.raises(ValueError, match=message):
+            train.MonitoredTrainingSession(hooks=hooks)
+        with pytest.raises(ValueError, match=message.replace("hooks", "chief_only_hooks")):
+            train.MonitoredTrainingSession(chief_only_hooks=hooks)
+
+
+def test_the_remedy_helps():
+    hooks = [train.StopIfNoImprovement("loss", 2), train.StopIfNoImprovement("loss", 3)]
+    hooks[1].state_key = "patient"
+    assert len(HookStates(hooks).taken()) == 2
+
+
+def test_a_hook_that_is_added_later_may_not_have_the_identity_of_another(tmp_path):
+    with hl.Graph().as_default():
+        train_op = train.get_or_create_global_step().assign_add(1)
+        with train.MonitoredSession(hooks=[Counts("a")]) as session:
+            with pytest.raises(ValueError, match=r"Counts\[a\]"):
+                session.add_hook(Counts("a"))
+            session.add_hook(Counts("b"))
+            session.run(train_op)
+
+
+def test_a_key_that_is_no_text_is_refused():
+    hook = Counts()
+    hook.state_key = 3  # type: ignore[assignment]
+    with hl.Graph().as_default(), pytest.raises(TypeError, match="Counts must have a text or None as state_key, got 3"):
+        train.MonitoredSession(hooks=[hook])
+
+
+def test_a_loss_may_be_watched_twice_where_nothing_is_counted():
+    with hl.Graph().as_default():
+        train_op = train.get_or_create_global_step().assign_add(1)
+        hl.constant(1.0, name="loss")
+        hooks = [train.NanTensorHook("loss"), train.NanTensorHook("loss")]
+        with train.MonitoredSession(hooks=hooks) as session:
+            session.run(train_op)
+
+
+def test_a_state_that_no_hook_takes_stays_and_is_taken_up_two_checkpoints_later(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    trained(tmp_path, 3, Counts("a"), Prints(train.every(2)))
+    trained(tmp_path, 5)
+    (kept,) = told(caplog, "has states of hooks that are not here")
+    assert kept.getMessage().endswith("Counts[a]. Later checkpoints keep them.")
+    (dropped,) = told(caplog, "has phases of triggers whose hooks are not here")
+    assert "test_identity.Prints. Later checkpoints drop them" in dropped.getMessage()
+    trained(tmp_path, 7, Counts("b"))
+    caplog.clear()
+    (hook,) = trained(tmp_path, 8, Counts("a"))
+    assert hook.count == 4
+    (taken_up,) = told(caplog, "takes up its state of step")
+    assert "The hook Counts takes up its state of step 3; the training is at step 7." in taken_up.getMessage()
+    assert not told(caplog, "phases of triggers")
+    caplog.clear()
+    assert trained(tmp_path, 9, Counts("a"))[0].count == 5
+    assert not told(caplog, "takes up")
+
+
+def test_a_hook_that_is_added_to_an_open_session_takes_its_state_up(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    trained(tmp_path, 3, Counts("a"))
+    with hl.Graph().as_default():
+        train_op = train.get_or_create_global_step().assign_add(1)
+        with train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path)) as session:
+            session.run(train_op)
+            late = Counts("a")
+            session.add_hook(late)
+            session.run(train_op)
+    assert late.count == 4
+    assert told(caplog, "takes up its state of step 3; the training is at step 4")
+    assert trained(tmp_path, 6, Counts("a"))[0].count == 5
+
+
+def test_a_state_that_no_hook_takes_is_named_once_also_over_recoveries_which_go_by_the_same_rules(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    trained(tmp_path, 4, Counts("a"), Counts("b", 2))
+    faults = [hl.errors.AbortedError(None, None, "lost")] * 2
+    with hl.Graph().as_default():
+        lose = hl.host_op(lambda: (_ for _ in ()).throw(faults.pop()) if faults else 0.0)
+        with hl.control_dependencies([lose.node()]):
+            train_op = train.get_or_create_global_step().assign_add(1)
+        hook = Counts("b", 2)
+        with train.MonitoredTrainingSession(
+            checkpoint_dir=str(tmp_path), hooks=[hook], recovery=train.RecoveryPolicy(initial_backoff_secs=0)
+        ) as session:
+            for _ in range(2):
+                session.run(train_op)
+    assert (faults, hook.count) == ([], 3)
+    assert len(told(caplog, "has states of hooks that are not here")) == 1
+    assert trained(tmp_path, 6, Counts("a"))[0].count == 4
+
+
+def test_several_hooks_with_a_phase_alone_may_be_equal_and_go_on_by_place_where_their_triggers_are_equal(
+    tmp_path, caplog
+):
+    caplog.set_level(logging.INFO)
+    first = trained(tmp_path, 5, Prints(train.spaced(4)), Prints(train.spaced(3)))
+    assert [hook.steps for hook in first] == [[1, 5], [1, 4]]
+    again = trained(tmp_path, 9, Prints(train.spaced(4)), Prints(train.spaced(3)))
+    assert [hook.steps for hook in again] == [[9], [7]]
+    assert not told(caplog, "does not show whose")
+
+
+@pytest.mark.parametrize("cadences", [(3, 4), (4,), (4, 3, 4), (3, 3)])
+def test_equal_hooks_whose_phases_could_be_anothers_begin_anew_and_one_line_says_so(tmp_path, caplog, cadences):
+    trained(tmp_path, 5, Prints(train.spaced(4)), Prints(train.spaced(3)))
+    caplog.clear()
+    again = trained(tmp_path, 9, *(Prints(train.spaced(steps)) for steps in cadences))
+    assert [hook.steps[0] for hook in again] == [6] * len(cadences)
+    (line,) = told(caplog, "does not show whose")
+    assert line.levelno == logging.WARNING
+    assert line.getMessage().endswith("test_identity.Prints.")
+
+
+HOOKS = st.lists(
+    st.tuples(st.sampled_from([Counts, Watches, Duck]), st.sampled_from([None, "a", "b", "c/0", "a]/trigger", "*"])),
+    unique=True,
+    max_size=6,
+)
+
+
+@given(st.lists(st.tuples(HOOKS, st.lists(st.sampled_from([2, 3]), max_size=2)), min_size=2, max_size=5))
+@settings(deadline=None)
+def test_no_hook_ever_gets_the_state_of_another_and_none_is_lost(sessions):
+    """Each session has another list of hooks; what each hook has counted is its own, over all of them."""
+    states: dict[str, Any] = {}
+    counted: dict[Any, int] = {}
+    for number, (identities, cadences) in enumerate(sessions):
+        hooks = [kind(name) for kind, name in identities]
+        found = HookStates([*hooks, *(Prints(train.spaced(steps)) for steps in cadences)])
+        found.restore(states, number)
+        for identity, hook in zip(identities, hooks, strict=True):
+            assert hook.count == counted.get(identity, 0)
+            hook.count += len(hooks)
+            counted[identity] = hook.count
+        states = found.taken()
