@@ -67,6 +67,22 @@ def test_each_process_is_told_which_it_is_and_its_lines_carry_its_number(plain, 
     assert {tuple(line[5:]) for line in lines} == {("--steps", "4")}
 
 
+def test_each_start_has_a_secret_of_its_own_which_is_in_no_command(plain, script, capsys, monkeypatch):
+    monkeypatch.setattr(RecoveryPolicy, "backoff_secs", lambda self, attempt, generator: 0.0)
+    monkeypatch.setenv("HOOKLINE_TOKEN", "that of another")
+    text = (
+        f"{WHO}secret = os.environ['HOOKLINE_TOKEN']; time.sleep(0.3)\n"
+        "commands = [open(f'/proc/{each}/cmdline', 'rb').read() for each in (os.getpid(), os.getppid())]\n"
+        "assert not any(secret.encode() in command for command in commands)\n"
+        "print(secret); sys.exit(1)"
+    )
+    assert run("--restart", "on-failure", "--max-restarts", "1", script(text)) == 1
+    secrets = [line.split()[-1] for line in capsys.readouterr().out.splitlines()]
+    assert len(secrets) == 4
+    assert secrets[0] == secrets[1] != secrets[2] == secrets[3]
+    assert all(len(secret) == 64 for secret in secrets)
+
+
 def test_what_gloo_prints_is_left_out_also_in_the_middle_of_a_line(plain, script, capsys):
     line = "[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer ranks is : 1"
     assert run(script(f"print('{line}'); print('los{line}s 0.5'); print('[Gloo] is good')"), processes=1) == 0
@@ -233,7 +249,7 @@ def _is_there(pid: int) -> bool:
 # For real
 
 TOGETHER = """
-import sys, pickle
+import os, sys, pickle
 import beside
 import jax, jax.numpy as jnp
 from jax.experimental import multihost_utils
@@ -242,7 +258,8 @@ import hookline as hl
 class Kept:
     pass
 
-hl.distributed.initialize()
+hl.distributed.initialize(require_token=True)
+assert "HOOKLINE_TOKEN" not in os.environ, "Processes that this one starts do not get it."
 assert type(pickle.loads(pickle.dumps(Kept()))) is Kept
 total = multihost_utils.process_allgather(jnp.ones(2) * (jax.process_index() + 1)).sum()
 print(jax.process_index(), jax.process_count(), jax.local_device_count(), int(total), __name__, beside.FOUND, sys.argv)

@@ -63,6 +63,13 @@ def ours():
     )
 
 
+def trusting():
+    """Started with the token that the environment names for this process, if any."""
+    path = os.environ[f"TOKEN_{ME}"] or None
+    say(error=error_of(lambda: hl.distributed.initialize(ADDRESS, 2, ME, token_path=path)), log=LOG)
+    say(sealed=error_of(lambda: hl.distributed.initialize(require_token=True)) is None)
+
+
 def scheduled():
     """Started without arguments, by what a scheduler has put into the environment."""
     hl.distributed.initialize()
@@ -102,6 +109,8 @@ def own():
 def refused():
     """What cannot start, and why; the last wait is ended by its limit, or by Ctrl-C."""
     say(nothing=error_of(hl.distributed.initialize))
+    say(untrusted=error_of(lambda: hl.distributed.initialize("127.0.0.1:1", 2, 1, require_token=True)))
+    say(absent=error_of(lambda: hl.distributed.initialize("127.0.0.1:1", 2, 1, token_path="/absent")))
     os.environ["HOOKLINE_COORDINATOR_ADDRESS"] = "127.0.0.1:1"
     say(half=error_of(hl.distributed.initialize))
     with socket.socket() as taken:

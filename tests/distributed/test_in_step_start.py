@@ -29,14 +29,14 @@ class Ended:
         self.found = {name: value for line in lines for name, value in line.items()}
 
 
-def together(what: str) -> list[Ended]:
+def together(what: str, **variables: str) -> list[Ended]:
     """Two processes that are told of each other."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{held.getsockname()[1]}"
         with ThreadPoolExecutor(2) as threads:
-            return list(threads.map(lambda index: Ended(what, str(index), address), range(2)))
+            return list(threads.map(lambda index: Ended(what, str(index), address, **variables), range(2)))
 
 
 def test_processes_that_are_told_of_each_other_run_in_step():
@@ -48,6 +48,26 @@ def test_processes_that_are_told_of_each_other_run_in_step():
     heartbeat = "that run in step. A process that gives no sign of life for 10 s counts as lost."
     assert chief.found["log"] == [f"This is process 0 of 2 {heartbeat}"], "The second call says so and does nothing."
     assert other.found["log"] == [f"This is process 1 of 2 {heartbeat}"]
+
+
+@pytest.mark.parametrize("others", ["one", pytest.param("other", marks=pytest.mark.campaign), "", None])
+def test_processes_start_with_the_same_token_or_all_are_told_the_difference(tmp_path, others):
+    for name in ("one", "other"):
+        (tmp_path / name).write_text(name * 8)
+        (tmp_path / name).chmod(0o600)
+    mine = "" if others is None else str(tmp_path / "one")
+    chief, other = together("trusting", TOKEN_0=mine, TOKEN_1=str(tmp_path / others) if others else "")
+    assert (chief.status, other.status) == (0, 0), chief.errors + other.errors
+    is_same = others in ("one", None)
+    assert [each.found["error"] is None for each in (chief, other)] == [is_same] * 2
+    assert [each.found["sealed"] for each in (chief, other)] == [others == "one"] * 2
+    if not is_same:
+        kind, text = chief.found["error"]
+        assert kind == other.found["error"][0] == "UnauthenticatedError"
+        assert f"process 1 has {'another' if others else 'no'} token" in text
+        assert "process 0 has another token than process 1" in other.found["error"][1] or not others
+    # Nothing listens beyond the loopback interface, so nobody is warned.
+    assert not any("no token" in line for each in (chief, other) for line in each.found["log"])
 
 
 def by_open_mpi(index: int) -> dict[str, str]:
@@ -91,6 +111,10 @@ def test_what_cannot_start_says_why_and_ctrl_c_ends_the_wait():
     kind, text = refused.found["nothing"]
     assert kind == "ValueError"
     assert "Start the script with `hookline launch --in-step`" in text
+    kind, text = refused.found["untrusted"]
+    assert kind == "UnauthenticatedError"
+    assert "requires a token (require_token), and there is none: give all processes the same secret file" in text
+    assert refused.found["absent"][1].startswith("There is no token for the processes in step: /absent is not a file.")
     kind, text = refused.found["half"]
     assert kind == "ValueError"
     assert "HOOKLINE_NUM_PROCESSES and HOOKLINE_PROCESS_ID" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,14 @@ from .targets import until
 
 SCRIPT = Path(__file__).with_name("in_step_stranger.py")
 DECISION = {
-    "agreement/1/0/decision": json.dumps([500, [[0, "stop", None]]]),
+    "agreement/1/0/decision": json.dumps([100, [[0, "stop", None]]]),
     "agreement/1/0/call": "call",
 }
 
 
-def attacked(entries: dict[str, str], **environment: str) -> list[in_step.Ended]:
+def attacked(entries: dict[str, str], steps: int = 2000, **environment: str) -> list[in_step.Ended]:
     """Runs the training while a stranger writes entries; returns how its processes have ended."""
-    job = in_step.Job(SCRIPT, environment=environment)
+    job = in_step.Job(SCRIPT, steps, environment=environment)
     try:
         until(lambda: all("begun" in job.printed(index) for index in (0, 1)))
         stranger = Stranger(job.address)
@@ -34,6 +35,8 @@ def attacked(entries: dict[str, str], **environment: str) -> list[in_step.Ended]
 def test_without_a_token_a_stranger_can_stop_a_job_and_the_log_says_that_it_has_none():
     ended = attacked(DECISION)
     assert [each.status for each in ended] == [0, 0], ended
+    assert int(ended[0].out.split()[-1]) < 2000 * 8 * 31.5, "It has not made all steps."
+    assert "The training stops after step 100: process 0 has asked for it (None)." in ended[0].err
     assert "The processes of this job have no token: whoever reaches process 0 at 127.0.0.1:" in ended[0].err
 
 
@@ -43,8 +46,6 @@ def test_without_a_token_a_stranger_can_stop_a_job_and_the_log_says_that_it_has_
         DECISION,
         {"roll-call/0/call": 'news [1, 0, "out of memory"]'},
         pytest.param({**DECISION, "roll-call/0/call": "end"}, marks=pytest.mark.campaign),
-        # Only process 0 reads it; the call is one of its own, when the training ends.
-        {"agreement/1/0/pledge/1": "[3, []]"},
     ],
 )
 def test_with_a_token_all_end_with_an_error_that_names_the_entry_of_a_stranger(entries):
@@ -54,3 +55,13 @@ def test_with_a_token_all_end_with_an_error_that_names_the_entry_of_a_stranger(e
         assert "no valid seal: somebody other than its processes has written it" in each.err, ended
         assert any(f"The entry '{key}' on the board of this job" in each.err for key in entries), ended
         assert "no token" not in each.err
+
+
+def test_an_entry_that_process_0_alone_reads_ends_the_others_with_its_words():
+    # The call is one of their own, when the training ends.
+    ended = attacked({"agreement/1/0/pledge/1": "[3, []]"}, steps=200, HOOKLINE_TOKEN="secret" * 8)
+    assert ended[0].status == 1, ended
+    assert "The entry 'agreement/1/0/pledge/1' on the board of this job has no valid seal" in ended[0].err
+    assert ended[1].status in (1, -signal.SIGABRT), "Process 0, which runs JAX's service, may end sooner."
+    if ended[1].status == 1:
+        assert "Process 0 has failed, and the others end with it: UnauthenticatedError: The entry" in ended[1].err

@@ -7,8 +7,6 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from hookline.coordination.caller import caller
-
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
     from hookline.session import RunMetadata, RunOptions, Session
@@ -210,7 +208,6 @@ class SessionRunContext:
         original_args: As above.
         session: As above.
         stop_requested: Whether a hook has called `request_stop` on this run.
-        stop_asked_by: The code that has called it first, in words.
         runs: The number of earlier runs of the monitored session, including those without this hook and those before a
             recovery. A run that a recovery repeats counts once.
 
@@ -224,7 +221,7 @@ class SessionRunContext:
         `tf.train.SessionRunContext`. Differences: `settle`, `retire`.
     """
 
-    stop_requested, stop_asked_by = False, ""
+    stop_requested = False
 
     def __init__(self, original_args: SessionRunArgs, session: Session, runs: int = 0) -> None:
         self.runs = runs
@@ -239,7 +236,7 @@ class SessionRunContext:
 
     def request_stop(self) -> None:
         """Ends the training after this run: all hooks still get their `after_run`, then `should_stop()` is true."""
-        self.stop_requested, self.stop_asked_by = True, self.stop_asked_by or caller()
+        self.stop_requested = True
 
     def settle(self) -> None:
         """Delivers all results that hooks still wait for; for use in `after_run` and `on_trigger`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from hookline.coordination.caller import caller
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.monitored.hook_record import HookRecord
 from hookline.monitored.schedule import Schedule
@@ -23,9 +24,13 @@ class RunContext(SessionRunContext):
         runs: The number of runs made before.
         schedule: The schedule of the session.
         settle: Completes all requests of hooks so far.
+
+    Attributes:
+        stop_asked_by: The code that has called `request_stop` first, in words.
     """
 
     _rest: _Rest | None = None
+    stop_asked_by = ""
 
     def __init__(
         self,
@@ -50,6 +55,10 @@ class RunContext(SessionRunContext):
         if self._rest is not None:
             self.give(*self._rest)
         self._settle(self._schedule, self)
+
+    def request_stop(self) -> None:
+        """See `SessionRunContext`."""
+        self.stop_requested, self.stop_asked_by = True, self.stop_asked_by or caller()
 
     def retire(self, hook: Any) -> None:
         """See `SessionRunContext`."""
