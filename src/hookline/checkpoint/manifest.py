@@ -13,7 +13,7 @@ from hookline.checkpoint.checksums import Piece
 from hookline.version import __version__
 
 FILE_NAME = "hookline.json"
-FORMAT = 2
+FORMAT = 3
 _CHECKSUM = ', "crc32c": '
 
 
