@@ -23,8 +23,8 @@ def loss_and_accuracy(model, batch):
 
 @nnx.jit
 def train_step(model, optimizer, batch):
-    (loss, accuracy), gradients = nnx.value_and_grad(loss_and_accuracy, has_aux=True)(model, batch)
-    optimizer.update(model, gradients)
+    (loss, accuracy), grads = nnx.value_and_grad(loss_and_accuracy, has_aux=True)(model, batch)
+    optimizer.update(model, grads)
     return {"loss": loss, "accuracy": accuracy}
 
 

@@ -52,14 +52,14 @@ class Transformer(nnx.Module):
         return self.logits(self.norm(functools.reduce(lambda x, block: block(x), self.blocks, x)))
 
 
-def loss_of(model, codes):
+def loss_fn(model, codes):
     """Returns how well the model foretells each character, in bits a character."""
     return optax.softmax_cross_entropy_with_integer_labels(model(codes[:, :-1]), codes[:, 1:]).mean() / np.log(2)
 
 
 def train_step(model, optimizer, codes):
-    loss, gradients = nnx.value_and_grad(loss_of)(model, codes)
-    optimizer.update(model, gradients)
+    loss, grads = nnx.value_and_grad(loss_fn)(model, codes)
+    optimizer.update(model, grads)
     return loss
 
 
@@ -103,7 +103,7 @@ def main():
         made_up = hl.op(lambda state: sample(loop.form.arguments(state)[0]))(loop.state)
         text = hl.summary.text("sample", hl.host_op(words)(made_up), collections=[])
     samples = hl.train.SummarySaverHook(save_steps=every, output_dir=args.logdir, summary_op=text)
-    evaluate = hl.train.Evaluate(loss_of, hl.data.arrays(test_windows, 128), every, keep_best="loss")
+    evaluate = hl.train.Evaluate(loss_fn, hl.data.arrays(test_windows, 128), every, keep_best="loss")
     loop.run(args.logdir, args.steps, hooks=[samples, evaluate], save_checkpoint_steps=every)
 
     best = hl.train.load(args.logdir, like=model, prefix="0", step="best")

@@ -49,6 +49,15 @@ def test_marks_of_blocks_are_known():
     assert {match["mark"] for match in BLOCK.finditer(text)} <= {"", "no-run", *SCRIPTS}
 
 
+@pytest.mark.parametrize("folder", [".", "docs", "examples"])
+def test_examples_use_the_words_of_the_field(folder):
+    """Params, grads, opt_state, loss_fn; slots are TensorFlow's and stay in prose."""
+    for path in [path for kind in ("md", "py", "ipynb") for path in (DOCS.parent / folder).glob(f"*.{kind}")]:
+        text = path.read_text(encoding="utf-8")
+        other = re.findall(r"""\bslopes?\b|\bloss_of\b|["']slots["']""", text)
+        assert other == [], f"{path.name} has {other}"
+
+
 def test_the_lines_before_and_after_are_as_many_as_the_page_says():
     text = (DOCS / "from-a-plain-loop.md").read_text(encoding="utf-8")
     loops = re.findall(r"^# The loop:\n(.*?)^# Its end", text, re.DOTALL | re.MULTILINE)

@@ -17,8 +17,9 @@ def test_the_readme_and_the_page_say_what_make_bench_has_found():
     spec.loader.exec_module(publish)
     results = ROOT / "docs" / "bench"
     found = json.loads((results / "bench.json").read_text())
-    assert publish.sentence(found) in (ROOT / "README.md").read_text()
+    assert publish.range_of_machines(found) in (ROOT / "README.md").read_text()
     page = (ROOT / "docs" / "performance.md").read_text()
+    assert publish.of_this_machine(found) in page
     for name in ("bench.md", "growth.md", "several_steps.md"):
         assert (results / name).read_text().strip() in page
     assert f"{found['rows']['Session.run']['micros']:.1f}" in page

@@ -329,6 +329,22 @@ def arrays_go_on():
     return [position, gone_on(source(), position, last_batch="pad"), gone_on(source(), of_one, last_batch="pad")]
 
 
+@scenario
+def arrays_go_on_with_another_batch_size():
+    return gone_on(hl.data.arrays(DATA, 8, shuffle_seed=1, epochs=2), used(source(), 4, last_batch="pad"))
+
+
+@scenario
+def parts_of_arrays_go_on_with_another_batch_size():
+    """Of 8 examples of this process in each of 3 epochs, 4 were used."""
+
+    def of_this_process(size, epochs=3):
+        return lambda: hl.data.arrays(np.arange(8) + 100 * ME, size, epochs=epochs)
+
+    position = used(of_this_process(2), 2)
+    return [gone_on(of_this_process(size), position, last_batch="drop") for size in (4, 6)]
+
+
 class Stateful:
     """Batches of this process, with a state of arrays and bytes."""
 
@@ -562,15 +578,36 @@ def an_evaluation():
         (lambda: hl.data.arrays(mine, 4), {"last_batch": "pad"}),
         ([mine[:4], mine[4:6]] if ME == 0 else [mine[:4], mine[4:7], mine[:4]], {"last_batch": "pad"}),
         ([numbers[:4]], {}),
+        (lambda: iter([mine[:4]] if ME == 0 else []), {}),
         (failing, {}),
     ]:
-        hook = train.Evaluate(evaluate, batches, every=100, **options)
+        hook, runs = train.Evaluate(evaluate, batches, every=100, **options), CountRuns()
         try:
-            loop(part(2)).run(progress=False, hooks=[hook])
+            loop(part(2)).run(progress=False, hooks=[hook, runs])
             found.append(hook.values["mean"])
         except Exception as error:
-            found.append([type(error).__name__, str(error)])
+            found.append([type(error).__name__, str(error), runs.count])
     return found
+
+
+@scenario
+def an_evaluation_that_counts_its_examples():
+    """Means of the first number of a batch, weighted by the sum of the batch."""
+    found, numbers = [], np.arange(1, 17, dtype="float32")
+    for batches in (hl.data.arrays(numbers, 8), [batch for batch in numbers.reshape(2, 2, 4)[:, ME]]):
+        hook = train.Evaluate(
+            lambda state, batch: {"first": batch[0]}, batches, every=100, batch_size=lambda batch: batch.sum()
+        )
+        loop(part(2)).run(progress=False, hooks=[hook])
+        found.append(hook.values["first"])
+    return found
+
+
+class CountRuns(train.SessionRunHook):
+    count = 0
+
+    def after_run(self, run_context, run_values):
+        self.count += 1
 
 
 def failing():

@@ -212,6 +212,19 @@ def test_arrays_go_on_exactly_with_another_number_of_processes(both):
     assert job.gone_on(job.source(), position, last_batch="pad") == whole[4:]  # One process after two.
 
 
+def test_arrays_go_on_with_another_batch_size_as_in_one_process(both):
+    assert both("arrays_go_on_with_another_batch_size") == job.arrays_go_on_with_another_batch_size()
+
+
+def test_parts_of_arrays_go_on_with_another_batch_size_to_their_end(both):
+    def beside(*parts):
+        return [*([[*part, *(100 + example for example in part)]] for part in parts), "the end"]
+
+    fours, sixes = both("parts_of_arrays_go_on_with_another_batch_size")
+    assert fours == beside(range(4, 8), *[range(4), range(4, 8)] * 2)
+    assert sixes == beside(*[range(6)] * 2)
+
+
 def test_parts_go_on_where_each_process_was(both):
     cases = both("parts_go_on")
     assert cases["a list"] == [of_parts(range(2, 6)), 2, 2]
@@ -325,12 +338,20 @@ def test_what_is_no_value_of_examples_is_refused():
     assert job.hl.data.mean_by_process("loss", np.array([[1, 2], [3, 4]])) == {"loss/process_0": 2.5}
 
 
+def test_an_evaluation_counts_the_examples_of_all_processes(both):
+    expected = (1 * sum(range(1, 9)) + 9 * sum(range(9, 17))) / sum(range(1, 17))
+    assert both("an_evaluation_that_counts_its_examples") == [pytest.approx(expected)] * 2
+
+
 def test_an_evaluation_has_the_same_means_in_all_processes(found):
     numbers = np.arange(20.0) ** 2
     ragged = np.concatenate([numbers[:4], numbers[4:6], numbers[12:19]])
-    for process, (shuffled, in_blocks, uneven, padded, same, failed) in enumerate(found["an_evaluation"]):
+    for process, (shuffled, in_blocks, uneven, padded, same, none, failed) in enumerate(found["an_evaluation"]):
         assert shuffled == in_blocks == numbers.mean()
         assert uneven == pytest.approx(np.r_[numbers[:8], numbers[12:19]].mean())
         assert padded == pytest.approx(ragged.mean())
-        assert same[0] == "InvalidArgumentError"
+        assert (same[0], same[2]) == ("InvalidArgumentError", 0), "before the first step"
+        assert "Give hookline.data.arrays((x, y), batch_size=...), of which each process reads its rows." in same[1]
+        assert (none[0], none[2]) == (("FailedPreconditionError", "ValueError")[process], 0)
+        assert "requires at least one batch, and there is none" in none[1]
         assert failed[0] == ("FailedPreconditionError", "OSError")[process]

@@ -7,7 +7,7 @@ import pytest
 from hookline.errors import AbortedError
 from hookline.graph import constant, group
 from hookline.hooks import StopAtStepHook
-from hookline.monitored import ChiefSessionCreator, MonitoredSession, Scaffold
+from hookline.monitored import ChiefSessionCreator, MonitoredSession, RecoveryPolicy, Scaffold
 from hookline.session import RunOptions
 from hookline.testing import RecordingHook
 
@@ -139,3 +139,41 @@ def test_workers_that_share_a_session_end_exactly_on_the_last_step(model, probe)
         while not session.should_stop():
             session.run(model.train)
         assert other.session.global_step == 3
+
+
+def warnings(caplog):
+    return [record.getMessage() for record in caplog.records if "Nothing is trained" in record.getMessage()]
+
+
+@pytest.mark.parametrize(("step", "word"), [(7, "reached already"), (8, "lower")])
+def test_a_start_without_a_step_left_is_logged_with_what_to_write(model, caplog, step, word):
+    with session_at(step, StopAtStepHook(last_step=7)):
+        pass
+    assert warnings(caplog) == [
+        f"Nothing is trained: the training begins at global step {step} (initialised anew), and last_step=7 is {word}. "
+        "To train on, raise last_step."
+    ]
+
+
+def test_no_steps_that_were_asked_for_are_not_logged(model, caplog):
+    with session_at(7, StopAtStepHook(num_steps=0)):
+        pass
+    assert warnings(caplog) == []
+
+
+def test_a_recovery_at_the_target_is_no_start(model, caplog):
+    steps = iter([5, 7])
+
+    class Loses(RecordingHook):
+        def after_run(self, run_context, run_values):
+            if run_context.session.global_step == 6:
+                raise AbortedError(None, None, "lost")
+
+    scaffold = Scaffold(init_fn=lambda scaffold, session: session.load({"global_step": next(steps)}))
+    hook = StopAtStepHook(last_step=7)
+    policy = RecoveryPolicy(initial_backoff_secs=0)
+    with MonitoredSession(ChiefSessionCreator(scaffold), hooks=[hook, Loses()], recovery=policy) as session:
+        while not session.should_stop():
+            session.run(model.train)
+    assert next(steps, None) is None
+    assert warnings(caplog) == []

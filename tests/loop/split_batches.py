@@ -472,6 +472,24 @@ def resumed_padded() -> Any:
     return _resumed("padded", lambda: arrays(ODD, shuffle_seed=3, epochs=None), state_on(mesh()), last_batch="pad")
 
 
+@case
+def resumed_with_another_batch_size() -> Any:
+    """Goes on, on four devices, from example 3 of 48, where batches of 8 leave 5 for the last."""
+    found: dict[str, Any] = {}
+    for name, made in {"arrays": arrays, "function": lambda **options: lambda: arrays(**options)}.items():
+        for last_batch, size in (("keep", 8), ("pad", 8), ("drop", 8), ("keep", 12)):
+            logdir = f"{DIRECTORY}/resized-{name}-{last_batch}-{size}"
+            trained(state_on(None), made(size=3 if size == 8 else 4), logdir, 1)
+            try:
+                loop = hl.train.Loop(step, state_on(mesh()), made(size=size), last_batch=last_batch)
+                look = Look(loop)
+                loop.run(logdir, hooks=[look], progress=False)
+                found[f"{name} {last_batch} {size}"] = [look.places, sum(look.sums)]
+            except hl.errors.OpError as error:
+                found[f"{name} {last_batch} {size}"] = [type(error).__name__, str(error), len(look.sums)]
+    return {**found, "sum": float(X[3:].sum()), "sum after 4": float(X[4:].sum())}
+
+
 # Evaluation ----------------------------------------------------------------------------------------------------------
 
 

@@ -138,6 +138,23 @@ def test_a_restart_goes_on_with_the_same_batches_put_in_the_same_place(case, fou
     assert second["w"] == whole["w"], "bit for bit"
 
 
+@pytest.mark.parametrize("kind", ["arrays", "function"])
+def test_another_batch_size_is_refused_at_the_resume_where_the_last_batch_cannot_be_split(kind, found):
+    cases = found["resumed_with_another_batch_size"]
+    error, said, steps = cases[f"{kind} keep 8"]
+    assert error == "FailedPreconditionError"
+    assert "cannot resume at the checkpoint's position: with batch_size=8 the last batch of epoch 0 has 5 exam" in said
+    assert "last_batch='pad'" in said
+    assert steps == 0
+    places, total = cases[f"{kind} pad 8"]
+    assert len(places) == 6
+    assert total == pytest.approx(cases["sum"], rel=1e-4)
+    assert len(cases[f"{kind} drop 8"][0]) == 5
+    places, total = cases[f"{kind} keep 12"]
+    assert places == [["3x4 on 4", "3 on 4"]] * 3 + [["2x4 on 4", "2 on 4"]]
+    assert total == pytest.approx(cases["sum after 4"], rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("case", "one", "places"),
     cases(

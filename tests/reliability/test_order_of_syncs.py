@@ -37,10 +37,10 @@ _ALWAYS = [
     "checkpoint.tmp after rename to model.ckpt",
     ". after rename to checkpoint",
 ]
-_WITH_REMOVAL = [". after rename to model.ckpt.hookline-removed"]
+_WITH_REMOVAL = [". after rename to model.ckpt.hookline-removed-*"]
 _WITH_REPLACEMENT = [
     ". after rename to model.ckpt.hookline-saving",
-    ". after rename to model.ckpt.hookline-replaced",
+    ". after rename to model.ckpt.hookline-replaced-*",
 ]
 _OWN = {"numbered": _WITH_REMOVAL, "replaced": _WITH_REPLACEMENT}
 # The one for the new directory's name, which the rename that follows takes away again.

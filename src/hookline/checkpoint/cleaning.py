@@ -6,7 +6,6 @@ import dataclasses
 import os
 
 from hookline.checkpoint import examine, layout, lease, reading, restart
-from hookline.checkpoint.layout import base_of
 from hookline.checkpoint.retention import Kept, Retention
 from hookline.checkpoint.state_file import (
     STATE_FILE_NAME,
@@ -57,13 +56,9 @@ def plan(directory: str, keep: int | None = None) -> Plan:
     retention.recover(kept, good, state.last_preserved_timestamp, best)
     going = retention.trim()
     going += [path for path in leaving(directory) if path not in (*paths, *going) and layout.locate(path)]
+    going = [path for path in going if not layout.may_remove(path)]
     stays = dataclasses.replace(retention.state(paths[-1]), max_to_keep=state.max_to_keep)
-    base = base_of(paths[-1])
-    left = [
-        each.path
-        for each in layout.leftovers(directory)
-        if base_of(each.of) == base and each.kind != "broken" and layout.locate(each.of) != each.path
-    ]
+    left = [each.path for each in layout.removable_leftovers(paths[-1])]
     return Plan(keep, tuple(going), tuple(left), stays)
 
 

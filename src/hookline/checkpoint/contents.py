@@ -111,6 +111,7 @@ def load(
             )
     # Nothing else refers to these arrays, so they need not be copied: a large model may not fit twice.
     sess.lowlevel.load(values, owned=True, positions={name: read[name] for name in iterators if name in read})
+    sess.lowlevel.restored = path, frozenset(values)
     if is_whole:
         sess.lowlevel.restored_hook_states = {
             name.removeprefix(HOOK_STATES): state for name, state in read.items() if name.startswith(HOOK_STATES)

@@ -32,7 +32,8 @@ BROKEN_SUFFIX = ".hookline-broken"
 # The contents of a checkpoint beside its manifest.
 _OF_ORBAX = frozenset({"_CHECKPOINT_METADATA", "state"})
 _LEFTOVER = re.compile(r"(.+)\.hookline-(saving|replaced|removed|writing|broken)(-\w+)?")
-_NO_CHECKPOINT = re.compile(r".*\.hookline-(replaced|removed|writing-\w+|broken(-\d+)?)")
+_NO_CHECKPOINT = re.compile(r".*\.hookline-((replaced|removed)(-\w+)?|writing-\w+|broken(-\d+)?)")
+_RANDOM = re.compile(r".*-[0-9a-f]{8}")
 
 
 class Leftover(NamedTuple):
@@ -186,7 +187,7 @@ def prepare(path: str, was_saved: Callable[[], bool] = lambda: False) -> str:
         AlreadyExistsError: A file or directory at `path` is not a checkpoint and will not be overwritten.
     """
     durable.make_directories(os.path.dirname(path))
-    _finish_or_discard(path)
+    _finish(path)
     if _is_there(path) and locate(path) is None:
         if not (was_saved() or has_the_look(path)):
             raise errors.AlreadyExistsError(
@@ -214,7 +215,7 @@ def commit(
     `changing` is entered for the renames, when all files are on the disk; an error ends the attempt.
     """
     path = writing.rpartition(_WRITING_SUFFIX)[0]
-    saving, replaced = path + SAVING_SUFFIX, path + REPLACED_SUFFIX
+    saving, replaced = path + SAVING_SUFFIX, f"{path}{REPLACED_SUFFIX}-{secrets.token_hex(4)}"
     durable.sync_tree(writing)
     durable.write(os.path.join(writing, FILE_NAME), manifest.to_json())
     durable.sync_directory(os.path.dirname(path))
@@ -222,7 +223,6 @@ def commit(
         if _is_there(path):
             _being_written.update((saving, replaced))
             try:
-                _discard(replaced)
                 durable.rename(writing, saving)
                 durable.rename(path, replaced)
                 durable.rename(saving, path)
@@ -256,11 +256,37 @@ def _rename_aside(directory: str, path: str) -> str:
 
 def remove(path: str) -> None:
     """Removes a checkpoint, which disappears at once, before its files; after an error another call continues."""
-    removed = path + REMOVED_SUFFIX
-    _discard(removed)
     with contextlib.suppress(FileNotFoundError):
-        durable.rename(path, removed)
-    _discard(removed)
+        durable.rename(path, f"{path}{REMOVED_SUFFIX}-{secrets.token_hex(4)}")
+    for left in leftovers(os.path.dirname(path)):
+        if left.of == path and left.kind == "removed" and _is_own(left):
+            _discard(left.path)
+
+
+def may_remove(path: str) -> str:
+    """Returns why the checkpoint at a path must stay, as a clause; empty if hookline wrote it and may remove it.
+
+    What a link leads to may lie anywhere, and be anybody's.
+    """
+    if os.path.islink(path):
+        return "it is a link"
+    if not _is_there(path):
+        return ""
+    try:
+        read_manifest(path)
+    except errors.OpError as error:
+        return f"it is not known to be a checkpoint that hookline wrote: {error}"
+    return ""
+
+
+def _is_own(leftover: Leftover) -> bool:
+    """Returns whether hookline made a leftover: by its random name, or, if it has none, by what is in it.
+
+    A link is one whose checkpoint was a link; it alone goes, and not what it leads to.
+    """
+    if _RANDOM.fullmatch(leftover.path) or os.path.islink(leftover.path):
+        return True
+    return os.path.isdir(leftover.path) and {FILE_NAME, *_OF_ORBAX}.issuperset(_entries(leftover.path))
 
 
 def leftovers(directory: str) -> list[Leftover]:
@@ -269,26 +295,41 @@ def leftovers(directory: str) -> list[Leftover]:
     return [Leftover(os.path.join(directory, entry), os.path.join(directory, m[1]), m[2]) for entry, m in found]
 
 
+def removable_leftovers(path: str) -> list[Leftover]:
+    """Returns the leftovers of killed processes, of checkpoints named like `path` with any step number."""
+    return [
+        left
+        for left in leftovers(os.path.dirname(path))
+        if base_of(left.of) == base_of(path)
+        and left.kind != "broken"
+        and left.path not in _being_written
+        and locate(left.of) != left.path
+        and _is_own(left)
+    ]
+
+
 def clean(path: str) -> None:
     """Removes the leftovers of killed processes, of checkpoints named like `path` with any step number.
 
     A complete checkpoint that still awaits its rename is moved into place.
     """
+    for left in removable_leftovers(path):
+        _discard(left.path)
     for left in leftovers(os.path.dirname(path)):
-        if base_of(left.of) != base_of(path) or left.path in _being_written:
-            continue
-        if left.path.endswith(SAVING_SUFFIX):
-            _finish_or_discard(left.of)
-        elif left.kind != "broken":
-            _discard(left.path)
+        if left.kind == "saving" and base_of(left.of) == base_of(path) and locate(left.of) == left.path:
+            _finish(left.of)
 
 
-def _finish_or_discard(path: str) -> None:
+def _finish(path: str) -> None:
     saving = path + SAVING_SUFFIX
-    if saving in _being_written:
+    if saving in _being_written or not _is_there(saving):
         return
     if locate(path) != saving:
-        _discard(saving)
+        if _is_own(Leftover(saving, path, "saving")):
+            _discard(saving)
+        else:
+            text = "'%s' is in the way of a new checkpoint, was not made by hookline, and was moved to '%s'."
+            _logger.warning(text, saving, _rename_aside(saving, path))
         return
     if _is_there(path):
         text = "The remains at '%s' are in the way of the complete checkpoint, and were moved to '%s'."
@@ -300,7 +341,7 @@ def _discard(path: str) -> None:
     """Removes a file or directory, if it exists; raises temporary errors, and warns of others."""
     failed: OSError | None = None
     try:
-        if os.path.isdir(path):
+        if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path)
         else:
             os.remove(path)

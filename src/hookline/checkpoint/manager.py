@@ -45,6 +45,8 @@ class CheckpointManager:
         self._cleaned: set[str] = set()
         # Checkpoints that a killed process still had to remove; they are removed once there is a newer checkpoint.
         self._leaving: list[str] = []
+        # What this saver has written: it may remove that wherever it is.
+        self._written: set[str] = set()
         # Recorded checkpoints that were broken when this saver began to save in their directory.
         self._broken: set[str] = set()
 
@@ -136,12 +138,24 @@ class CheckpointManager:
             if lease is not None:
                 self._write_state(new.path, retention, state_file, lease, removed, retry)
             self._retention, self._leaving = retention, []
+            self._written.add(os.path.abspath(new.path))
             for old in removed if lease is not None else ():
-                self._remove(old)
+                self._remove(old, new.path)
         self._write_best()  # It may have been named in the meantime.
 
-    def _remove(self, old: str) -> None:
+    def _remove(self, old: str, new: str) -> None:
+        """Removes a checkpoint: one that this saver has written, or one of hookline's beside the new one."""
         directory = os.path.dirname(os.path.abspath(old))
+        stays = "" if os.path.abspath(old) in self._written else layout.may_remove(old)
+        if (
+            not stays
+            and os.path.abspath(old) not in self._written
+            and directory != os.path.dirname(os.path.abspath(new))
+        ):
+            stays = "it is in another directory"
+        if stays or os.path.islink(old):
+            _logger.warning("%s does not remove '%s': %s.", self._name, old, stays or "it is a link")
+            return
         with contextlib.ExitStack() as until_removed:
             try:
                 held = _share(directory, 0, until_removed)

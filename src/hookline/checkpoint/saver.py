@@ -249,6 +249,8 @@ class Saver:
         self._check_same_path([place for _, place, _ in found])
         _, _, number = found[0]
         manifest, stored, positions = copied[0]
+        for position in positions.values():
+            position.before_save()
         manifest = dataclasses.replace(manifest, extra=extra)
         parts = [process for process, (has_arrays, _, _) in enumerate(found) if has_arrays or process == 0]
         launched = launches.current()

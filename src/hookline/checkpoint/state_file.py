@@ -8,6 +8,7 @@ import logging
 import os
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from hookline import arguments
 from hookline.checkpoint import durable, failures, layout
@@ -56,14 +57,22 @@ def write_state(
 
     The checkpoints that are leaving are about to be removed.
     """
+
+    def name(path: str | None) -> str | None:
+        """Returns the name of a checkpoint of this directory; None for others, which are not recorded here."""
+        found = path and os.path.relpath(path, directory)
+        return found if found and _is_inside(found) else None
+
+    times = zip(state.all_model_checkpoint_paths, state.timestamps, strict=True)
+    kept = [(found, timestamp) for path, timestamp in times if (found := name(path))]
     fields = {
         "model_checkpoint_path": os.path.relpath(state.model_checkpoint_path, directory),
-        "all_model_checkpoint_paths": [os.path.relpath(path, directory) for path in state.all_model_checkpoint_paths],
-        "timestamps": list(state.timestamps),
-        "leaving": [os.path.relpath(path, directory) for path in leaving],
-        "last_good": state.last_good and os.path.relpath(state.last_good, directory),
+        "all_model_checkpoint_paths": [found for found, _ in kept],
+        "timestamps": [timestamp for _, timestamp in kept],
+        "leaving": [found for path in leaving if (found := name(path))],
+        "last_good": name(state.last_good),
         "last_preserved_timestamp": state.last_preserved_timestamp,
-        "best": state.best and os.path.relpath(state.best, directory),
+        "best": name(state.best),
         "max_to_keep": state.max_to_keep,
         "keep_checkpoint_every_n_hours": state.keep_checkpoint_every_n_hours,
     }
@@ -75,8 +84,9 @@ def leaving(directory: str, file: str = STATE_FILE_NAME) -> list[str]:
     path = os.path.join(directory, file)
     try:
         with open(path, encoding="utf-8") as opened:
-            return [os.path.join(directory, name) for name in json.load(opened).get("leaving", ())]
-    except (OSError, ValueError, AttributeError) as error:
+            names = json.load(opened).get("leaving", ())
+        return [found for name in names if (found := _inside(path, name))]
+    except (OSError, ValueError, AttributeError, TypeError) as error:
         if failures.may_pass(error):
             raise failures.not_read(error, path, "") from error
         return []  # There is no file yet, or a bad one, which is reported when a checkpoint is chosen.
@@ -93,13 +103,24 @@ def recorded(directory: str, file: str = STATE_FILE_NAME) -> CheckpointState | N
     try:
         with open(path, encoding="utf-8") as opened:
             fields = json.load(opened)
+        newest = fields["model_checkpoint_path"]
+        if isinstance(newest, str) and not _is_inside(newest):
+            raise DataLossError(
+                None,
+                None,
+                f"'{path}' is damaged: as model_checkpoint_path, the newest checkpoint, it names {newest!r}, which lies "
+                f"outside of '{directory}'. Move that file away: the checkpoints themselves are looked at then.",
+            )
+        listed = zip(fields["all_model_checkpoint_paths"], fields["timestamps"], strict=False)
+        kept = [(found, float(timestamp)) for name, timestamp in listed if (found := _inside(path, name))]
+        good, best = (name and _inside(path, name) for name in (fields.get("last_good"), fields.get("best")))
         return CheckpointState(
-            os.path.join(directory, fields["model_checkpoint_path"]),
-            tuple(os.path.join(directory, name) for name in fields["all_model_checkpoint_paths"]),
-            tuple(float(timestamp) for timestamp in fields["timestamps"]),
-            os.path.join(directory, fields["last_good"]) if fields.get("last_good") else None,
+            os.path.join(directory, newest),
+            tuple(found for found, _ in kept),
+            tuple(timestamp for _, timestamp in kept),
+            good,
             fields.get("last_preserved_timestamp"),
-            os.path.join(directory, fields["best"]) if fields.get("best") else None,
+            best,
             fields.get("max_to_keep"),
             fields.get("keep_checkpoint_every_n_hours"),
         )
@@ -112,6 +133,26 @@ def recorded(directory: str, file: str = STATE_FILE_NAME) -> CheckpointState | N
             raise FailedPreconditionError(None, None, _of_another(path, error)) from error
         _logger.warning("%s is not a state file of hookline (%r); the checkpoints are looked at instead.", path, error)
         return None
+
+
+def _is_inside(name: str) -> bool:
+    """Returns whether a state file may name a checkpoint so: all of them are directly in its directory."""
+    return os.path.basename(name) == name and name not in ("", os.curdir, os.pardir) and "\0" not in name
+
+
+def _inside(state_file: str, name: Any) -> str | None:
+    """Returns the path of a checkpoint that a state file names; None, after one warning, if it is not beside it."""
+    if isinstance(name, str) and _is_inside(name):
+        return os.path.join(os.path.dirname(state_file), name)
+    if (state_file, repr(name)) not in _warned:
+        _warned.add((state_file, repr(name)))
+        _logger.warning(
+            "'%s' names %r, which is not a checkpoint beside it: it is ignored, and stays as it is.", state_file, name
+        )
+    return None
+
+
+_warned: set[tuple[str, str]] = set()
 
 
 def _of_another(path: str, error: Exception) -> str:

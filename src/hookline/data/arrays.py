@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -14,13 +16,15 @@ from hookline.data.batches import crc32c
 from hookline.data.gathered import Gathered
 from hookline.data.memory import room
 
+_logger = logging.getLogger(__name__)
+
 
 def arrays(tree: Any, batch_size: int, shuffle_seed: int | None = None, epochs: int | None = 1) -> Arrays:
     """Makes batches of the examples in arrays, as a source for `iterator`.
 
     Each epoch has every example once. If their number is not a multiple of `batch_size`, the last batch is smaller. The
     order of an epoch depends only on the seed and the epoch's number, so an iterator can continue in the middle of an
-    epoch at no cost.
+    epoch at no cost, also with another `batch_size` or other `epochs`.
 
     Processes that run in step are given the same arrays and the batch size of all of them together, as in a script for
     one process. Each gathers its own rows of every batch.
@@ -48,11 +52,16 @@ def arrays(tree: Any, batch_size: int, shuffle_seed: int | None = None, epochs: 
     return Arrays(tree, batch_size, shuffle_seed, epochs)
 
 
-_CHECKED_EXAMPLES = 64
+# The examples of which a checksum is made, as far as they have so many bytes in all.
+_CHECKED_EXAMPLES, _CHECKED_BYTES = 64, 2**20
 
 
 class Arrays:
-    """Batches of the examples in arrays; see `arrays`."""
+    """Batches of the examples in arrays; see `arrays`.
+
+    Attributes:
+        of: What an iteration must have in common with another to continue at its position.
+    """
 
     def __init__(self, tree: Any, batch_size: int, shuffle_seed: int | None, epochs: int | None) -> None:
         self.tree = jax.tree.map(np.asarray, tree)
@@ -66,17 +75,56 @@ class Arrays:
         self.batch_size = arguments.whole("arrays", "batch_size", batch_size, at_least=1)
         self.seed = None if shuffle_seed is None else arguments.whole("arrays", "shuffle_seed", shuffle_seed, 0)
         self.epochs = None if epochs is None else arguments.whole("arrays", "epochs", epochs, at_least=0)
+        self.of = {"examples": self.examples, "shuffle_seed": self.seed}
+        self._has_warned = False
 
     @property
     def last_size(self) -> int | None:
         """The number of examples of an epoch's last batch, if it is smaller than the first."""
-        left = self.examples % self.batch_size
-        return left if left and self.examples > self.batch_size and self.epochs != 0 else None
+        return self.last_size_from(0) if self.epochs != 0 else None
 
     @property
     def length(self) -> float:
         """The number of batches; infinity if there is no end."""
-        return math.inf if self.epochs is None else self.epochs * -(-self.examples // self.batch_size)
+        return self.left(0, 0)
+
+    def left(self, epoch: int, example: int, *, drop: bool = False) -> float:
+        """Returns the number of batches from an example of an epoch on; `drop` leaves out those that are smaller."""
+        if self.epochs is None:
+            return math.inf
+        further = self.epochs - epoch - 1
+        return 0 if further < 0 else self._batches(example, drop) + further * self._batches(0, drop)
+
+    def _batches(self, example: int, drop: bool) -> int:
+        """Returns the number of batches of an epoch from an example on."""
+        count, rest = divmod(self.examples - example, min(self.batch_size, self.examples))
+        return count + (rest > 0 and not drop)
+
+    def after(self, epoch: int, example: int, batches: int) -> tuple[int, int]:
+        """Returns the epoch and the example that come some batches after others.
+
+        An epoch of 10 examples in batches of 4: two batches after example 3, which has 4 and 3, a new epoch begins; a
+        third batch ends at its example 4.
+        """
+        in_epoch = self._batches(example, drop=False)
+        if batches < in_epoch:
+            return epoch, example + batches * self.batch_size
+        epochs, rest = divmod(batches - in_epoch, self._batches(0, drop=False))
+        return epoch + 1 + epochs, rest * self.batch_size
+
+    def last_size_from(self, example: int) -> int | None:
+        """Returns the size of the last batch of an epoch that is continued at an example, if that is smaller."""
+        return (self.examples - example) % min(self.batch_size, self.examples) or None
+
+    def check_sample(self, state: dict[str, Any]) -> None:
+        """Warns, once, if the state of an iteration is of other values; without a checksum nothing is known."""
+        if not self._has_warned and state.get("crc32c", self.sample_crc32c) != self.sample_crc32c:
+            self._has_warned = True
+            _logger.warning(
+                "hookline.data.arrays: the %d examples have other values than at the checkpoint, by a checksum of some "
+                "of them, and continue at the same place. If that is not intended, give the arrays of then.",
+                self.examples,
+            )
 
     def __iter__(self) -> ArraysIterator:
         return ArraysIterator(self)
@@ -85,11 +133,18 @@ class Arrays:
         """Returns an iterator whose batches are gathered when their rows are read."""
         return RowsIterator(self)
 
+    @functools.cached_property
+    def sample_crc32c(self) -> int:
+        """A checksum of a few examples; of a file that is mapped into memory, hardly more is read than these."""
+        leaves = jax.tree.leaves(self.tree)
+        size = sum(leaf.nbytes for leaf in leaves) // self.examples
+        count = min(self.examples, _CHECKED_EXAMPLES, max(1, _CHECKED_BYTES // max(size, 1)))
+        some = np.linspace(0, self.examples - 1, count).astype(int)
+        return crc32c([leaf[some] for leaf in leaves])
+
     def fingerprint(self) -> list[Any]:
         """Returns numbers that identify the examples and their order, computed from a few examples."""
-        some = np.linspace(0, self.examples - 1, min(self.examples, _CHECKED_EXAMPLES)).astype(int)
-        found = crc32c(jax.tree.map(lambda leaf: leaf[some], self.tree))
-        return [self.examples, self.batch_size, self.seed, self.epochs, found]
+        return [self.examples, self.batch_size, self.seed, self.epochs, self.sample_crc32c]
 
     def order(self, epoch: int) -> np.ndarray | None:
         """Returns the order of the examples in an epoch; `None` for the order of the arrays."""
@@ -103,35 +158,53 @@ class _State(dict[str, Any]):
         return self
 
 
-class _Pass:
-    """An iteration over the examples of `Arrays`. Its state is its position and an identification of the arrays."""
+class Pass:
+    """An iteration over the examples of `Arrays`. Its state is its position and an identification of the arrays.
+
+    A position is an example of an epoch, so it does not depend on the batches: after 37 batches of 8 of 240 examples it
+    is example 56 of epoch 1, the second, where batches of 16 continue with examples 56 to 71. The last one of that
+    epoch then has 8.
+
+    Attributes:
+        source: The arrays.
+    """
 
     def __init__(self, source: Arrays) -> None:
-        self._source = source
+        self.source = source
         self._leaves, self._structure = jax.tree.flatten(source.tree)
         self._epoch = self._example = 0
         self._order: tuple[int, np.ndarray | None] = (-1, None)
-        self._made_of = {"examples": source.examples, "shuffle_seed": source.seed}
+        self._identity = {
+            "of": source.of,
+            "batch_size": source.batch_size,
+            "crc32c": source.sample_crc32c,
+        }
 
     @property
     def _has_ended(self) -> bool:
-        return self._source.epochs is not None and self._epoch >= self._source.epochs
+        return self.source.epochs is not None and self._epoch >= self.source.epochs
 
     def _order_now(self) -> np.ndarray | None:
         if self._has_ended:
             raise StopIteration
         if self._order[0] != self._epoch:
-            self._order = self._epoch, self._source.order(self._epoch)
+            self._order = self._epoch, self.source.order(self._epoch)
         return self._order[1]
 
     def _move(self, examples: int) -> None:
+        """Goes on by some examples, at most to the end of the epoch."""
         self._example += examples
-        if self._example >= self._source.examples:
+        if self._example >= self.source.examples:
             self._epoch, self._example = self._epoch + 1, 0
 
     def get_state(self) -> dict[str, Any]:
         """Returns the position."""
-        return _State(epoch=self._epoch, example=self._example, of=self._made_of)
+        return _State(epoch=self._epoch, example=self._example, **self._identity)
+
+    def state_after(self, state: dict[str, Any], count: int) -> dict[str, Any]:
+        """Returns the state that comes `count` batches after another."""
+        epoch, example = self.source.after(state["epoch"], state["example"], count)
+        return _State(epoch=epoch, example=example, **self._identity)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Sets the position to that of another iterator.
@@ -139,15 +212,31 @@ class _Pass:
         Raises:
             ValueError: That iterator had other examples, or another order.
         """
-        if state["of"] != self._made_of:
+        if state["of"] != self.source.of:
             raise ValueError(
                 f"arrays cannot continue at a position of other data: that was of {state['of']}, and this is "
-                f"{self._made_of}."
+                f"{self.source.of}. Give those of then; or resume=False, in a Loop resume_data=False, to start from "
+                f"the beginning."
             )
+        self.source.check_sample(state)
         self._epoch, self._example = state["epoch"], state["example"]
+        before, size = state.get("batch_size", self.source.batch_size), self.source.batch_size
+        if before != size:
+            last = self.source.last_size_from(self._example)
+            odd = f"; the last batch of this epoch has {last} examples" if last else ""
+            _logger.info(
+                "hookline.data.arrays: a position of batch_size=%d continues with batch_size=%d at example %d of %d in "
+                "epoch %d%s.",
+                before,
+                size,
+                self._example,
+                self.source.examples,
+                self._epoch,
+                odd,
+            )
 
 
-class ArraysIterator(_Pass):
+class ArraysIterator(Pass):
     """One iteration over `Arrays`. Its batches are new memory, which the reader owns."""
 
     def __iter__(self) -> Iterator[Any]:
@@ -155,13 +244,13 @@ class ArraysIterator(_Pass):
 
     def __next__(self) -> Any:
         order = self._order_now()
-        part = slice(self._example, self._example + self._source.batch_size)
+        part = slice(self._example, self._example + self.source.batch_size)
         if order is None:
             leaves = [leaf[part].copy() for leaf in self._leaves]
         else:
             chosen = order[part]
             leaves = [leaf.take(chosen, 0) for leaf in self._leaves]
-        self._move(self._source.batch_size)
+        self._move(self.source.batch_size)
         return self._structure.unflatten(leaves)
 
     def read_many(self, count: int, capacity: int) -> tuple[Any, int]:
@@ -176,7 +265,7 @@ class ArraysIterator(_Pass):
             The arrays, and the number of batches in them.
         """
         self._order_now()
-        source = self._source
+        source = self.source
         whole = min(source.batch_size, source.examples)
         size = min(whole, source.examples - self._example)
         buffers = [room((capacity, size, *leaf.shape[1:]), leaf.dtype) for leaf in self._leaves]
@@ -197,7 +286,7 @@ class ArraysIterator(_Pass):
         return self._structure.unflatten(buffers), done
 
 
-class RowsIterator(_Pass):
+class RowsIterator(Pass):
     """One iteration over `Arrays` that gathers nothing: each array of a batch is a `Gathered`."""
 
     def __iter__(self) -> Iterator[Any]:
@@ -205,7 +294,7 @@ class RowsIterator(_Pass):
 
     def __next__(self) -> Any:
         order, begin = self._order_now(), self._example
-        end = min(begin + self._source.batch_size, self._source.examples)
+        end = min(begin + self.source.batch_size, self.source.examples)
         chosen = np.arange(begin, end) if order is None else order[begin:end]
-        self._move(self._source.batch_size)
+        self._move(self.source.batch_size)
         return self._structure.unflatten([Gathered(leaf, chosen) for leaf in self._leaves])

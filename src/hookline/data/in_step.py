@@ -13,7 +13,7 @@ from hookline.data.ahead import Ahead, Item
 from hookline.data.joint import Joint
 from hookline.data.places import outline
 from hookline.data.reader import Reader
-from hookline.data.sequences import Read
+from hookline.data.sequences import START, Read
 from hookline.errors import FailedPreconditionError
 from hookline.session import Position
 
@@ -195,8 +195,8 @@ class ReaderInStep(Reader):
         self._read()
         front = ahead.front
         batch, error = (None, None) if front is None else (front.value, front.error)
-        before = front.position(0)["count"] - 1 if front is not None and error is None else 0
-        most, refused = self._joint.agree(node.name, batch, before, error)
+        position = front.position(0) if front is not None and error is None else START
+        most, refused = self._joint.agree(node.name, batch, position, error)
         if error is None or isinstance(error, StopIteration):
             ahead.end(node.node_def, most, refused, is_known=self._joint.is_part)
         else:
@@ -208,7 +208,7 @@ class ReaderInStep(Reader):
         if self._joint.is_part:
             every = self._joint.peers.gather(f"position of {self._node.name}", positions.encoded(own))
             value = positions.joined(every)
-        return Position(value, lambda: self._sequence.saved(own))
+        return Position(value, lambda: self._sequence.saved(own), self._sequence.before_save)
 
     def go_to(self, position: dict[str, Any]) -> None:  # noqa: D102
         peers = self._joint.peers

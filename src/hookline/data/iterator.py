@@ -20,7 +20,7 @@ from hookline.data.in_step import ReaderInStep
 from hookline.data.joint import Joint, unknown_length
 from hookline.data.places import Places
 from hookline.data.reader import Reader
-from hookline.data.sequences import START, Demand
+from hookline.data.sequences import START, Demand, Sequence, in_arrays
 from hookline.data.sources import sequence_of, shown
 from hookline.graph import Graph, Tensor, get_default_graph, placement
 from hookline.graph.nodes import Source
@@ -53,7 +53,7 @@ def iterator(
     `state_dict` and `load_state_dict`: `arrays`, a Grain dataset or loader, a loader of torchdata) is set to it. Any
     other function or iterable is read again up to the position, and must arrive at the same batch, as its checksum
     shows. For an iterator that can do neither, the batches since the last checkpoint are kept, for a recovery in this
-    process; in a new process it starts from the beginning, with a warning.
+    process; in a new process it starts from the beginning, with a warning. The first save says so.
 
     In processes that run in step each gives a part of every batch, and all end when the process with the fewest batches
     does; so their number must be known (`length`). `arrays` are given as in one process. See docs/data.md.
@@ -144,12 +144,12 @@ def iterator(
     places = Places(who, example, source, last_batch)
     joint = None
     if in_step is not None:
-        known = functools.partial(_length, source, sequence, form, length)
-        if spec is not None and begun is not None and known() is None:
+        left = functools.partial(_left, source, sequence, form, length)
+        if spec is not None and begun is not None and left(START) is None:
             raise ValueError(f"{who}: {unknown_length()}")
         if spec is not None:
             _refuse_text(who, spec)
-        joint = Joint(in_step, who, source, places, known, distinct=distinct)
+        joint = Joint(in_step, who, source, places, left, distinct=distinct)
     lock, last = threading.Lock(), None
 
     def open_for(node: Source, shared: bool) -> Reader:
@@ -171,7 +171,7 @@ def iterator(
             last = reader if shared else None
             return reader
 
-    node = BatchSource(name or "iterator", open_for, form, places, resumes=resume)
+    node = BatchSource(name or "iterator", open_for, sequence, form, places, resumes=resume)
     if (given := device if sharding is None else sharding) is not None:
         node.put_over(given)
     elif joint is not None:
@@ -186,14 +186,27 @@ def over_all(graph: Graph) -> jax.NamedSharding:
     return placement.over_data(mesh) or jax.NamedSharding(mesh, jax.P())
 
 
-def _length(source: Any, sequence: Any, form: Form, length: float | None) -> float | None:
-    """Returns the number of batches for runs, as given, or else as reported by the source; None if it is unknown."""
-    known = sequence.length
-    if length is not None or known is None or form.last_batch != "drop":
-        return known if length is None else length
-    if isinstance(source, list | tuple) and source and form.fit(source[-1]) is not None:
-        return known
-    return max(known - 1, 0)  # The last one may be smaller, and is then dropped.
+def _left(source: Any, sequence: Sequence, form: Form, length: float | None, position: dict[str, Any]) -> float | None:
+    """Returns the number of batches for runs after a position; None if it is unknown.
+
+    Args:
+        source: The source.
+        sequence: The sequence of it.
+        form: The form of its batches.
+        length: The number from the beginning, if it is given.
+        position: The position.
+    """
+    drops = form.last_batch == "drop"
+    place = in_arrays(position, sequence.arrays)
+    if length is None and sequence.arrays is not None and place is not None:
+        return sequence.arrays.left(*place, drop=drops)
+    known = sequence.length if length is None else length
+    if known is None:
+        return None
+    is_whole = isinstance(source, list | tuple) and source and form.fit(source[-1]) is not None
+    if length is None and drops and not is_whole:
+        known = max(known - 1, 0)  # The last one may be smaller, and is then dropped.
+    return known - position["count"]
 
 
 def _refuse_text(who: str, batch: Any) -> None:
@@ -210,13 +223,21 @@ class BatchSource(Source):
     """The node behind `iterator`.
 
     Attributes:
+        sequence: The sequence of its source.
         places: The shardings of its batches.
     """
 
     def __init__(
-        self, name: str, open_for: Callable[[Source, bool], Reader], form: Form, places: Places, *, resumes: bool
+        self,
+        name: str,
+        open_for: Callable[[Source, bool], Reader],
+        sequence: Sequence,
+        form: Form,
+        places: Places,
+        *,
+        resumes: bool,
     ) -> None:
-        self._form, self.places = form, places
+        self.sequence, self._form, self.places = sequence, form, places
         super().__init__(name, open_for, form.spec, host_only=form.host_only, resumes=resumes, example=form.example)
         self._settle()
 

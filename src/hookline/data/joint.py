@@ -46,7 +46,7 @@ class Joint:
         who: The iterator, for messages.
         source: The source of this process.
         places: The shardings of the batches.
-        length: Returns the number of batches of the source from its beginning; None if it is unknown.
+        left: Returns the number of batches of the source after a position; None if it is unknown.
         distinct: Whether different parts must have different content.
     """
 
@@ -56,12 +56,12 @@ class Joint:
         who: str,
         source: Any,
         places: Places,
-        length: Callable[[], float | None],
+        left: Callable[[dict[str, Any]], float | None],
         *,
         distinct: bool,
     ) -> None:
         self.peers, self._who, self._source, self._places = peers, who, source, places
-        self._length, self._distinct = length, distinct
+        self._left, self._distinct = left, distinct
         self._has_warned = False
 
     @property
@@ -69,20 +69,22 @@ class Joint:
         """Whether each process reads a part of the batches."""
         return self._places.is_part
 
-    def agree(self, about: str, batch: Any, before: int, error: BaseException | None) -> tuple[float, OpError | None]:
+    def agree(
+        self, about: str, batch: Any, position: dict[str, Any], error: BaseException | None
+    ) -> tuple[float, OpError | None]:
         """Compares the first batches. All processes call it at the same place.
 
         Args:
             about: A name for these batches.
             batch: The first batch, as it was read; None if there is none.
-            before: The number of batches that the source gave before it.
+            position: The position after it.
             error: The error that came instead of it.
 
         Returns:
             The number of batches for all processes, this one included; and the error, which is the same in all of them.
         """
         every = [
-            Report(*report) for report in self.peers.gather(f"data of {about}", self._report(batch, before, error))
+            Report(*report) for report in self.peers.gather(f"data of {about}", self._report(batch, position, error))
         ]
         if found := self._difference(every):
             return 0, found
@@ -101,7 +103,7 @@ class Joint:
             )
         return min(lefts), None
 
-    def _report(self, batch: Any, before: int, error: BaseException | None) -> Report:
+    def _report(self, batch: Any, position: dict[str, Any], error: BaseException | None) -> Report:
         if isinstance(error, StopIteration):
             error = None
         elif error is None and batch is None:
@@ -110,8 +112,8 @@ class Joint:
         if batch is not None:
             left = math.inf  # `arrays` know their end.
             if self.is_part:
-                length = self._length()
-                left = None if length is None else max(length - before, 0)
+                further = self._left(position)
+                left = None if further is None else max(1 + further, 0)
                 crcs = [batches.crc32c(leaf) for leaf in jax.tree.leaves(batch)]
         if isinstance(self._source, Arrays):
             examples = self._source.fingerprint()
@@ -163,10 +165,11 @@ class Joint:
             if self._distinct and len({tuple([region[process] for region in regions]) for process in same}) > 1:
                 return self._refused(
                     f"processes {', '.join(map(str, same))} gave the same first batch, but each must give its own "
-                    f"part. Shard the source: process_index=jax.process_index() and process_count="
-                    f"jax.process_count(), or for a Grain dataset [jax.process_index()::jax.process_count()]. "
-                    f"hookline.data.arrays needs no sharding: each process reads its rows. distinct=False allows equal "
-                    f"parts."
+                    f"part. Give hookline.data.arrays((x, y), batch_size=...), of which each process reads its rows. "
+                    f"Or split the source: with process_index=jax.process_index() and process_count="
+                    f"jax.process_count(), or for a list or a Grain dataset "
+                    f"[jax.process_index()::jax.process_count()]. Equal parts are allowed by hookline.data.iterator("
+                    f"source, distinct=False)."
                 )
         return None
 

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from hookline.coordination import peers
 from hookline.data import batches
 from hookline.data.sequences import Demand, Read, Sequence, length_of, refusal, taken_over
 
@@ -37,7 +38,7 @@ class OneShot(Sequence):
         self._first = self._bytes = 0
         self._error: BaseException | None = None
         self._reader: object = None
-        self._has_warned = False
+        self._has_warned = self._has_announced = False
 
     def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:  # noqa: D102
         reader, count = object(), self._start(position)
@@ -104,10 +105,13 @@ class OneShot(Sequence):
         if not self._has_warned:
             self._has_warned = True
             _logger.warning(
-                "%s starts from the beginning, though the checkpoint had used %d batches: its source is an iterator, "
-                "which cannot be set to a position. Give a function that makes the iterator to resume there.",
+                "%s starts from the beginning, though the checkpoint had used %d batches: its source, %s, cannot be "
+                "set to a position. Give a function that makes the iterator to resume there. If the data shall begin "
+                "anew at each start, %s.",
                 self._who,
                 position["count"],
+                _described(self._iterator),
+                self.restart.anew,
             )
         return 0
 
@@ -115,8 +119,26 @@ class OneShot(Sequence):
         self._bytes -= batches.nbytes(self._kept.popleft())
         self._first += 1
 
+    def before_save(self) -> None:  # noqa: D102
+        if not (self._has_warned or self._has_announced) and peers.speaks():
+            _logger.warning(
+                "%s: its source, %s, cannot be set to a position, so a later start of the training %s. To resume, give "
+                "a function that makes it, hookline.data.arrays, or a source with get_state and set_state. If the data "
+                "shall begin anew at each start, %s.",
+                self._who,
+                _described(self._iterator),
+                self.restart.outcome,
+                self.restart.anew,
+            )
+        self._has_announced = True
+
     def saved(self, position: dict[str, Any]) -> None:  # noqa: D102
         with self._lock:
             if position.get("token") == self._token:
                 while self._first < position["count"] and self._kept:
                     self._let_go()
+
+
+def _described(iterator: Any) -> str:
+    name = getattr(iterator, "__name__", None)  # A generator has that of its function.
+    return f"a {type(iterator).__name__}" if name is None else f"the {type(iterator).__name__} {name!r}"

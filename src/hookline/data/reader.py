@@ -14,7 +14,7 @@ from hookline.coordination import Coordinator
 from hookline.data import batches
 from hookline.data.ahead import Ahead, Item
 from hookline.data.places import Places
-from hookline.data.sequences import START, Demand, Read, Sequence
+from hookline.data.sequences import START, Demand, Read, Sequence, in_arrays, refusal, resolved
 from hookline.errors import OutOfRangeError
 from hookline.graph import placement
 from hookline.graph.nodes import Source
@@ -103,7 +103,7 @@ class Reader:
 
     def _has_room(self, capacity: int) -> None:
         # Room on the host costs nothing until it is used.
-        may_be_longer = capacity > 1 and self._sequence.is_in_memory and self._places.stay_on_host
+        may_be_longer = capacity > 1 and self._sequence.arrays is not None and self._places.stay_on_host
         parts = _at_once(self._form, _IN_BLOCKS, _IN_BLOCKS_BYTES) // capacity if may_be_longer else 1
         self._capacity = capacity
         self._length = self._ahead.demand.capacity = capacity * max(1, parts)
@@ -175,14 +175,24 @@ class Reader:
     def position(self) -> Position:
         """Returns the session's position, regardless of batches read ahead."""
         value = self._value()
-        return Position(value, lambda: self._sequence.saved(value))
+        return Position(value, lambda: self._sequence.saved(value), self._sequence.before_save)
 
     def _value(self) -> dict[str, Any]:
         position, place = self._position
         return position(place)
 
     def go_to(self, position: dict[str, Any]) -> None:
-        """Continues after a checkpoint's position; the next run that needs a batch reads up to it."""
+        """Continues after a checkpoint's position; the next run that needs a batch reads up to it.
+
+        Raises:
+            FailedPreconditionError: It is a position in arrays, and depends on a batch size that is not known; or their
+                sharding cannot split the last batch of the epoch that is continued there.
+        """
+        who, arrays = self._node.node_def, self._sequence.arrays
+        position = resolved(position, arrays, who)
+        place = in_arrays(position, arrays)
+        if arrays is not None and place is not None and (problem := self._places.problem_of(arrays, place)):
+            raise refusal(f"{who} cannot resume at the checkpoint's position: {problem}")
         self._position = (lambda _: position), 0
         self._set_out_again()
 

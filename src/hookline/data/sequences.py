@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
-from hookline.data import batches
-from hookline.data.arrays import Arrays
+from hookline.data import batches, format2
+from hookline.data.arrays import Arrays, Pass
 from hookline.errors import FailedPreconditionError
 
 _END = object()
@@ -34,6 +34,18 @@ class Read(NamedTuple):
     batch: Any
     position: Callable[[int], dict[str, Any]]
     size: int | None = None
+
+
+class Restart(NamedTuple):
+    """Words of messages about a later start that cannot reach a position.
+
+    Attributes:
+        outcome: What becomes of such a start if the source is an iterator without a state.
+        anew: How the user has the data begin anew.
+    """
+
+    outcome: str = "begins its data anew, with a warning"
+    anew: str = "give the iterator another name, or resume=False"
 
 
 class Demand:
@@ -66,10 +78,15 @@ class Sequence(Protocol):
     """A source that can be read from its beginning or from a position.
 
     Attributes:
-        is_in_memory: Whether all its batches are known to be in memory: many at once cost hardly more than one.
+        length: The number of batches; None if it is not known.
+        arrays: The arrays that it iterates over, if that is known: many of their batches at once cost hardly more than
+            one.
+        restart: Words of its messages.
     """
 
-    is_in_memory: bool = False
+    length: float | None = None
+    arrays: Arrays | None = None
+    restart = Restart()
 
     def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:
         """Yields the batches after a position.
@@ -86,6 +103,9 @@ class Sequence(Protocol):
     def saved(self, position: dict[str, Any]) -> None:
         """Called when a checkpoint holds a position, so that no reader will go back before it."""
 
+    def before_save(self) -> None:
+        """Called before a position is written for a later process."""
+
 
 class Repeatable(Sequence):
     """A source that can be restarted: `make` returns the iterable.
@@ -95,23 +115,24 @@ class Repeatable(Sequence):
 
     Attributes:
         length: The number of batches; None if the source has no length, or has not been read.
-        is_in_memory: As in `Sequence`; set when it is first read.
+        arrays: As in `Sequence`; known when it is first read.
     """
 
-    def __init__(self, make: Callable[[], Iterable[Any]], who: str) -> None:
-        self._make, self._who = make, who
-        self.length: float | None = None
+    def __init__(self, make: Callable[[], Iterable[Any]], who: str, arrays: Arrays | None = None) -> None:
+        self._make, self._who, self.arrays = make, who, arrays
 
     def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:  # noqa: D102
         source = self._make()
-        self.length, self.is_in_memory = length_of(source), isinstance(source, Arrays)
+        self.length = length_of(source)
         iterator: Any = source if accessors(source) is not None else iter(source)
         if accessors(iterator) is not None:
-            yield from Resumable(iterator, self._who).read(position, demand)
+            resumable = Resumable(iterator, self._who)
+            self.arrays, resumable.restart = resumable.arrays, self.restart
+            yield from resumable.read(position, demand)
             return
         count, batch = position["count"], None
         if count and "crc32c" not in position:
-            raise _foreign(self._who, position)
+            raise _foreign(self._who, position, self.restart)
         for done in range(count):
             if demand.is_over:
                 raise ReadCancelled
@@ -128,8 +149,7 @@ class Repeatable(Sequence):
         return refusal(
             f"{self._who} cannot resume at the checkpoint's position: the data are not repeatable, because {why}. Give "
             f"a source that gives the same batches each time (a fixed seed for its shuffling) or has a state "
-            f"(get_state and set_state); or give the iterator another name, or resume=False, to start from the "
-            f"beginning."
+            f"(get_state and set_state); or {self.restart.anew}, to start from the beginning."
         )
 
 
@@ -145,6 +165,7 @@ class Resumable(Sequence):
         assert state is not None, "Checked by the caller."
         self._source, self._who = source, who
         self.length = length_of(source)
+        self.arrays = source.source if isinstance(source, Pass) else None
         self._get, self._set = state
         self._beginning = copy.deepcopy(self._get())
         self._lock = threading.Lock()
@@ -153,7 +174,8 @@ class Resumable(Sequence):
     def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:  # noqa: D102
         reader, count = object(), position["count"]
         if count and "state" not in position:
-            raise _foreign(self._who, position)
+            raise _foreign(self._who, position, self.restart)
+        position = resolved(position, self.arrays, self._who)
         with self._lock:
             if count:
                 self._go_to(_decoded(position["state"]))
@@ -161,7 +183,7 @@ class Resumable(Sequence):
                 self._go_to(copy.deepcopy(self._beginning))
             self._reader = reader
             iterator = iter(self._source)
-        read_many = getattr(iterator, "read_many", None)
+        read_many, state_after = getattr(iterator, "read_many", None), getattr(iterator, "state_after", None)
         for done in range(position.get("skip", 0)):
             if demand.is_over:
                 raise ReadCancelled
@@ -198,7 +220,7 @@ class Resumable(Sequence):
                 yield self._with_state(batch, count, state)
                 count += 1
             else:
-                yield self._block(batch, count, size, before, state)
+                yield self._block(batch, count, size, before, state, state_after)
                 count += size
 
     def _many(self, found: tuple[Any, int], count: int, capacity: int) -> tuple[Any, int]:
@@ -222,14 +244,41 @@ class Resumable(Sequence):
     def _with_state(self, batch: Any, count: int, state: Any) -> Read:
         return Read(batch, lambda _: {"count": count + 1, "state": _encoded(state, self._who)})
 
-    def _block(self, block: Any, count: int, size: int, before: Any, after: Any) -> Read:
+    def _block(
+        self, block: Any, count: int, size: int, before: Any, after: Any, state_after: Callable[[Any, int], Any] | None
+    ) -> Read:
         def position(place: int) -> dict[str, Any]:
-            if place == size - 1:
-                return {"count": count + size, "state": _encoded(after, self._who)}
-            # A source that reads many at once is quick to read again.
-            return {"count": count + place + 1, "state": _encoded(before, self._who), "skip": place + 1}
+            done, state, skip = place + 1, after, {}
+            if done < size and state_after is not None:
+                state = state_after(before, done)
+            elif done < size:  # A source that reads many at once is quick to read again.
+                state, skip = before, {"skip": done}
+            return {"count": count + done, "state": _encoded(state, self._who), **skip}
 
         return Read(block, position, size)
+
+
+def resolved(position: dict[str, Any], arrays: Arrays | None, who: str) -> dict[str, Any]:
+    """Returns a position without batches to skip, if it is one in these arrays.
+
+    Raises:
+        FailedPreconditionError: It depends on a batch size that is not known.
+    """
+    if arrays is None or not position.get("skip", 0) or in_arrays(position, arrays) is None:
+        return position
+    count, skip = int(position["count"]), int(position["skip"])
+    state = format2.after_skip(arrays, _decoded(position["state"]), count, skip, who)
+    return {"count": count, "state": _encoded(state, who)}
+
+
+def in_arrays(position: dict[str, Any], arrays: Arrays | None) -> tuple[int, int] | None:
+    """Returns the epoch and the example of a position, before batches to skip; `None` if it is not in these arrays."""
+    if arrays is None or not position["count"]:
+        return None if arrays is None else (0, 0)
+    state = _decoded(position["state"]) if "state" in position else None
+    if not isinstance(state, dict) or state.get("of") != arrays.of:
+        return None
+    return state["epoch"], state["example"]
 
 
 def refusal(text: str) -> FailedPreconditionError:
@@ -237,18 +286,17 @@ def refusal(text: str) -> FailedPreconditionError:
     return FailedPreconditionError(None, None, text)
 
 
-def _foreign(who: str, position: dict[str, Any]) -> FailedPreconditionError:
+def _foreign(who: str, position: dict[str, Any], restart: Restart) -> FailedPreconditionError:
     if (of := position.get("of")) is not None:
         by = f"{len(of)} processes in step, each in its own part of the data" if len(of) > 1 else "one process alone"
         return refusal(
             f"{who} cannot resume at the checkpoint's position: it was saved by {by}, and with another number of "
-            f"processes the parts differ. Run the same number; or give the iterator another name, or resume=False, to "
-            f"start from the beginning. hookline.data.arrays resume with any number of processes."
+            f"processes the parts differ. Run the same number; or {restart.anew}, to start from the beginning. "
+            f"hookline.data.arrays resume with any number of processes."
         )
     return refusal(
         f"{who} cannot resume at the checkpoint's position, which is of another kind of source (with a state, or "
-        f"without). Give the source that was used then; or give the iterator another name, or resume=False, to start "
-        f"from the beginning."
+        f"without). Give the source that was used then; or {restart.anew}, to start from the beginning."
     )
 
 

@@ -26,8 +26,8 @@ def sequence_of(
         by_rows: Whether the batches of `arrays` are gathered only when their rows are read.
     """
     check_source(source, who)
-    if by_rows and isinstance(source, Arrays):
-        return Repeatable(source.rows, who)
+    if isinstance(source, Arrays):
+        return Repeatable(source.rows if by_rows else lambda: source, who, source)
     if not isinstance(source, type):  # A class makes iterables, but has their methods, too.
         if accessors(source) is not None and hasattr(source, "__iter__"):
             return Resumable(source, who)

@@ -81,10 +81,10 @@ def gradients(ys: Tensor | Sequence[Tensor], xs: Tensor | Sequence[Tensor], *, n
     Example:
         >>> import hookline as hl
         >>> x = hl.Variable(3.0, name="x")
-        >>> (slope,) = hl.gradients(x * x, x)
+        >>> (grad,) = hl.gradients(x * x, x)
         >>> with hl.Session() as sess:
         ...     sess.run(x.initializer)
-        ...     print(sess.run(slope))
+        ...     print(sess.run(grad))
         6.0
 
     References:

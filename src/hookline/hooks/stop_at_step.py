@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from hookline import arguments
+from hookline.coordination import peers
 from hookline.hooks.base import Firing, SessionRunHook
 from hookline.hooks.lookup import require_global_step
 from hookline.hooks.triggers import at_steps
+from hookline.session import origin
 
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
     from hookline.session import Session
+
+_logger = logging.getLogger(__name__)
 
 
 class StopAtStepHook(SessionRunHook):
@@ -19,7 +24,7 @@ class StopAtStepHook(SessionRunHook):
 
     It also limits every run to the target: an update that would begin there or later is not applied. So workers that
     train the same model and count by one end exactly on the target. A run that counts by several may pass it. If the
-    session is created at its target, it runs no step. Runs `begin`, `after_create_session` and
+    session is created at its target, it runs no step, with a warning. Runs `begin`, `after_create_session` and
     `on_trigger`; nothing after an exception.
 
     Args:
@@ -53,6 +58,7 @@ class StopAtStepHook(SessionRunHook):
             for name, value in given.items()
         }
         self._num_steps, self._target = checked["num_steps"], checked["last_step"]
+        self._is_first = True
 
     @property
     def num_steps(self) -> int | None:
@@ -70,6 +76,7 @@ class StopAtStepHook(SessionRunHook):
         if self._num_steps is not None:
             self._target = None
         self.trigger = None
+        self._is_first = True
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Sets the target and limits all runs to it; requests a stop at once if it has been reached."""
@@ -79,8 +86,21 @@ class StopAtStepHook(SessionRunHook):
         self.trigger = at_steps(self._target)
         session.limit_step(self._target, owner=self)
         if global_step >= self._target:
+            self._warn_reached(session, global_step)
             coord.request_stop()
+        self._is_first = False
 
     def on_trigger(self, firing: Firing) -> None:
         """Requests a stop at the target."""
         firing.context.request_stop()
+
+    def _warn_reached(self, session: Session, global_step: int) -> None:
+        """Warns that a training which starts has no step left; a recovery after the last step is no start."""
+        if self._num_steps is None and self._is_first and peers.speaks():
+            _logger.warning(
+                "Nothing is trained: the training begins %s, and last_step=%d is %s. To train on, raise last_step%s.",
+                origin.where(session),
+                self._target,
+                "reached already" if global_step == self._target else "lower",
+                origin.to_begin_anew(session),
+            )

@@ -9,10 +9,12 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from hookline.coordination import peers
 from hookline.data import iterator
 from hookline.data.batches import LastBatch
 from hookline.data.iterator import BatchSource
 from hookline.data.places import Places
+from hookline.data.sequences import Restart
 from hookline.data.sources import check_source, shown
 from hookline.errors import OutOfRangeError
 from hookline.graph import Tensor, placement
@@ -27,7 +29,10 @@ BATCHES = "batches"
 """The name of a loop's iterator, and of its position in checkpoints."""
 
 
-def batches_of(source: Any, mesh: Mesh | None, sharding: Any, last_batch: LastBatch) -> Tensor:
+_RESTART = Restart("is refused", "give Loop resume_data=False")
+
+
+def batches_of(source: Any, mesh: Mesh | None, sharding: Any, last_batch: LastBatch, *, resume: bool) -> Tensor:
     """Returns the batches of a loop as a tensor.
 
     Args:
@@ -35,20 +40,31 @@ def batches_of(source: Any, mesh: Mesh | None, sharding: Any, last_batch: LastBa
         mesh: The mesh of its state.
         sharding: The loop's argument `batch_sharding`.
         last_batch: As in `Loop`.
+        resume: The loop's argument `resume_data`.
 
     Raises:
+        TypeError: `resume` is no boolean.
         ValueError: The sharding does not fit the batches; or they are on another mesh than the state; or they are the
             tensor of an iterator that has these options already.
     """
+    if not isinstance(resume, bool):
+        raise TypeError(f"Loop requires True or False as resume_data, got {resume!r}.")
     is_given = isinstance(source, Tensor)
     if is_given and last_batch != "keep":
         raise ValueError(
             f"Loop takes last_batch with a source of batches, and batches is a tensor. Give it to the iterator "
             f"instead: hookline.data.iterator(source, last_batch={last_batch!r})."
         )
+    if is_given and not resume:
+        raise ValueError(
+            "Loop takes resume_data with a source of batches, and batches is a tensor. Give it to the iterator: "
+            "hookline.data.iterator(source, resume=False)."
+        )
     wanted = sharding_for("Loop", sharding, mesh)
-    batch = source if is_given else iterator(source, last_batch=last_batch, name=BATCHES)
+    batch = source if is_given else iterator(source, last_batch=last_batch, resume=resume, name=BATCHES)
     node = batch.op
+    if isinstance(node, BatchSource) and not is_given:
+        node.sequence.restart = _RESTART
     if isinstance(node, BatchSource) and (node.places.sharding is None or node.places.is_default):
         node.put_over(wanted, is_default=sharding is None)
     elif sharding is not None:
@@ -105,6 +121,12 @@ def check_mesh(who: str, of_state: Mesh | None, places: Places) -> Mesh | None:
     return of_batches
 
 
+def are_placed(batch: Tensor) -> bool:
+    """Returns whether batches are on other devices than JAX's default one, as far as it is known."""
+    found = batch.op.places.shardings() if isinstance(batch.op, BatchSource) else []
+    return any(place is not None and placement.as_sharding(place).device_set != {jax.devices()[0]} for place in found)
+
+
 def check_batches(who: str, batches: Any) -> None:
     """Raises `TypeError` for an array, a tuple of arrays, text, or anything else that is no source of batches."""
     check_source(batches, who)
@@ -153,3 +175,16 @@ def first_spec(batch: Tensor) -> Any:
             ) from None
     refuse_text("Loop", value)
     raise TypeError(f"Loop requires batches of arrays and numbers, got {shown(value)}.")
+
+
+def warn_early_end(session: Session, batch: Tensor, first_step: int, last_step: int | None) -> None:
+    """Warns if the data have ended before the last step; that no run was made at all, the session has said."""
+    source, step = batch.op, session.global_step
+    is_early = last_step is not None and first_step < step < last_step
+    if is_early and peers.speaks() and isinstance(source, Source) and session.lowlevel.source(source).has_ended:
+        _logger.warning(
+            "Loop: the data ended at global step %d, before last_step=%d. Give more data, or data without an end: "
+            "hookline.data.arrays(..., epochs=None).",
+            step,
+            last_step,
+        )

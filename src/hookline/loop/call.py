@@ -55,10 +55,10 @@ def parts_for(names: Sequence[str] | None, state: Any) -> dict[str, Any]:
         TypeError: Only some keys of a dict are names of parameters.
 
     Example:
-        >>> parts_for(["model", "x", "y", "slots"], {"slots": 1, "model": 2})
-        {'model': 'model', 'slots': 'slots'}
-        >>> parts_for(["model", "slots", "batch"], (2, 1))
-        {'model': 0, 'slots': 1}
+        >>> parts_for(["model", "x", "y", "opt_state"], {"opt_state": 1, "model": 2})
+        {'model': 'model', 'opt_state': 'opt_state'}
+        >>> parts_for(["model", "opt_state", "batch"], (2, 1))
+        {'model': 0, 'opt_state': 1}
         >>> parts_for(["state", "batch", "key"], (2, 1))
         {'state': None}
     """

@@ -110,5 +110,6 @@ def check_repeatable(logdir: str | None) -> None:
             None,
             None,
             f"Loop cannot go on from '{path}': its batches are an iterator, which cannot be set to the position of the "
-            f"checkpoint. Give a function that makes it, `lambda: batches()`, or a source with a state.",
+            f"checkpoint. Give a function that makes it, `lambda: batches()`, or a source with a state. If the data "
+            f"shall begin anew at each start, give Loop resume_data=False.",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,6 +59,8 @@ class Evaluate(SessionRunHook):
         steps_per_run: The largest number of batches in one run, which is one compiled loop. The values are the same as
             with one.
         averaged: Whether to evaluate the moving averages of `Loop(ema=...)` instead of the averaged leaves.
+        batch_size: A function that counts the examples of a batch, or of feeds, for the means: `lambda batch:
+            batch.shape[1]` if time comes first, or the number of tokens. By default the common first dimension.
 
     Attributes:
         values: The means of the last evaluation, by name: floats, and NumPy arrays for metrics that are arrays.
@@ -105,10 +108,11 @@ class Evaluate(SessionRunHook):
         last_batch: LastBatch = "keep",
         steps_per_run: int = 1,
         averaged: bool = False,
+        batch_size: Callable[[Any], float] | None = None,
     ) -> None:
         self.trigger = every if isinstance(every, Trigger) else every_steps(every)
         self._evaluation = Evaluation(
-            f"Evaluate {name!r}", eval_step, batches, batch_sharding, last_batch, steps_per_run, averaged
+            f"Evaluate {name!r}", eval_step, batches, batch_sharding, last_batch, steps_per_run, averaged, batch_size
         )
         self.name, self._output_dir = name, output_dir
         best = "" if keep_best is None else ", and the best checkpoint"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from hookline import arguments
@@ -56,6 +57,7 @@ class Evaluation:
         last_batch: As in `Evaluate`.
         steps_per_run: The largest number of batches of one run.
         averaged: Whether the function gets moving averages instead of the averaged leaves.
+        batch_size: The argument `batch_size` of `Evaluate`.
 
     Raises:
         TypeError: `what` is neither; or `batches` is not a source of batches.
@@ -71,7 +73,9 @@ class Evaluation:
         last_batch: LastBatch = "keep",
         steps_per_run: int = 1,
         averaged: bool = False,
+        batch_size: Callable[[Any], float] | None = None,
     ) -> None:
+        self._batch_size = arguments.function("Evaluate", "batch_size", batch_size, optional=True)
         self._who, self._what, self._averaged = who, what, averaged
         self._most = arguments.whole("Evaluate", "steps_per_run", steps_per_run, at_least=1)
         self._tensors = _tensors(what) if isinstance(what, Tensor | Mapping) else None
@@ -96,7 +100,7 @@ class Evaluation:
         self._peers = peers.current()
         self._sequence = sequence_of(batches, who, None, by_rows=self._peers is not None and self._tensors is None)
         self._agrees = self._peers is not None and not isinstance(batches, Arrays)
-        self._has_warned = self._is_joint = False
+        self._has_warned = False
         self._form: Form | None = None
         self._places = Places(who)
         self._graph: Graph | None = None
@@ -141,7 +145,7 @@ class Evaluation:
         Raises:
             ValueError: There is no batch; or the shape of a metric differs between batches.
         """
-        weights: list[int] = []
+        weights: list[float] = []
         found: dict[str, list[Any]] = {name: [] for name in self._fetches}
         unread: collections.deque[tuple[int, dict[str, Any]]] = collections.deque()
         carried = self._carried
@@ -162,13 +166,16 @@ class Evaluation:
                 read()
         while unread:
             read()
-        if self._peers is not None and self._places.is_part and self._last_batch == "pad":  # Else they have as many.
+        may_differ = self._last_batch == "pad" or self._batch_size is not None
+        if self._peers is not None and self._places.is_part and may_differ:
             weights = [sum(sizes) for sizes in zip(*self._peers.gather(f"sizes of {self._who}", weights), strict=True)]
         if not sum(weights):
+            if weights and self._batch_size is not None:
+                raise ValueError(f"{self._who}: batch_size returned 0 for each batch, so there are no means.")
             raise self._empty()
         return {name: self._over_all(name, values, weights) for name, values in found.items()}
 
-    def _over_all(self, name: str, values: list[Any], weights: list[int]) -> Any:
+    def _over_all(self, name: str, values: list[Any], weights: list[float]) -> Any:
         shapes = {value.shape for value in values}
         if len(shapes) > 1:
             raise ValueError(
@@ -190,15 +197,13 @@ class Evaluation:
             raise ValueError(
                 f"{self._who} requires train.Loop(..., ema=0.999) for averaged=True, and this loop has no ema."
             )
-        first = next(self._batches(), None)
-        if first is None:
-            raise self._empty()
-        refuse_text(self._who, first)
+        first = self._first()
         self._form = None if self._last_batch == "keep" else Form(self._who, first, self._last_batch)
         example = first if self._form is None else self._form.fit(first)
         self._places = Places(self._who, example, self._source, self._last_batch)
         self._places.put_over(sharding_for(self._who, self._sharding, loop.mesh), is_default=self._sharding is None)
         check_mesh(self._who, loop.mesh, self._places)
+        self._join(example, None)
         spec = self._places.spec_of(specs.of_value(example))
         evaluate = EvalStep(self._who, self._what, loop.form, spec)
         self._carried = evaluate.initial_carry(loop.mesh)
@@ -226,17 +231,29 @@ class Evaluation:
         self.shapes = {name: spec.shape for name, spec in metrics.items()}
         return {name: found["metrics"][name] for name in metrics}
 
+    def _first(self) -> Any:
+        """Reads the first batch; in step an error of one process is the error of all."""
+        try:
+            first = next(self._batches(), None)
+            if first is None:
+                raise self._empty()
+            refuse_text(self._who, first)
+        except Exception as error:
+            self._join(None, error)
+            raise
+        return first
+
     def _batches(self) -> Iterator[Any]:
         return (read.batch for read in self._sequence.read(START, Demand()))
 
-    def _sized(self) -> Iterator[tuple[int, Any]]:
+    def _sized(self) -> Iterator[tuple[float, Any]]:
         """Yields the number of examples of each batch, and the batch in its form."""
-        for given in self._batches():
+        for number, given in enumerate(self._batches(), start=1):
             batch = given if self._form is None else self._form.fit(given)
             if batch is not None:  # Else it is dropped.
-                yield self._size(given), batch
+                yield self._size(given, number), batch
 
-    def _together(self) -> Iterator[tuple[int, Any]]:
+    def _together(self) -> Iterator[tuple[float, Any]]:
         """Yields the same number of batches in all processes that run in step."""
         found = self._sized()
         if self._peers is None:
@@ -244,8 +261,6 @@ class Evaluation:
             return
         while True:
             row, error = _some(found)
-            if not self._is_joint and self._tensors is None:
-                self._join(row[0][1] if row else None, error)
             counts = [len(row)]
             if self._agrees:
                 counts = self._peers.gather(f"batches of {self._who}", -1 if error else len(row))
@@ -261,13 +276,13 @@ class Evaluation:
                 return
 
     def _join(self, first: Any, error: Exception | None) -> None:
-        """Checks that the first batches of the processes are parts of one batch."""
-        assert self._peers is not None, "It runs in step."
-        joint = Joint(self._peers, self._who, self._source, self._places, lambda: math.inf, distinct=True)
-        _, refused = joint.agree(self._who, first, 0, error if first is None else None)
+        """Checks that the first batches of the processes that run in step are parts of one batch."""
+        if self._peers is None:
+            return
+        joint = Joint(self._peers, self._who, self._source, self._places, lambda _: math.inf, distinct=True)
+        _, refused = joint.agree(self._who, first, START, error if first is None else None)
         if refused is not None and error is None:
             raise refused
-        self._is_joint = True
 
     def _say_left_out(self, counts: list[int]) -> None:
         if len(set(counts)) > 1 and not self._has_warned and peers.speaks():
@@ -286,9 +301,9 @@ class Evaluation:
             for tensor, check, leaf in zip(self._fed, self._checks, leaves, strict=True)
         ]
 
-    def _rows(self) -> Iterator[tuple[list[int], list[Any]]]:
+    def _rows(self) -> Iterator[tuple[list[float], list[Any]]]:
         """Yields the batches of a run, which have one form, with their numbers of examples."""
-        sizes: list[int] = []
+        sizes: list[float] = []
         row: list[Any] = []
         shapes: Any = None
         for size, batch in self._together():
@@ -322,15 +337,35 @@ class Evaluation:
             feeds[self._count] = np.int32(len(row))
         return feeds
 
-    def _size(self, batch: Any) -> int:
+    def _size(self, batch: Any, number: int) -> float:
+        if self._batch_size is not None:
+            return self._size_given(batch, number)
         arrays = batch.values() if self._tensors is not None else [batch]
         lengths = {np.shape(leaf)[0] for leaf in jax.tree.leaves(list(arrays)) if np.ndim(leaf)}
         if len(lengths) > 1:
             raise ValueError(
                 f"{self._who} weights batches by their number of examples, the common length of their arrays; one has "
-                f"arrays of the lengths {sorted(lengths)}."
+                f"arrays of the lengths {sorted(lengths)}. Give Evaluate batch_size=, a function of a batch."
             )
         return lengths.pop() if lengths else 1
+
+    def _size_given(self, batch: Any, number: int) -> float:
+        """Returns the number of examples that the user's function counts in a batch."""
+        assert self._batch_size is not None, "The caller has checked it."
+        whole = jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, Gathered) else leaf, batch)
+        try:
+            size = self._batch_size(whole)
+        except Exception as error:
+            error.add_note(f"hookline: while {self._who} called batch_size with batch {number}")
+            raise
+        found = np.asarray(size)
+        is_number = any(jnp.issubdtype(found.dtype, kind) for kind in (np.integer, np.floating))
+        if found.ndim or not is_number or not 0 <= found < math.inf:
+            raise ValueError(
+                f"{self._who}: batch_size returned {size!r} for batch {number} of the evaluation, and it must be a "
+                f"finite number, 0 or more."
+            )
+        return found.item()
 
     def _empty(self) -> ValueError:
         return ValueError(f"{self._who} requires at least one batch, and there is none.")
@@ -347,10 +382,11 @@ def _some(found: Iterator[T]) -> tuple[list[T], Exception | None]:
     return row, None
 
 
-def _mean(values: list[Any], weights: list[int]) -> Any:
+def _mean(values: list[Any], weights: list[float]) -> Any:
     total: Any = 0.0
     for value, weight in zip(values, weights, strict=False):
-        total += weight * value.astype("float64")
+        if weight:  # The mean over no examples is NaN.
+            total += weight * value.astype("float64")
     return total / sum(weights)
 
 

@@ -13,9 +13,9 @@ from hookline.graph import Tensor, Variable, placement
 from hookline.hooks import SessionRunHook
 from hookline.loop.counter import leaf_of
 from hookline.loop.forms import is_function
-from hookline.loop.memory import FROM_MEMORY
 from hookline.loop.optimizer_state import hyperparameters
 from hookline.loop.warm_start import replace
+from hookline.session.origin import FROM_MEMORY
 
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator

@@ -15,13 +15,12 @@ from hookline import arguments
 from hookline.data.batches import LastBatch
 from hookline.data.sources import is_one_shot
 from hookline.errors import Interrupted
-from hookline.graph.nodes import Source
 from hookline.hooks import ProgressHook, SessionRunHook, SinkHook, StepCounterHook, StopAtStepHook, spaced
 from hookline.hooks.step_rates import FLOPS
 from hookline.hooks.when import bare
 from hookline.loop import description, session_arguments
 from hookline.loop import warm_start as warm_starts
-from hookline.loop.batches import first_spec
+from hookline.loop.batches import first_spec, warn_early_end
 from hookline.loop.checkpoint_lookup import STATE, check_repeatable
 from hookline.loop.hyperparameters import CHECKPOINT, SCRIPT
 from hookline.loop.memory import Memory
@@ -79,8 +78,8 @@ class Loop(StepGraph):
             one.
         last_batch: As in `iterator`. With "pad" the step gets a pair of the batch and a mask of its real examples,
             `(x, y), mask = batch`.
-        steps_per_run: The largest number of steps in one run, as in `MonitoredTrainingSession`. For short steps: see
-            docs/loop.md.
+        resume_data: Whether a later start continues in the data, as `resume` in `iterator`, or begins them anew.
+        steps_per_run: The largest number of steps in one run, for short steps, as in `MonitoredTrainingSession`.
         ema: The decay of exponential moving averages of the state's floating point arrays, without its optimizer and
             metrics, such as 0.999. Or a dict from parts of the state to decays, `{"params": 0.999}`. They begin with
             the initial state, and are saved with it. `Evaluate(averaged=True)` and `load(averaged=True)` use them.
@@ -102,8 +101,7 @@ class Loop(StepGraph):
         train_op: One step, and one more global step.
         form: The form of the state.
         logdir: The `logdir` of the last session.
-        result: The state at the end of the last session that ended normally, or by `Preempted` or `Interrupted`; `None`
-            before.
+        result: The state after the last session that ended normally, by `Preempted` or by `Interrupted`; else `None`.
         averaged_result: With `ema`, the same with averages in place of the averaged leaves; NNX objects are new ones.
         report: The time report of the last `run(report=True)`, also after an error; else `None`.
 
@@ -117,8 +115,8 @@ class Loop(StepGraph):
     Example:
         >>> import hookline as hl, jax, numpy as np
         >>> def train_step(state, batch):
-        ...     loss, slope = jax.value_and_grad(lambda w: ((w - batch) ** 2).mean())(state["w"])
-        ...     return {"w": state["w"] - 0.1 * slope}, {"loss": loss}
+        ...     loss, grads = jax.value_and_grad(lambda w: ((w - batch) ** 2).mean())(state["w"])
+        ...     return {"w": state["w"] - 0.1 * grads}, {"loss": loss}
         >>> loop = hl.train.Loop(train_step, {"w": 0.0}, lambda: iter(np.ones((50, 4), np.float32)))
         >>> state = loop.run(last_step=20)
         >>> print(f"{state['w']:.2f}")
@@ -138,6 +136,7 @@ class Loop(StepGraph):
         seed: int | None = None,
         batch_sharding: Any = None,
         last_batch: LastBatch = "keep",
+        resume_data: bool = True,
         steps_per_run: int = 1,
         ema: float | Mapping[str, float] | None = None,
         learning_rate: Any = None,
@@ -153,12 +152,13 @@ class Loop(StepGraph):
             seed=seed,
             batch_sharding=batch_sharding,
             last_batch=last_batch,
+            resume_data=resume_data,
             ema=ema,
             learning_rate=learning_rate,
             mean_over=mean_over,
             reset_metrics_steps=reset_metrics_steps,
         )
-        self._is_one_shot = is_one_shot(batches)
+        self._is_one_shot = is_one_shot(batches) and resume_data
         self._has_run = False
         self.result: Any = None
         self.averaged_result: Any = None
@@ -418,17 +418,9 @@ class Loop(StepGraph):
                 self._memory.step,
             )
 
-    def finish(self, session: Session, last_step: int | None) -> None:
-        """Takes the state from a session that is about to be closed without an error."""
-        source, step = self._batch.op, session.global_step
-        is_short = last_step is not None and step < last_step
-        if is_short and isinstance(source, Source) and session.lowlevel.source(source).has_ended:
-            _logger.warning(
-                "Loop: the data ended at global step %d, before last_step=%d. Give more data, or data without an end: "
-                "hookline.data.arrays(..., epochs=None).",
-                step,
-                last_step,
-            )
+    def finish(self, session: Session, last_step: int | None, first_step: int) -> None:
+        """Takes the state from a session that is about to be closed without an error, and that began at a step."""
+        warn_early_end(session, self._batch, first_step, last_step)
         values = session.lowlevel.handed_over(self.state)
         self.result = self.form.finished(values)
         if self._averages is not None:
@@ -441,9 +433,12 @@ class _Finish(SessionRunHook):
 
     def __init__(self, loop: Loop, last_step: int | None) -> None:
         self._loop, self._last_step = loop, last_step
+        self._first_step: int | None = None  # A recovery does not move it.
 
     def after_create_session(self, session: Session, coord: Any) -> None:
+        self._first_step = session.global_step if self._first_step is None else self._first_step
         self._loop.begin(session)
 
     def end(self, session: Session) -> None:
-        self._loop.finish(session, self._last_step)
+        assert self._first_step is not None, "The session was created."
+        self._loop.finish(session, self._last_step, self._first_step)

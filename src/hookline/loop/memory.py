@@ -10,9 +10,7 @@ import jax
 
 from hookline.graph import GraphKeys
 from hookline.session import Session
-
-FROM_MEMORY = "restored from memory"
-"""The beginning of the `origin` of a session that resumes from memory."""
+from hookline.session.origin import FROM_MEMORY
 
 
 @dataclasses.dataclass
@@ -56,4 +54,4 @@ class Memory:
             )
         session.lowlevel.load(self.values, positions=self.positions)
         session.lowlevel.restored_hook_states = dict(self.hook_states)
-        session.origin = f"{FROM_MEMORY}, at step {self.step}"
+        session.origin = FROM_MEMORY

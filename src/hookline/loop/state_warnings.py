@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import Any
 
 import jax
 
 from hookline.checkpoint import devices
+from hookline.graph import placement
 from hookline.graph import spec as specs
 from hookline.loop.forms import NnxObjects, Tree
 
@@ -48,3 +50,20 @@ def log_devices(places: Any) -> None:
     names = devices.names({device for place in jax.tree.leaves(places) for device in place.device_set})
     if len(names) > 1:
         _logger.info("Loop: the state is on %s, and is trained there.", devices.shown(names))
+
+
+@functools.cache  # Once is enough, for all loops of a process.
+def warn_one_device() -> None:
+    """Warns that one of several devices is used, because neither the state nor the batches have a sharding."""
+    default: Any = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
+    count = jax.local_device_count()
+    if count > 1 and default is None and not placement.is_in_step():
+        _logger.warning(
+            "Loop: the state and the batches are on one device, %s, of %d. To train on all of them: mesh = "
+            "jax.make_mesh((%d,), ('data',), axis_types=(jax.sharding.AxisType.Auto,)); Loop(..., "
+            "sharding=jax.NamedSharding(mesh, jax.P())), which also splits the batches; see docs/devices.md. To stay "
+            "on one: sharding=jax.devices()[0].",
+            jax.local_devices()[0],
+            count,
+            count,
+        )

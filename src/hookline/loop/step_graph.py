@@ -27,7 +27,7 @@ from hookline.graph import (
 from hookline.graph import spec as specs
 from hookline.loop import state_warnings
 from hookline.loop.averages import Averages
-from hookline.loop.batches import batches_of, check_batches, first_spec
+from hookline.loop.batches import are_placed, batches_of, check_batches, first_spec
 from hookline.loop.call import required
 from hookline.loop.checkpoint_lookup import STATE
 from hookline.loop.counter import CounterHook, counter_in
@@ -61,6 +61,7 @@ class StepGraph:
         seed: int | None,
         batch_sharding: Any,
         last_batch: LastBatch,
+        resume_data: bool,
         ema: float | Mapping[str, float] | None,
         learning_rate: Any,
         mean_over: int | None,
@@ -82,7 +83,7 @@ class StepGraph:
         shardings = self._shardings(sharding)
         of_state = placement.mesh_of(shardings, "Loop: the state")
         with self.graph.as_default():
-            self._batch = batches_of(batches, of_state, batch_sharding, last_batch)
+            self._batch = batches_of(batches, of_state, batch_sharding, last_batch, resume=resume_data)
             self.graph.settle("Loop", [*shardings, placement.current()])
             self.mesh: jax.sharding.Mesh | None = getattr(self.graph.home, "mesh", None)
             self._build(self._batch, seed, sharding)
@@ -118,6 +119,8 @@ class StepGraph:
         warn_left_out("Loop", self._step.name, self._step.left_out)
         state_warnings.warn_python_numbers(self.form, self._step.name)
         state_warnings.log_devices(places)
+        if self.graph.home is None and not are_placed(batch):
+            state_warnings.warn_one_device()
         self.state = Variable(self.form.start, name=STATE, trainable=False, sharding=places)
         self._counted = found = counter_in(self.form.values, self.form.parts.values())
         step = get_global_step()

@@ -27,7 +27,7 @@ def split_result(before: list[Any], names: list[str], returned: Any) -> tuple[li
     Example:
         >>> split_result([{"w": 1.0}], ["state"], (0.5, {"w": 2.0}))
         ([{'w': 2.0}], 0.5)
-        >>> split_result([{"w": 1.0}, [0]], ["model", "slots"], ({"w": 2.0}, [1], 0.5, 0.75))
+        >>> split_result([{"w": 1.0}, [0]], ["model", "opt_state"], ({"w": 2.0}, [1], 0.5, 0.75))
         ([{'w': 2.0}, [1]], (0.5, 0.75))
     """
     count = len(before)
@@ -44,10 +44,10 @@ def split_result(before: list[Any], names: list[str], returned: Any) -> tuple[li
         if all(map(_fits, before, items[start : start + count])):
             return items[start : start + count], _metrics(items[:start] + items[start + count :])
     whole = list(before[0]) if count == 1 and type(before[0]) is tuple else []
-    for start in range(len(items) - len(whole) + 1 if whole else 0):  # (model, slots) came back as model, slots
+    for start in range(len(items) - len(whole) + 1 if whole else 0):  # a pair came back as two values
         if all(map(_fits, whole, items[start : start + len(whole)])):
             return [tuple(items[start : start + len(whole)])], _metrics(items[:start] + items[start + len(whole) :])
-    for place, item in enumerate(items):  # model, slots came back as (model, slots)
+    for place, item in enumerate(items):  # two values came back as a pair
         if count > 1 and isinstance(item, tuple | list) and len(item) == count and all(map(_fits, before, item)):
             return list(item), _metrics(items[:place] + items[place + 1 :])
     _refuse_order(before, names, items)

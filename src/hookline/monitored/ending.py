@@ -7,10 +7,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from hookline import notebooks, preemption
-from hookline.coordination import service
-from hookline.errors import END_OF_INPUT, LEFT_IN_ORDER
+from hookline.coordination import peers, service
+from hookline.errors import END_OF_INPUT, LEFT_IN_ORDER, OutOfRangeError
 from hookline.graph import Graph
 from hookline.graph.dialect import InDialect
+from hookline.graph.global_step import counted_global_step
 from hookline.monitored import finalized
 from hookline.monitored.costs import Costs
 from hookline.monitored.creators import ChiefSessionCreator, WorkerSessionCreator
@@ -19,7 +20,7 @@ from hookline.monitored.hook_list import HookList
 from hookline.monitored.in_step import InStep
 from hookline.monitored.recoverable import RecoverableSession
 from hookline.monitored.stop_request import StopRequest
-from hookline.session import Session
+from hookline.session import Session, origin
 from hookline.summary import FileWriterCache
 from hookline.summary.writer_cache import WriterScope
 
@@ -175,12 +176,29 @@ class Ending(InDialect):
         if leaving is not None and not isinstance(leaving, _IN_ORDER):
             self._fail(leaving)
         elif lost is None:
+            if isinstance(leaving, OutOfRangeError):
+                self._warn_of_no_run()
             return self._end()
         elif not self._knows(lost):
             # should_stop() could not raise this.
             self._notify(lost)
             return [lost]
         return []
+
+    def _warn_of_no_run(self) -> None:
+        """Warns that the data ended before the first run, as after a training that has read them all."""
+        raw = self._session.raw
+        if self._stop.runs or not peers.speaks() or counted_global_step(raw.graph) is None:
+            return
+        begin_anew = origin.to_begin_anew(raw)
+        logger.warning(
+            "Nothing was run: the data ended before the first run, %s. %s%s.",
+            origin.where(raw),
+            "To train on, give more data, or data without an end (hookline.data.arrays(..., epochs=None))"
+            if begin_anew
+            else "Give a source that has batches; if it is an iterator that was used up, a function that makes it",
+            begin_anew,
+        )
 
     def _end(self) -> list[BaseException]:
         raw, is_settled = self._session.raw, False

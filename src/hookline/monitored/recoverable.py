@@ -10,8 +10,8 @@ from hookline import preemption
 from hookline.errors import LEFT_IN_ORDER, PREEMPTION_ERRORS
 from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.recovery import RecoveryPolicy
-from hookline.monitored.session_manager import INITIALISED
 from hookline.session import RETRY, Retry, RunMetadata, RunOptions, Session
+from hookline.session.origin import INITIALISED
 
 logger = logging.getLogger(__name__)
 

@@ -20,12 +20,9 @@ from hookline.graph.global_step import counted_global_step
 from hookline.monitored.restoring import LATEST, candidates, check_source, restore_first, take_over
 from hookline.session import RunOptions, Session, StoreTarget
 from hookline.session.fetches import check_fetches
+from hookline.session.origin import INITIALISED, SHARED
 
 logger = logging.getLogger(__name__)
-
-INITIALISED = "initialised anew"
-"""The `origin` of a session whose model came neither from a checkpoint nor from parameter servers."""
-_SHARED = "found on the parameter servers"
 
 _LOOK_EVERY_SECS = 0.1
 # A wait for the chief ends when the chief is ready; it asks again after this interval.
@@ -139,7 +136,7 @@ class SessionManager:
             shared = session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
             if session.lowlevel.shared and session.lowlevel.wait_until_ready() and not session.uninitialized(shared):
                 logger.info("The model is ready on the parameter servers%s.", _at_step(session))
-                session.origin = _SHARED
+                session.origin = SHARED
                 self._run_local_init_op(session)
                 if saver is not None and checkpoint_dir:
                     take_over(saver, checkpoint_dir)
@@ -240,7 +237,7 @@ class SessionManager:
                 return True if session.lowlevel.wait_until_ready() else None
 
             self._await(ready, lambda: f"the chief to make the model ready ({missing})", max_wait_secs)
-            session.origin = _SHARED
+            session.origin = SHARED
             return session
 
     def _run_local_init_op(self, session: Session) -> None:

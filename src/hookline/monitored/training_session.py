@@ -12,7 +12,7 @@ from hookline.checkpoint.lease import DEFAULT_WAIT_SECS
 from hookline.coordination import peers
 from hookline.hooks import CheckpointSaverHook, SinkHook, StepCounterHook, SummarySaverHook
 from hookline.hooks.cadence import chosen_trigger
-from hookline.monitored.callbacks import checked_hooks
+from hookline.monitored.callbacks import checked_hooks, override
 from hookline.monitored.chief_only import silenced
 from hookline.monitored.creators import ChiefSessionCreator, WorkerSessionCreator
 from hookline.monitored.monitored_session import MonitoredSession
@@ -78,7 +78,8 @@ def MonitoredTrainingSession(
     the chief alone.
 
     The defaults (checkpoints every 600 seconds, summaries every 100 steps) apply if neither of the two cadences was
-    given. Giving both means both; None or a number <= 0 turns a cadence off.
+    given. Giving both means both; None or a number <= 0 turns a cadence off. A `checkpoint_dir` in which nothing
+    saves is logged as a warning.
 
     Args:
         master: Where variables live: this process (""), or a `hookline.distributed.Cluster` or its `target`.
@@ -194,6 +195,14 @@ def MonitoredTrainingSession(
         lease_wait_secs=lease_wait_secs,
     )
     all_hooks += hooks
+    if checkpoint_dir and peers.speaks() and not any(override(hook, "save_last") for hook in all_hooks):
+        _logger.warning(
+            "MonitoredTrainingSession saves no checkpoints in '%s', because %s: the training cannot be resumed. Give a "
+            "number of save_checkpoint_steps or save_checkpoint_secs; leave out both for a checkpoint each 600 "
+            "seconds. For summaries alone, give the directory as summary_dir.",
+            checkpoint_dir,
+            _why_no_saves(save_checkpoint_secs, save_checkpoint_steps),
+        )
     return MonitoredSession(
         creator,
         all_hooks,
@@ -310,3 +319,12 @@ def _on(name: str, every: N | None) -> N | None:
             every,
         )
     return every if every is not None and every > 0 else None
+
+
+def _why_no_saves(secs: float | UseDefault | None, steps: float | UseDefault | None) -> str:
+    """Returns the reason why no checkpoints are saved, in words."""
+    if isinstance(secs, UseDefault):
+        return f"save_checkpoint_steps={steps} replaces the default, save_checkpoint_secs=600"
+    return f"save_checkpoint_secs={secs}" + (
+        "" if isinstance(steps, UseDefault) else f" and save_checkpoint_steps={steps}"
+    )

@@ -1,5 +1,6 @@
 """Sessions: runs of a graph, their options, and the store of variables."""
 
+from hookline.session import origin
 from hookline.session.cached_step import CHANGED, CachedStep
 from hookline.session.config import SessionConfig
 from hookline.session.deferred import DeferredResults
@@ -30,5 +31,6 @@ __all__ = [
     "VariableStore",
     "hook_results",
     "merge_options",
+    "origin",
     "resolve_target",
 ]

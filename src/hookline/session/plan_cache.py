@@ -6,8 +6,10 @@ import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from hookline.coordination import peers
 from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Graph, Operation, Tensor, ancestors
+from hookline.graph.variable import Update
 from hookline.session.cached_step import CachedStep
 from hookline.session.compilation import CompilationLog
 from hookline.session.feeds import feed_key, flat_feeds, resolve_feeds
@@ -188,6 +190,7 @@ class PlanCache:
         )
         self._warn_of_unknown_step(step)
         self._warn_of_lost_updates(step)
+        self._warn_of_lost_values(session, step)
         self._warn_of_many(
             {
                 "fetches": elements,
@@ -240,6 +243,20 @@ class PlanCache:
                 "are lost. Use assign_add or hookline.update, which work on the value where it lives.",
                 update.node_def,
                 ", ".join(repr(variable.op.name) for variable in update.variables),
+            )
+
+    def _warn_of_lost_values(self, session: Any, made: CachedStep) -> None:
+        path, restored = session.restored
+        anew = [update for update in made.plan.operations if isinstance(update, Update) and update.initialises]
+        lost = sorted({variable.op.name for update in anew for variable in update.variables} & restored)
+        if lost and peers.speaks():
+            session.restored = "", frozenset()
+            logger.warning(
+                "This run initialises %s anew, restored from '%s': the trained values are lost. Leave out the "
+                "initializer: a monitored session without a checkpoint runs it by itself (Scaffold(init_op=, init_fn=) "
+                "for your own); with Saver.restore, run it before that. To begin anew, use another directory.",
+                ", ".join(map(repr, lost[:3])) + (f" and {len(lost) - 3} more variables" if len(lost) > 3 else ""),
+                path,
             )
 
 

@@ -148,6 +148,7 @@ class LowLevel:
             hooks whose trigger does not show that.
         hook_states: Returns the states of hooks, when the whole model is saved.
         restored_hook_states: The states of hooks in the checkpoint that was restored.
+        restored: The checkpoint that was restored last, and the names of its variables in the graph.
     """
 
     shared = False
@@ -159,6 +160,7 @@ class LowLevel:
         self.expects_steps = False
         self.hook_states: Callable[[], Mapping[str, Any]] = dict
         self.restored_hook_states: dict[str, Any] = {}
+        self.restored: tuple[str, frozenset[str]] = ("", frozenset())
 
     def expect(self, hook_fetches: Iterable[Any]) -> list[int]:
         """Declares all fetches that hooks may ask for, so that all runs with some share one program from the start.

@@ -19,10 +19,12 @@ class Position(NamedTuple):
     Attributes:
         value: A pytree that a checkpoint can store.
         saved: To be called when a checkpoint with this position is complete.
+        before_save: To be called before it is written for a later process; it warns if that could not continue there.
     """
 
     value: Any
     saved: Callable[[], None]
+    before_save: Callable[[], None]
 
 
 class OpenSource(Protocol):

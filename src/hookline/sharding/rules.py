@@ -87,7 +87,7 @@ def by_path(mesh: Any, patterns: Mapping[str, jax.P], *, otherwise: Any = None) 
     """Gives each array the spec of the first pattern found in its path.
 
     Paths are written as in checkpoints, such as `params/dense/kernel`. The pattern `dense/kernel` also matches
-    `slots/0/mu/dense/kernel`, a slot of Optax. An array of one element is replicated and needs no pattern.
+    `opt_state/0/mu/dense/kernel`, a slot of Optax. An array of one element is replicated and needs no pattern.
 
     Args:
         mesh: The mesh.

@@ -180,6 +180,6 @@ def _kind_of_rename(source, target, *_):
     source, target = os.path.basename(os.fspath(source)), os.path.basename(os.fspath(target))
     if ".hookline-writing-" in source:
         return "commit"
-    if target.endswith(".hookline-removed"):
+    if ".hookline-removed-" in target:
         return "removal"
     return _RENAMED_TO.get(target, "other rename")

@@ -19,7 +19,7 @@ from hookline.compat.v1.data._mapping import Pass
 from hookline.data.batches import Form, owned
 from hookline.data.places import Places
 from hookline.data.reader import Reader
-from hookline.data.sequences import START, Demand, Read
+from hookline.data.sequences import START, Demand, Read, Sequence
 from hookline.errors import FailedPreconditionError
 from hookline.graph import Operation, Tensor
 from hookline.graph import spec as specs
@@ -179,10 +179,8 @@ class HandledIterator:
         return views(call.output, self.element_spec, is_mixed=True)
 
 
-class _Stream:
+class _Stream(Sequence):
     """The elements of one initialisation, for all operations of an iterator in one session."""
-
-    is_in_memory = False
 
     def __init__(self, items: Elements[Any]) -> None:
         self._items, self._lock = items, threading.Lock()
@@ -197,9 +195,6 @@ class _Stream:
                 except StopIteration:
                     return
             yield Read(owned(item), lambda _, number=number: {"count": number})
-
-    def saved(self, position: dict[str, Any]) -> None:
-        """Does nothing: no checkpoint holds a position."""
 
 
 def _numbers() -> Elements[int]:

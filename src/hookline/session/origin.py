@@ -1,0 +1,24 @@
+"""The origin of a session's values, in words: `RawSession.origin`."""
+
+from __future__ import annotations
+
+from hookline.session.raw_session import RawSession
+
+INITIALISED = "initialised anew"
+"""The model came neither from a checkpoint nor from parameter servers."""
+SHARED = "found on the parameter servers"
+FROM_MEMORY = "restored from memory"
+"""A loop resumed from its last session."""
+
+
+def where(session: RawSession) -> str:
+    """Returns the global step of a session and its origin, for messages: "at global step 3 (restored from x)"."""
+    at = f"at global step {session.global_step}"
+    return f"{at} ({session.origin})" if session.origin else at
+
+
+def to_begin_anew(session: RawSession) -> str:
+    """Returns the way to begin without the restored values of a session, for the end of messages; "" if it has none."""
+    if not session.origin.startswith(("restored", SHARED)):
+        return ""
+    return f"; to begin anew, {'make a new Loop' if session.origin == FROM_MEMORY else 'use another directory'}"

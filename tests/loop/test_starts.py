@@ -1,0 +1,106 @@
+"""Each row of the table in docs/loop.md of what a start does: `run` does it, and says it once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hookline as hl
+
+PAGE = Path(__file__).parents[2] / "docs" / "loop.md"
+BATCHES = [np.full(2, number, np.float32) for number in range(4)]
+
+
+def step(state, batch):
+    return state | {"w": state["w"] + batch.mean()}, {}
+
+
+def endless():
+    while True:
+        yield from BATCHES
+
+
+def loop(batches=lambda: endless(), **state):
+    return hl.train.Loop(step, {"w": jnp.zeros(()), **state}, batches)
+
+
+def table():
+    """Returns the cells of each row."""
+    text = PAGE.read_text(encoding="utf-8").partition("## What a start does")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    assert len(rows[0]) == 5
+    return [pytest.param(*row, id="; ".join(row[:3])) for row in rows[2:]]
+
+
+def broken(folder):
+    """Breaks an array of the newest checkpoint."""
+    newest = Path(hl.train.latest_checkpoint(folder))
+    largest = max((path for path in newest.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    largest.write_bytes(b"\0" * largest.stat().st_size)
+
+
+@pytest.fixture
+def run(tmp_path, capsys, caplog):
+    """Makes the start that a row describes; returns the steps it begins and ends at, its warnings, and its error."""
+
+    def run(directory, which, last_step):
+        folder = None if directory == "none" else str(tmp_path / "logdir")
+        at_end = "end of the data" in directory
+        if "checkpoint" in directory:
+            state = {"v": jnp.zeros(3)} if "another model" in directory else {}
+            loop(BATCHES if at_end else lambda: endless(), **state).run(
+                folder, None if at_end else 4, progress=False, save_checkpoint_steps=2
+            )
+        if "broken" in directory:
+            broken(folder)
+        ends = at_end or "data end" in last_step or (last_step == "None" and "new" in which)
+        data = endless() if "an iterator" in which else BATCHES if ends else lambda: endless()
+        started = loop(data)
+        if "has run" in which:
+            started.run(None, None if ends else 3 if directory == "a checkpoint" else 4, progress=False)
+        begun = {}
+
+        class Look(hl.train.SessionRunHook):
+            def after_create_session(self, session, coord):
+                begun["step"] = session.global_step
+
+        number = {"None": None, "reached": 4, "lower": 3, "higher": 9}[re.match(r"\w+", last_step)[0]]
+        more = dict(re.findall(r"with `(\w+)=([^`]+)`", last_step))
+        more = {name: None if value == "None" else value.strip('"') for name, value in more.items()}
+        caplog.clear()
+        error, saved = "", None if folder is None else hl.train.latest_checkpoint(folder)
+        try:
+            started.run(folder, number, progress=False, hooks=[Look()], **more)
+        except hl.errors.OpError as raised:
+            error = str(raised)
+            assert hl.train.latest_checkpoint(folder) == saved, "nothing is lost"
+        warnings = [record.getMessage() for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+        ended = started._memory.step if started._memory is not None and not error else None
+        is_saved = folder is not None and hl.train.latest_checkpoint(folder) == f"{folder}/model.ckpt-{ended}"
+        return begun.get("step"), ended, is_saved, warnings, error
+
+    return run
+
+
+@pytest.mark.parametrize(("directory", "which", "last_step", "does", "says"), table())
+def test_a_start_does_what_its_row_says_and_says_it_once(directory, which, last_step, does, says, run, failed_reads):
+    begun, ended, is_saved, warnings, error = run(directory, which, last_step)
+    begins = {"trains from": 0, "continues": 4, "resumes": 4, "trains to": 0, "trains nothing": 4, "is refused": None}
+    wanted = next(value for start, value in begins.items() if does.startswith(start))
+    assert begun == (2 if does.endswith("checkpoint before") else wanted)
+    if does == "is refused":
+        assert (warnings, begun) == ([], None)
+        assert says.strip("`") in error
+        return
+    assert error == ""
+    assert ended == (4 if "nothing" in does.partition(",")[0] or "end of the data" in does else 9)
+    assert is_saved is (directory != "none" and "saves nothing" not in does)
+    assert len(warnings) == bool(says), warnings
+    assert says.strip("`") in "".join(warnings)
+    if does == "trains nothing":
+        anew = "make a new Loop" if directory == "none" else "use another directory"
+        assert warnings[0].endswith(f"; to begin anew, {anew}.")
