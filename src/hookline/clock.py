@@ -117,6 +117,19 @@ def time() -> float:
     return _installed.time()
 
 
+def in_utc(timestamp: float) -> str:
+    """Returns a time in seconds since the epoch as text.
+
+    Example:
+        >>> in_utc(86400.0)
+        '1970-01-02 00:00:00 UTC'
+    """
+    try:
+        return _time.strftime("%Y-%m-%d %H:%M:%S UTC", _time.gmtime(timestamp))
+    except (OverflowError, ValueError, OSError):  # Of no calendar.
+        return f"{timestamp:g} s"
+
+
 def processor_time() -> float:
     """Returns the CPU time of the calling thread in seconds, even if another clock is installed.
 

@@ -26,7 +26,7 @@ from orbax.checkpoint import v1 as ocp
 from orbax.checkpoint.args import StandardSave
 
 import hookline as hl
-from hookline import checkpoint, errors
+from hookline import checkpoint, errors, train
 from hookline.checkpoint import RetryPolicy, Saver, layout, manager, orbax_io, reading
 from hookline.checkpoint.fitting import Match
 from hookline.testing import FakeClock
@@ -856,3 +856,39 @@ def test_a_rollback_that_fails_half_way_loses_the_session_and_says_why(tmp_path)
             saver.roll_back(session)
         with pytest.raises(errors.AbortedError, match="its variables were freed for others, which could not be read"):
             session.run(weights)
+
+
+@pytest.mark.parametrize("restores", [True, False])
+def test_a_saver_that_begins_beside_checkpoints_of_an_earlier_session_says_so(path, logdir, caplog, restores):
+    hl.Variable(1.0, name="w")
+    for steps in ((1, 2), (3, 4)):
+        saver = Saver()
+        with hl.Session() as sess:
+            sess.run(hl.global_variables_initializer())
+            if restores and (newest := train.latest_checkpoint(logdir)):
+                saver.restore(sess, newest)
+            for step in steps:
+                saver.save(sess, path, step)
+    told = [line for line in caplog.messages if "begins to save in" in line]
+    assert len(told) == (not restores)
+    for line in told:
+        assert f"'{logdir}' beside checkpoints that this session did not restore (model.ckpt-1, model.ckpt-2): " in line
+        assert f"saver.restore(session, train.latest_checkpoint('{logdir}'))" in line
+        assert "To begin anew, use another directory." in line
+
+
+def test_a_hook_that_begins_beside_checkpoints_of_an_earlier_session_says_so_and_a_resumed_one_does_not(logdir, caplog):
+    train_op = train.get_or_create_global_step().assign_add(1)
+    for last_step, arguments in ((2, {}), (4, {"checkpoint_dir": logdir}), (1, {})):
+        caplog.clear()
+        scaffold = train.Scaffold(saver=Saver())
+        hooks = [
+            train.CheckpointSaverHook(logdir, save_steps=1, scaffold=scaffold),
+            train.StopAtStepHook(last_step=last_step),
+        ]
+        with train.MonitoredSession(train.ChiefSessionCreator(scaffold, **arguments), hooks) as session:
+            while not session.should_stop():
+                session.run(train_op)
+    told = [line for line in caplog.messages if "begins to save in" in line]
+    assert len(told) == 1
+    assert "(model.ckpt-0, model.ckpt-2, model.ckpt-3 and 1 more)" in told[0]

@@ -18,6 +18,7 @@ from tests.cli.conftest import trained_in
 from tests.loop.devices import on_devices
 
 from hookline.checkpoint import verify
+from hookline.checkpoint.manifest import FORMAT
 from hookline.cli import main
 from hookline.errors import DataLossError
 
@@ -174,7 +175,7 @@ def another_manifest(checkpoint):
 
 def of_the_future(checkpoint):
     manifest = checkpoint / "hookline.json"
-    manifest.write_text(manifest.read_text().replace('"format": 2', '"format": 9'))
+    manifest.write_text(manifest.read_text().replace(f'"format": {FORMAT}', '"format": 9'))
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import hookline as hl
 import jax.numpy as jnp
 import numpy as np
+
+import hookline as hl
 from hookline import train
 
 _X = np.random.default_rng(0).normal(size=(240, 3)).astype("float32")

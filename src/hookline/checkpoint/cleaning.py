@@ -10,12 +10,12 @@ from hookline.checkpoint.retention import Kept, Retention
 from hookline.checkpoint.state_file import (
     STATE_FILE_NAME,
     CheckpointState,
-    get_checkpoint_state,
+    examined,
     leaving,
     recorded,
     write_state,
 )
-from hookline.errors import NotFoundError, OpError
+from hookline.errors import FailedPreconditionError, NotFoundError, OpError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,10 +40,13 @@ def plan(directory: str, keep: int | None = None) -> Plan:
 
     Raises:
         NotFoundError: There is no complete checkpoint, or no state file that gives the number to keep.
+        FailedPreconditionError: It is not certain which checkpoint is the newest.
         ValueError: The state file does not record how many.
         OpError: The directory cannot be read, or belongs to another program.
     """
-    state = get_checkpoint_state(directory)
+    state, doubt = examined(directory)
+    if doubt:
+        raise FailedPreconditionError(None, None, f"Nothing was removed from '{directory}': {doubt}.")
     if state is None:
         raise NotFoundError(None, None, f"'{directory}' has no complete checkpoint.")
     keep = _recorded(state, directory) if keep is None else keep

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from hookline import arguments
-from hookline.checkpoint import devices, fitting, host, leaves, reading, together
+from hookline.checkpoint import devices, fitting, host, leaves, lineage, reading, together
 from hookline.checkpoint.host import HostCopy
 from hookline.checkpoint.manifest import Manifest
 from hookline.coordination import peers
@@ -51,7 +51,8 @@ def copied(sess: Session, variables: Mapping[str, Variable], global_step: Any, i
             global_step = values[global_step.op.name]  # The checkpoint's own; the session may advance.
         if global_step is not None:
             global_step = arguments.whole("Saver.save", "global_step", global_step, at_least=0)
-        manifest = Manifest(entries, global_step, devices=devices.several(stored.values()))
+        own = lineage.next_of(sess)
+        manifest = Manifest(entries, global_step, devices=devices.several(stored.values()), lineage=own)
         return Copied(manifest, host.copies(stored, is_chief), positions)
 
 
@@ -112,6 +113,8 @@ def load(
     # Nothing else refers to these arrays, so they need not be copied: a large model may not fit twice.
     sess.lowlevel.load(values, owned=True, positions={name: read[name] for name in iterators if name in read})
     sess.lowlevel.restored = path, frozenset(values)
+    if not only_variables:
+        lineage.restored(sess, was_read[0].lineage, is_whole=is_whole)
     if is_whole:
         sess.lowlevel.restored_hook_states = {
             name.removeprefix(HOOK_STATES): state for name, state in read.items() if name.startswith(HOOK_STATES)

@@ -112,14 +112,38 @@ class CheckpointManager:
     def hold(self, sess: Session | None, path: str, state_file: str, until: contextlib.ExitStack) -> Lease:
         """Takes the lease of the directory, at least until both the session and the stack are closed."""
         directory = os.path.dirname(os.path.abspath(path))
-        if directory not in self._holds:
+        is_first = directory not in self._holds
+        if is_first:
             recorded(os.path.dirname(path) or ".", state_file)  # Refuses a directory of another program.
         held = _share(directory, self._lease_wait_secs, until, path)
+        if is_first and sess is not None:
+            self._warn_of_earlier(directory, path, sess)
         sessions = self._holds.setdefault(directory, weakref.WeakSet())
         if sess is not None and sess not in sessions and not sess.closed:
             sessions.add(sess)
             sess.lowlevel.when_closed(held.share())
         return held
+
+    def _warn_of_earlier(self, directory: str, path: str, sess: Session) -> None:
+        """Warns that a saver begins beside checkpoints that it does not know, and the session has not restored."""
+        restored = os.path.dirname(sess.lowlevel.restored[0] or os.devnull)
+        own = {os.path.dirname(os.path.abspath(known)) for known in self._retention.paths}
+        if directory in own or os.path.realpath(restored) == os.path.realpath(directory):
+            return
+        name = os.path.basename(path)
+        others = [other for other in layout.names(directory) if other != name and base_of(other) == base_of(name)]
+        if others:
+            others.sort(key=lambda other: (len(other), other))
+            _logger.warning(
+                "%s begins to save in '%s' beside checkpoints that this session did not restore (%s): it neither counts "
+                "nor removes them, and replaces those of the same step. To go on from the newest, restore it first: "
+                "saver.restore(session, train.latest_checkpoint('%s')), or checkpoint_dir= of a monitored session or "
+                "its creator. To begin anew, use another directory.",
+                self._name,
+                directory,
+                ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else ""),
+                directory,
+            )
 
     def clean(self, path: str, state_file: str, lease: Lease) -> None:
         """Removes, once, the leftovers of killed processes in a directory."""

@@ -10,6 +10,7 @@ from typing import Any
 import google_crc32c
 
 from hookline.checkpoint.checksums import Piece
+from hookline.checkpoint.lineage import Lineage
 from hookline.version import __version__
 
 FILE_NAME = "hookline.json"
@@ -64,6 +65,7 @@ class Manifest:
         format: The format of the file; the first one had no checksums.
         extra: Whether `max_to_keep` does not count it.
         devices: The names of the devices that its arrays lay on, if these were several.
+        lineage: Its place among the saves of its run; None before format 3.
     """
 
     variables: dict[str, Entry]
@@ -72,6 +74,7 @@ class Manifest:
     format: int = FORMAT
     extra: bool = False
     devices: tuple[str, ...] = ()
+    lineage: Lineage | None = None
 
     @property
     def leaves(self) -> dict[str, Leaf]:
@@ -121,6 +124,7 @@ class Manifest:
                 fields["format"],
                 fields.get("extra", False),
                 tuple(fields.get("devices", ())),
+                Lineage.from_fields(fields["lineage"]) if fields.get("lineage") else None,
             )
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise ValueError(f"its {FILE_NAME} is damaged: it is not a manifest") from error

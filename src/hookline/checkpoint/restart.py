@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from hookline.checkpoint import layout
 from hookline.checkpoint.layout import base_of
-from hookline.checkpoint.state_file import STATE_FILE_NAME, CheckpointState, get_checkpoint_state, recorded
+from hookline.checkpoint.state_file import STATE_FILE_NAME, CheckpointState, examined, recorded
 from hookline.errors import DataLossError, NotFoundError
 
 _logger = logging.getLogger(__name__)
@@ -22,7 +22,8 @@ class Restart:
 
     Attributes:
         candidates: The complete checkpoints, and the remains of others; the first is the one to continue from.
-        surprise: The difference from the state that the last training left, in words; empty if there is none.
+        surprise: The difference from the state that the last training left, or why it is not certain which checkpoint
+            is the newest, in words; empty if there is nothing to say.
     """
 
     candidates: tuple[str, ...]
@@ -37,7 +38,7 @@ def find(directory: str) -> Restart:
     """
     state_file = os.path.join(directory, STATE_FILE_NAME)
     expected = recorded(directory)
-    found = get_checkpoint_state(directory)
+    found, doubt = examined(directory)
     known = []
     if found is not None:
         newest = found.model_checkpoint_path
@@ -60,7 +61,7 @@ def find(directory: str) -> Restart:
         surprise = f"its state file '{state_file}' cannot be read"
     elif expected is not None and expected.model_checkpoint_path not in candidates:
         surprise = f"'{expected.model_checkpoint_path}', which its state file names, is gone"
-    return Restart(tuple(candidates), surprise)
+    return Restart(tuple(candidates), "; ".join(filter(None, (surprise, doubt))))
 
 
 def _broken(directory: str, expected: CheckpointState | None, known: Sequence[str]) -> set[str]:

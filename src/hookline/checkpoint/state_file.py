@@ -13,6 +13,7 @@ from typing import Any
 from hookline import arguments
 from hookline.checkpoint import durable, failures, layout
 from hookline.checkpoint.layout import base_of
+from hookline.checkpoint.newest import Described, choose
 from hookline.errors import DataLossError, FailedPreconditionError, NotFoundError
 
 STATE_FILE_NAME = "checkpoint"
@@ -174,7 +175,8 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
     """Returns the complete checkpoints of a directory.
 
     The disk decides. A checkpoint counts even if its process was killed before it was in the state file. A checkpoint
-    in the state file that a user has deleted does not count, and neither do half-written ones.
+    in the state file that a user has deleted does not count, and neither do half-written ones. Without a state file,
+    those count that led to the newest; an ERROR names others, if it is not certain which is the newest.
 
     Args:
         checkpoint_dir: The directory.
@@ -196,24 +198,35 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
     checkpoint_dir = arguments.path("Looking for checkpoints", "checkpoint_dir", checkpoint_dir)
     arguments.text("Looking for checkpoints", "latest_filename", latest_filename, optional=True)
     failures.refuse_url("Looking for checkpoints", checkpoint_dir)
-    state = recorded(checkpoint_dir, latest_filename or STATE_FILE_NAME)
+    state, doubt = examined(checkpoint_dir, latest_filename or STATE_FILE_NAME)
+    if doubt and (checkpoint_dir, doubt) not in _warned:
+        _warned.add((checkpoint_dir, doubt))
+        _logger.error("In '%s' %s.", checkpoint_dir, doubt)
+    return state
+
+
+def examined(directory: str, file: str = STATE_FILE_NAME) -> tuple[CheckpointState | None, str]:
+    """Returns what `get_checkpoint_state` does, and, as a clause, why another checkpoint may be the newest, if any."""
+    state = recorded(directory, file)
     before = state or CheckpointState("")
     everything = zip(before.all_model_checkpoint_paths, before.timestamps, strict=False)
     listed = [(path, timestamp) for path, timestamp in everything if layout.locate(path)]
+    newest, doubt = before.model_checkpoint_path, ""
+    if state is None or not layout.locate(newest):
+        newest = listed[-1][0] if listed else ""
     since = max(before.timestamps) if listed else float("-inf")
-    later = _later(checkpoint_dir, before.all_model_checkpoint_paths, since)
-    if state is not None:  # Others may save beside it under other names.
-        own = base_of(state.model_checkpoint_path)
-        later = [(path, timestamp) for path, timestamp in later if base_of(path) == own]
-    listed += later
-    newest = before.model_checkpoint_path
-    if later or state is None or not layout.locate(newest):
-        if not listed:
-            return None
-        newest = listed[-1][0]
+    if later := _later(directory, state, newest, since):
+        choice = choose(later)
+        doubt = choice.doubt
+        # Others may save beside it under other names.
+        line = [each for each in choice.line if base_of(each.path) == base_of(choice.line[-1].path)]
+        newest, known = line[-1].path, dict(listed)
+        listed += [(each.path, each.manifest.timestamp) for each in line if each.path not in known]
+    if not listed:
+        return None, ""
     paths, timestamps = tuple(path for path, _ in listed), tuple(timestamp for _, timestamp in listed)
     good, best = (path if path in paths else None for path in (before.last_good, before.best))
-    return dataclasses.replace(
+    found = dataclasses.replace(
         before,
         model_checkpoint_path=newest,
         all_model_checkpoint_paths=paths,
@@ -221,24 +234,41 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
         last_good=good,
         best=best,
     )
+    return found, doubt
 
 
-def _later(checkpoint_dir: str, known: Sequence[str], since: float) -> list[tuple[str, float]]:
-    found = []
-    for name in layout.names(checkpoint_dir):
-        path = os.path.join(checkpoint_dir, name)
-        if path in known:
-            continue
-        try:
-            manifest = layout.read_manifest(path)[1]
-        except DataLossError as error:
-            _logger.warning("Not considered: %s", error)
-            continue
-        except NotFoundError:  # Removed while we looked.
-            continue
-        if manifest.timestamp > since:
-            found.append((manifest.timestamp, manifest.step or 0, path))
-    return [(path, timestamp) for timestamp, _, path in sorted(found)]
+def _later(directory: str, state: CheckpointState | None, newest: str, since: float) -> list[Described]:
+    """Returns the checkpoints that may be newer than the state file says, and the newest that it lists; [] if none may.
+
+    Without a state file any may be.
+    """
+    known = () if state is None else state.all_model_checkpoint_paths
+    every = [os.path.join(directory, name) for name in layout.names(directory)]
+    found = [each for path in every if path not in known and (each := _described(path))]
+    if state is None or not found:
+        return found
+    base, due = base_of(state.model_checkpoint_path), _described(newest) if newest else None
+    found = [each for each in found if base_of(each.path) == base and _may_follow(each, due, since)]
+    return [due, *found] if due and found else found
+
+
+def _may_follow(each: Described, due: Described | None, since: float) -> bool:
+    """Returns whether a checkpoint may be newer than the newest of the state file: by its lineage, or by the clock."""
+    own, other = each.manifest.lineage, due and due.manifest.lineage
+    if own is not None and other is not None and (own.follows(other) or other.follows(own)):
+        return not other.follows(own)
+    return each.manifest.timestamp > since
+
+
+def _described(path: str) -> Described | None:
+    """Returns a checkpoint with its manifest; None if that is broken, or it was removed while we looked."""
+    try:
+        return Described(path, layout.read_manifest(path)[1])
+    except DataLossError as error:
+        _logger.warning("Not considered: %s", error)
+    except NotFoundError:
+        pass
+    return None
 
 
 def latest_checkpoint(checkpoint_dir: str, latest_filename: str | None = None) -> str | None:

@@ -8,6 +8,8 @@ from typing import Any, Self
 
 import jax
 
+from hookline.checkpoint import lineage
+from hookline.checkpoint.lineage import Lineage
 from hookline.graph import GraphKeys
 from hookline.session import Session
 from hookline.session.origin import FROM_MEMORY
@@ -22,12 +24,14 @@ class Memory:
         values: The values of variables, by name. The user has references to these arrays, too.
         positions: The positions of iterators, by name.
         hook_states: The states of hooks.
+        lineage: That of the last save; None if there was none.
     """
 
     step: int
     values: dict[str, Any]
     positions: dict[str, Any]
     hook_states: Mapping[str, Any]
+    lineage: Lineage | None = None
 
     @classmethod
     def of(cls, session: Session) -> Self:
@@ -39,7 +43,7 @@ class Memory:
         for position in positions.values():
             position.saved()
         where = {name: position.value for name, position in positions.items()}
-        return cls(session.global_step, values, where, dict(engine.hook_states()))
+        return cls(session.global_step, values, where, dict(engine.hook_states()), lineage.last_of(session))
 
     def give_to(self, session: Session) -> None:
         """Resumes a new session from the memory.
@@ -54,4 +58,5 @@ class Memory:
             )
         session.lowlevel.load(self.values, positions=self.positions)
         session.lowlevel.restored_hook_states = dict(self.hook_states)
+        lineage.restored(session, self.lineage)
         session.origin = FROM_MEMORY

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from hookline import arguments
-from hookline.checkpoint import Saver, get_checkpoint_state, layout, lease, restart, together
+from hookline.checkpoint import Saver, layout, lease, lineage, restart, together
 from hookline.checkpoint.pending import finish_saves
 from hookline.checkpoint.restart import Restart
-from hookline.checkpoint.state_file import leaving, write_state
-from hookline.errors import PREEMPTION_ERRORS, DataLossError, from_exception
+from hookline.checkpoint.state_file import examined, leaving, write_state
+from hookline.errors import PREEMPTION_ERRORS, DataLossError, OpError, from_exception
 from hookline.session import Session
 
 logger = logging.getLogger(__name__)
@@ -136,7 +137,7 @@ def _put_aside(directory: str, broken: Sequence[tuple[str, DataLossError]]) -> s
 
 def take_over(saver: Saver, directory: str, write: bool = False) -> None:
     """Gives a saver the checkpoints of a directory; with `write`, corrects the state file."""
-    state = get_checkpoint_state(directory)
+    state, _ = examined(directory)
     if state is None:
         return
     saver.recover_last_checkpoints(
@@ -150,6 +151,14 @@ def take_over(saver: Saver, directory: str, write: bool = False) -> None:
         known = state.all_model_checkpoint_paths
         with held.changing():
             write_state(directory, state, leaving=[path for path in leaving(directory) if path not in known])
+
+
+def continue_line(session: Session, directory: str) -> None:
+    """Has a session whose values come from parameter servers continue the line of saves in a directory."""
+    state, _ = examined(directory)
+    if state is not None:
+        with contextlib.suppress(OpError):  # Whoever restores it says what is wrong.
+            lineage.restored(session, layout.read_manifest(state.model_checkpoint_path)[1].lineage)
 
 
 def _finish_pending(saver: Saver) -> None:

@@ -17,7 +17,14 @@ from hookline.errors import (
 )
 from hookline.graph import Graph, GraphKeys, Operation, Tensor, get_default_graph
 from hookline.graph.global_step import counted_global_step
-from hookline.monitored.restoring import LATEST, candidates, check_source, restore_first, take_over
+from hookline.monitored.restoring import (
+    LATEST,
+    candidates,
+    check_source,
+    continue_line,
+    restore_first,
+    take_over,
+)
 from hookline.session import RunOptions, Session, StoreTarget
 from hookline.session.fetches import check_fetches
 from hookline.session.origin import INITIALISED, SHARED
@@ -140,6 +147,7 @@ class SessionManager:
                 self._run_local_init_op(session)
                 if saver is not None and checkpoint_dir:
                     take_over(saver, checkpoint_dir)
+                    continue_line(session, checkpoint_dir)
                 session.lowlevel.publish()
                 return session
             wait = partial(self._await_checkpoint, max_wait_secs=max_wait_secs) if wait_for_checkpoint else None

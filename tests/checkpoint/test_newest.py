@@ -1,0 +1,269 @@
+"""The newest checkpoint where no state file names it: the last of one line of saves, or an ERROR that names both."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hookline as hl
+from hookline import train
+from hookline.checkpoint import Saver, get_checkpoint_state, latest_checkpoint
+from hookline.checkpoint.lineage import Lineage
+from hookline.checkpoint.manifest import FILE_NAME, Manifest
+from hookline.checkpoint.newest import Described, choose
+from hookline.cli import main
+from hookline.testing import FakeClock
+
+
+class Training:
+    """A count that is saved and restored by hand, each session at a time of its own."""
+
+    def __init__(self, folder):
+        self.path = str(folder / "model.ckpt")
+        self.count = hl.Variable(0, name="count")
+        self.saver = Saver(max_to_keep=0)
+
+    def saves(self, *steps, at, after=None):
+        """Saves these steps, one second apart, in a session that has restored a step or begins anew."""
+        with hl.Session() as session, FakeClock(start=float(at)) as clock:
+            if after is None:
+                session.run(hl.global_variables_initializer())
+            else:
+                self.saver.restore(session, f"{self.path}-{after}")
+            for step in steps:
+                clock.advance(1)
+                self.saver.save(session, self.path, step)
+
+
+@pytest.fixture
+def training(tmp_path):
+    with hl.Graph().as_default():
+        yield Training(tmp_path)
+
+
+def without_state(folder):
+    (folder / "checkpoint").unlink()
+    return str(folder)
+
+
+def errors_in(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def lineage_of(folder, step):
+    return Manifest.from_json((folder / f"model.ckpt-{step}" / FILE_NAME).read_text()).lineage
+
+
+def test_saves_are_numbered_on_from_the_restored_one(training, tmp_path):
+    training.saves(10, 20, 30, at=100)
+    training.saves(25, 35, at=200, after=20)
+    numbers = {step: lineage_of(tmp_path, step).save_number for step in (10, 20, 30, 25, 35)}
+    assert numbers == {10: 1, 20: 2, 30: 3, 25: 3, 35: 4}
+    assert len({lineage_of(tmp_path, step).run_id for step in numbers}) == 1
+    assert lineage_of(tmp_path, 35).follows(lineage_of(tmp_path, 20))
+    assert not lineage_of(tmp_path, 35).follows(lineage_of(tmp_path, 30))
+
+
+def test_one_line_is_followed_to_its_end_whatever_the_clock_says(training, tmp_path, caplog):
+    training.saves(10, 20, at=500)
+    training.saves(30, at=100, after=20)
+    assert latest_checkpoint(without_state(tmp_path)) == f"{training.path}-30"
+    state = get_checkpoint_state(str(tmp_path))
+    assert [path.rpartition("-")[2] for path in state.all_model_checkpoint_paths] == ["10", "20", "30"]
+    assert errors_in(caplog) == []
+
+
+def test_a_checkpoint_that_came_after_the_state_file_counts_whatever_the_clock_says(training, tmp_path, caplog):
+    training.saves(10, 20, at=500)
+    before = (tmp_path / "checkpoint").read_text()
+    training.saves(30, at=100, after=20)
+    (tmp_path / "checkpoint").write_text(before)
+    assert latest_checkpoint(str(tmp_path)) == f"{training.path}-30"
+    assert errors_in(caplog) == []
+
+
+def test_steps_abandoned_by_going_back_are_told_and_left_alone(training, tmp_path, caplog):
+    training.saves(10, 20, 30, at=100)
+    training.saves(25, at=200, after=20)
+    assert latest_checkpoint(str(tmp_path)) == f"{training.path}-25"
+    assert errors_in(caplog) == []
+    for _ in range(2):
+        assert latest_checkpoint(without_state(tmp_path) if _ == 0 else str(tmp_path)) == f"{training.path}-25"
+    (line,) = errors_in(caplog)
+    run = lineage_of(tmp_path, 10).run_id
+    assert f"-25' (step 25, save 3 of run {run}, saved at 1970-01-01 00:03:21 UTC)" in line
+    assert f"-30' (step 30, save 3 of run {run}, saved at 1970-01-01 00:01:43 UTC)" in line
+    assert f"move '{training.path}-25' away" in line
+    state = get_checkpoint_state(str(tmp_path))
+    assert [path.rpartition("-")[2] for path in state.all_model_checkpoint_paths] == ["10", "20", "25"]
+    shutil.rmtree(f"{training.path}-25")
+    assert latest_checkpoint(str(tmp_path)) == f"{training.path}-30"
+
+
+def test_an_older_runs_leftovers_are_told(training, tmp_path, caplog):
+    training.saves(10, 20, at=100)
+    training.saves(5, at=200)
+    assert latest_checkpoint(without_state(tmp_path)) == f"{training.path}-5"
+    (line,) = errors_in(caplog)
+    assert "-5' (step 5, save 1 of run" in line
+    assert "-20' (step 20, save 2 of run" in line
+
+
+def without_lineage(folder, step, timestamp):
+    """Makes a checkpoint one of format 2."""
+    import google_crc32c
+
+    path = folder / f"model.ckpt-{step}" / FILE_NAME
+    fields = json.loads(path.read_text())
+    del fields["lineage"], fields["crc32c"]
+    text = json.dumps({**fields, "format": 2, "timestamp": timestamp})[:-1]
+    path.write_text(f'{text}, "crc32c": {google_crc32c.value(text.encode())}}}')
+
+
+def test_without_numbers_clock_and_step_must_agree(training, tmp_path, caplog):
+    training.saves(10, 20, 30, at=100)
+    for step in (10, 20, 30):
+        without_lineage(tmp_path, step, 100.0 + step)
+    assert latest_checkpoint(without_state(tmp_path)) == f"{training.path}-30"
+    assert errors_in(caplog) == []
+    without_lineage_again = json.loads((tmp_path / "model.ckpt-20" / FILE_NAME).read_text()) | {"lineage": None}
+    (tmp_path / "model.ckpt-20" / FILE_NAME).write_text(json.dumps(without_lineage_again))
+    without_lineage(tmp_path, 20, 500.0)
+    assert latest_checkpoint(str(tmp_path)) == f"{training.path}-20"
+    (line,) = errors_in(caplog)
+    assert "-20' (step 20, saved at" in line
+    assert "-30' (step 30, saved at" in line
+
+
+def test_saves_with_numbers_follow_older_ones_without(training, tmp_path, caplog):
+    training.saves(10, 20, at=100)
+    for step in (10, 20):
+        without_lineage(tmp_path, step, 100.0 + step)
+    training.saves(30, 40, at=200, after=20)
+    assert lineage_of(tmp_path, 40).save_number == 2
+    assert latest_checkpoint(without_state(tmp_path)) == f"{training.path}-40"
+    state = get_checkpoint_state(str(tmp_path))
+    assert [path.rpartition("-")[2] for path in state.all_model_checkpoint_paths] == ["10", "20", "30", "40"]
+    assert errors_in(caplog) == []
+
+
+def monitored(folder, last_step, every=10, **arguments):
+    with hl.Graph().as_default():
+        train_op = train.get_or_create_global_step().assign_add(1)
+        saver = train.CheckpointSaverHook(str(folder), save_steps=every, scaffold=(scaffold := train.Scaffold()))
+        creator = train.ChiefSessionCreator(scaffold, **({"checkpoint_dir": str(folder)} | arguments))
+        with train.MonitoredSession(creator, [saver, train.StopAtStepHook(last_step=last_step)]) as session:
+            start = session.run(train.get_global_step())
+            while not session.should_stop():
+                session.run(train_op)
+    return start
+
+
+def test_a_start_says_which_lines_there_are_and_settles_it(tmp_path, caplog):
+    monitored(tmp_path, 30)
+    monitored(tmp_path, 25, every=5, checkpoint_dir=None, checkpoint_filename_with_path=f"{tmp_path}/model.ckpt-20")
+    without_state(tmp_path)
+    assert errors_in(caplog) == []
+    assert monitored(tmp_path, 27) == 25
+    (line,) = errors_in(caplog)
+    assert line.startswith(f"The training in '{tmp_path}' continues from '{tmp_path}/model.ckpt-25', because ")
+    assert "model.ckpt-30' (step 30, save 4" in line
+    assert monitored(tmp_path, 28) == 27
+    assert len(errors_in(caplog)) == 1, "the state file says it again"
+    assert os.path.isdir(tmp_path / "model.ckpt-30")
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_run_that_is_resumed_often_is_one_line(tmp_path, caplog, lost):
+    for last_step in (10, 20, 25, 30):
+        monitored(tmp_path, last_step)
+        if lost:
+            without_state(tmp_path)
+    assert lineage_of(tmp_path, 30).save_number == 5
+    assert len(lineage_of(tmp_path, 30).sessions) == 4
+    assert errors_in(caplog) == []
+
+
+def test_a_copied_run_that_is_continued_twice_has_two_lines(tmp_path, caplog):
+    monitored(tmp_path / "a", 10)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    monitored(tmp_path / "a", 15)
+    monitored(tmp_path / "b", 20)
+    shutil.copytree(tmp_path / "b" / "model.ckpt-20", tmp_path / "a" / "model.ckpt-20")
+    assert latest_checkpoint(without_state(tmp_path / "a")) == f"{tmp_path}/a/model.ckpt-20"
+    assert ["model.ckpt-15" in line and "model.ckpt-20" in line for line in errors_in(caplog)] == [True]
+
+
+def test_copies_of_checkpoints_under_other_names_are_neither_newer_nor_counted(tmp_path, caplog):
+    monitored(tmp_path, 20)
+    shutil.copytree(tmp_path / "model.ckpt-20", tmp_path / "exported-20")
+    shutil.copytree(tmp_path / "model.ckpt-10", tmp_path / "best")
+    shutil.copytree(tmp_path / "model.ckpt-20", tmp_path / "model.ckpt-900")
+    state = get_checkpoint_state(without_state(tmp_path))
+    assert state.model_checkpoint_path.endswith("-20")
+    assert errors_in(caplog) == []
+
+
+def test_clean_removes_nothing_while_it_is_not_certain_which_is_the_newest(training, tmp_path, capsys):
+    training.saves(10, 20, 30, at=100)
+    training.saves(25, at=200, after=20)
+    without_state(tmp_path)
+    for told in ([], ["--yes"]):
+        assert main(["clean", str(tmp_path), "--keep", "1", *told]) == 1
+        err = capsys.readouterr().err
+        assert "model.ckpt-30' (step 30" in err
+        assert "model.ckpt-25' (step 25" in err
+    assert len(list(tmp_path.glob("model*"))) == 4
+
+
+def test_runs_of_format_2_resume_without_their_state_file(tmp_path, caplog):
+    with tarfile.open(Path(__file__).parents[1] / "formats" / "format2-single.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    (run,) = [path.parent for path in tmp_path.rglob("checkpoint")]
+    newest = latest_checkpoint(str(run))
+    assert latest_checkpoint(without_state(run)) == newest
+    assert errors_in(caplog) == []
+
+
+@given(st.lists(st.tuples(st.integers(-1, 30), st.booleans(), st.integers(0, 9)), min_size=1, max_size=20), st.data())
+def test_the_chosen_line_is_all_that_led_to_its_end_and_no_other_head_did(restores, data):
+    """A history of saves, each after the one before it, or after a restore of any earlier one, or anew."""
+    saved: list[tuple[Lineage, int | None]] = []  # Each with its parent.
+    for number, (after, anew, _) in enumerate(restores):
+        session = ((f"s{number}", 1),)
+        parent = None if anew or not saved else min(after, len(saved) - 1) if after >= 0 else len(saved) - 1
+        if parent is None:
+            saved.append((Lineage(f"r{number}", 1, session), None))
+            continue
+        before = saved[parent][0]
+        goes_on = after < 0
+        kept = before.sessions[:-1] if goes_on else before.sessions
+        own = before.sessions[-1][0] if goes_on else f"s{number}"
+        sessions = (*kept, (own, before.save_number + 1))
+        saved.append((Lineage(before.run_id, before.save_number + 1, sessions), parent))
+
+    def ancestors(index):
+        while index is not None:
+            yield index
+            index = saved[index][1]
+
+    there = data.draw(st.lists(st.sampled_from(range(len(saved))), min_size=1, unique=True))
+    found = [
+        Described(f"c-{index}", Manifest({}, index, float(restores[index][2]), lineage=saved[index][0]))
+        for index in there
+    ]
+    choice = choose(found)
+    by_path = {f"c-{index}": index for index in there}
+    line, heads = [by_path[each.path] for each in choice.line], [by_path[each.path] for each in choice.others]
+    assert set(line) == set(ancestors(line[-1])) & set(there)
+    assert line == sorted(line)
+    ends = {index for index in there if not any(index in list(ancestors(other))[1:] for other in there)}
+    assert {line[-1], *heads} == ends
