@@ -85,7 +85,7 @@ def test_in_a_pipe_a_row_is_one_plain_line(shared_run):
     done = python.run("-m", "hookline.cli", *words, env=os.environ | {"COLUMNS": "30"}, check=True)
     assert "\x1b" not in done.stdout
     hooks = [line for line in done.stdout.splitlines() if line.startswith("hooks/")]
-    assert len(hooks) == 16
+    assert len(hooks) == 20
     assert all(" = " in line for line in hooks)
     assert done.stderr == ""
 
@@ -100,7 +100,7 @@ def test_on_a_terminal_nothing_is_cut(shared_run):
     assert max(map(len, terminal.screen)) <= 60
     assert "\x1b[1m" in terminal.text
     joined = "".join(line.partition(" ")[0] for line in terminal.screen)
-    assert "hooks/hookline.hooks.checkpoint_saver.CheckpointSaverHook/0/trigger/waited_secs" in joined
+    assert "hooks/hookline.hooks.checkpoint_saver.CheckpointSaverHook[model.ckpt]/trigger/waited_secs" in joined
 
 
 def test_without_rich_it_names_the_extra(shared_run, monkeypatch, capsys):

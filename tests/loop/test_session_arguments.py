@@ -401,7 +401,7 @@ def test_a_number_that_no_device_holds_is_refused_also_where_batches_are_put_som
 
 def test_two_evaluations_of_one_name_are_refused():
     hooks = [hl.train.Evaluate(lambda state, batch: 0.0, [np.ones(2)], every=1) for _ in range(2)]
-    with pytest.raises(ValueError, match="two evaluations are called 'eval'.*another name"):
+    with pytest.raises(ValueError, match=r"hooks\[0\] and hooks\[1\] .*another name"):
         hl.train.Loop(steps_on, STATE, batches()).run(last_step=1, hooks=hooks)
 
 
