@@ -65,7 +65,7 @@ def fit(
         if entry is None:
             missing.append(name)
         elif spec is UNKNOWN:
-            matches[name] = Match(entry.leaves, leaves.structure_of(entry))
+            matches[name] = Match(entry.leaves, entry.treedef)
             if matches[name].structure is None:
                 different.append(
                     f"{name} is built of the user's own containers, which the graph does not know yet: run its "

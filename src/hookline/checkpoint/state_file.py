@@ -8,13 +8,17 @@ import logging
 import os
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from hookline import arguments
-from hookline.checkpoint import durable, failures, layout
+from hookline.checkpoint import durable, failures, layout, schema
 from hookline.checkpoint.layout import base_of
 from hookline.errors import DataLossError, FailedPreconditionError, NotFoundError
+from hookline.regular_file import read_text
 
 STATE_FILE_NAME = "checkpoint"
+MOST_BYTES = 16 * 2**20
+"""The largest state file that is read."""
 
 _logger = logging.getLogger(__name__)
 
@@ -56,14 +60,18 @@ def write_state(
 
     The checkpoints that are leaving are about to be removed.
     """
+
+    def named(path: str) -> str:  # In UTF-8, whatever the locale is.
+        return os.fsencode(os.path.relpath(path, directory)).decode("utf-8", "surrogateescape")
+
     fields = {
-        "model_checkpoint_path": os.path.relpath(state.model_checkpoint_path, directory),
-        "all_model_checkpoint_paths": [os.path.relpath(path, directory) for path in state.all_model_checkpoint_paths],
+        "model_checkpoint_path": named(state.model_checkpoint_path),
+        "all_model_checkpoint_paths": [named(path) for path in state.all_model_checkpoint_paths],
         "timestamps": list(state.timestamps),
-        "leaving": [os.path.relpath(path, directory) for path in leaving],
-        "last_good": state.last_good and os.path.relpath(state.last_good, directory),
+        "leaving": [named(path) for path in leaving],
+        "last_good": state.last_good and named(state.last_good),
         "last_preserved_timestamp": state.last_preserved_timestamp,
-        "best": state.best and os.path.relpath(state.best, directory),
+        "best": state.best and named(state.best),
         "max_to_keep": state.max_to_keep,
         "keep_checkpoint_every_n_hours": state.keep_checkpoint_every_n_hours,
     }
@@ -74,9 +82,8 @@ def leaving(directory: str, file: str = STATE_FILE_NAME) -> list[str]:
     """Returns the checkpoints that were about to be removed when the state file was written."""
     path = os.path.join(directory, file)
     try:
-        with open(path, encoding="utf-8") as opened:
-            return [os.path.join(directory, name) for name in json.load(opened).get("leaving", ())]
-    except (OSError, ValueError, AttributeError) as error:
+        return [os.path.join(directory, name) for name in _read(path).leaving]
+    except (OSError, ValueError) as error:
         if failures.may_pass(error):
             raise failures.not_read(error, path, "") from error
         return []  # There is no file yet, or a bad one, which is reported when a checkpoint is chosen.
@@ -91,40 +98,72 @@ def recorded(directory: str, file: str = STATE_FILE_NAME) -> CheckpointState | N
     """
     path = os.path.join(directory, file)
     try:
-        with open(path, encoding="utf-8") as opened:
-            fields = json.load(opened)
-        return CheckpointState(
-            os.path.join(directory, fields["model_checkpoint_path"]),
-            tuple(os.path.join(directory, name) for name in fields["all_model_checkpoint_paths"]),
-            tuple(float(timestamp) for timestamp in fields["timestamps"]),
-            os.path.join(directory, fields["last_good"]) if fields.get("last_good") else None,
-            fields.get("last_preserved_timestamp"),
-            os.path.join(directory, fields["best"]) if fields.get("best") else None,
-            fields.get("max_to_keep"),
-            fields.get("keep_checkpoint_every_n_hours"),
-        )
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        found = _read(path)
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise failures.not_read(error, path, "") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
+        if os.path.isdir(path):  # Of another program, or of a run: nothing that hookline would write over.
+            return None
         if not layout.names(directory):
             raise FailedPreconditionError(None, None, _of_another(path, error)) from error
-        _logger.warning("%s is not a state file of hookline (%r); the checkpoints are looked at instead.", path, error)
+        _logger.warning("%s is not a state file of hookline: %s. The checkpoints are looked at instead.", path, error)
         return None
+    return dataclasses.replace(
+        found.state,
+        model_checkpoint_path=os.path.join(directory, found.state.model_checkpoint_path),
+        all_model_checkpoint_paths=tuple(
+            os.path.join(directory, name) for name in found.state.all_model_checkpoint_paths
+        ),
+        last_good=found.state.last_good and os.path.join(directory, found.state.last_good),
+        best=found.state.best and os.path.join(directory, found.state.best),
+    )
+
+
+class _Written(NamedTuple):
+    """The contents of a state file, with its relative paths."""
+
+    state: CheckpointState
+    leaving: tuple[str, ...]
+
+
+_STATE = schema.record(
+    lambda leaving=(), **fields: _Written(CheckpointState(**fields), leaving),
+    model_checkpoint_path=schema.path(),
+    all_model_checkpoint_paths=schema.items(schema.path()),
+    timestamps=schema.items(schema.real()),
+    leaving=schema.lacking(schema.items(schema.path())),
+    last_good=schema.lacking(schema.optional(schema.path())),
+    last_preserved_timestamp=schema.lacking(schema.optional(schema.real())),
+    best=schema.lacking(schema.optional(schema.path())),
+    max_to_keep=schema.lacking(schema.optional(schema.whole(at_least=0))),
+    keep_checkpoint_every_n_hours=schema.lacking(schema.optional(schema.real(at_least=0))),
+)
+
+
+def parsed(text: str) -> CheckpointState:
+    """Returns the contents of a state file from its text, with relative paths; raises `ValueError` if it is none."""
+    return schema.parse(text, _STATE).state
+
+
+def _read(path: str) -> _Written:
+    return schema.parse(read_text(path, MOST_BYTES), _STATE)
 
 
 def _of_another(path: str, error: Exception) -> str:
     """Describes the owner of a state file that is not hookline's."""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        named = re.match(r'model_checkpoint_path: "([^"]*)"', file.read())
+    try:
+        named = re.match(r'model_checkpoint_path: "([^"]*)"', read_text(path, MOST_BYTES))
+    except (OSError, ValueError):
+        named = None
     if named:
         return (
             f"'{path}' is TensorFlow's: it says that the newest checkpoint there is '{named[1]}', which hookline does "
             "not read and does not write over. Use another directory, or move TensorFlow's files out of this one."
         )
     return (
-        f"'{path}' is not a state file of hookline ({error!r}), and no checkpoint of hookline is beside it: "
+        f"'{path}' is not a state file of hookline ({error}), and no checkpoint of hookline is beside it: "
         "another program seems to keep its checkpoints there. Use another directory, or remove that file."
     )
 
