@@ -50,6 +50,24 @@ def changed(fields: Any, chance: random.Random) -> None:
         container[key] = chance.choice(VALUES)
 
 
+def changed_leaf(fields: Any, chance: random.Random) -> None:
+    """Changes a leaf of a manifest into another one that a manifest may have."""
+    leaf = chance.choice(chance.choice(list(fields["variables"].values()))["leaves"])
+    how = chance.randrange(4)
+    if how == 0:
+        value = chance.choice([True, -1, 10**400, 0.5, "text", "{}", "[]", '{"a": 1}'])
+        kind = type(value).__name__
+        leaf.update(kind=kind, dtype=kind, value=value, shape=[], pieces=[])
+    elif how == 1:
+        shape = chance.choice([[], [0], [7], [2**40], [0, 2**60], [2, 3], [1] * 40])
+        leaf.update(shape=shape, pieces=chance.choice([[], [{"start": [0] * len(shape), "stop": shape, "crc32c": 1}]]))
+    elif how == 2:
+        leaf["kind"] = chance.choice(["array", "numpy", "scalar", "bytes", "key"])
+        leaf["value"] = "fry" if leaf["kind"] == "key" else None
+    else:
+        leaf["dtype"] = chance.choice(["float32", "float64", "bfloat16", "int4", "complex128", "bool", "uint8"])
+
+
 def changed_text(text: str, chance: random.Random) -> bytes:
     """Returns a text that was cut off, or with other bytes, or deep."""
     data, at = text.encode("utf-8", "surrogatepass"), chance.randrange(len(text))

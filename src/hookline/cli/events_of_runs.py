@@ -16,6 +16,7 @@ from tensorboard.util import tensor_util
 
 from hookline.cli import runs, shown
 from hookline.errors import NotFoundError
+from hookline.escapes import in_a_line
 
 # Around each record: its length and two checksums.
 _FRAME_BYTES = 16
@@ -61,7 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(["run", "tag", *Point._fields])
-        writer.writerows((folder, tag, *point) for tag, folder, points in lines for point in points)
+        named = [(in_a_line(folder), in_a_line(tag), points) for tag, folder, points in lines]
+        writer.writerows((folder, tag, *point) for folder, tag, points in named for point in points)
     elif arguments.json:
         shown.as_json(
             [{"run": folder, "tag": tag, **point._asdict()} for tag, folder, points in lines for point in points]
@@ -111,10 +113,9 @@ def _events(path: str) -> Iterator[Any]:
     loader = _Loader(path)
     yield from loader.Load()
     if loader.read_bytes < nbytes:
-        print(
+        shown.complain(
             f"hookline events: {path}: read {loader.read_bytes:,} of {nbytes:,} bytes. The record there is torn or "
-            "damaged, or still being written.",
-            file=sys.stderr,
+            "damaged, or still being written."
         )
 
 

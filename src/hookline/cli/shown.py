@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from hookline.escapes import escaped, in_a_line
+
 _BARS = "▁▂▃▄▅▆▇█"
 _CURVE_WIDTH = 24
 # Wider than any table: in a pipe a row is one line.
@@ -34,16 +36,27 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, styles: Iter
         )
     left = iter(styles)
     for row in rows:
-        made.add_row(*map(text, row), style=next(left, ""))
+        made.add_row(*(text(in_a_line(cell)) for cell in row), style=next(left, ""))
     with console.capture() as captured:
         console.print(made)
-    say("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    _print("\n".join(line.rstrip() for line in captured.get().split("\n")).rstrip("\n"))
 
 
-def say(line: str) -> None:
-    """Prints a line; characters that the encoding lacks become question marks."""
+def say(*lines: str) -> None:
+    """Prints lines, each of which stays one."""
+    for line in lines:
+        _print(in_a_line(line))
+
+
+def complain(text: str) -> None:
+    """Prints a text to the standard error."""
+    print(escaped(text), file=sys.stderr, flush=True)
+
+
+def _print(text: str) -> None:
+    """Prints a text; characters that the encoding lacks become question marks."""
     encoding = sys.stdout.encoding or "utf-8"
-    print(line.encode(encoding, "replace").decode(encoding))
+    print(text.encode(encoding, "replace").decode(encoding))
 
 
 def require_rich() -> None:

@@ -139,6 +139,8 @@ class _Pass:
         Raises:
             ValueError: That iterator had other examples, or another order.
         """
+        if not all(isinstance(state.get(name), int) for name in ("epoch", "example")):
+            raise ValueError(f"arrays cannot continue at {state!r}, which is no position of theirs.")
         if state["of"] != self._made_of:
             raise ValueError(
                 f"arrays cannot continue at a position of other data: that was of {state['of']}, and this is "

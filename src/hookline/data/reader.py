@@ -14,7 +14,7 @@ from hookline.coordination import Coordinator
 from hookline.data import batches
 from hookline.data.ahead import Ahead, Item
 from hookline.data.places import Places
-from hookline.data.sequences import START, Demand, Read, Sequence
+from hookline.data.sequences import START, Demand, Read, Sequence, checked
 from hookline.errors import OutOfRangeError
 from hookline.graph import placement
 from hookline.graph.nodes import Source
@@ -183,7 +183,8 @@ class Reader:
 
     def go_to(self, position: dict[str, Any]) -> None:
         """Continues after a checkpoint's position; the next run that needs a batch reads up to it."""
-        self._position = (lambda _: position), 0
+        found = checked(position, f"Iterator {self._node.name!r}")
+        self._position = (lambda _: found), 0
         self._set_out_again()
 
     def _set_out_again(self) -> None:

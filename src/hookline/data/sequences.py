@@ -13,12 +13,24 @@ import numpy as np
 
 from hookline.data import batches
 from hookline.data.arrays import Arrays
-from hookline.errors import FailedPreconditionError
+from hookline.errors import DataLossError, FailedPreconditionError
 
 _END = object()
 
 START = {"count": 0}
 """The position of a reader that has used nothing."""
+
+
+def checked(position: Any, who: str) -> dict[str, Any]:
+    """Returns a position from a checkpoint; raises `DataLossError` if it counts in something else than numbers."""
+    found = position if isinstance(position, dict) else {}
+    for name in ("count", *(found.keys() & {"skip", "crc32c"})):
+        number = found.get(name)
+        if not isinstance(number, int) or number < 0:
+            raise DataLossError(
+                None, None, f"{who} cannot resume at the checkpoint's position: its {name} is {number!r}, no number."
+            )
+    return found
 
 
 class Read(NamedTuple):
@@ -156,7 +168,7 @@ class Resumable(Sequence):
             raise _foreign(self._who, position)
         with self._lock:
             if count:
-                self._go_to(_decoded(position["state"]))
+                self._go_to(_decoded(position["state"], self._who))
             elif self._reader is not None:
                 self._go_to(copy.deepcopy(self._beginning))
             self._reader = reader
@@ -288,7 +300,12 @@ def _encoded(state: Any, who: str) -> Any:
     return {"tree": state}
 
 
-def _decoded(state: Any) -> Any:
+def _decoded(state: Any, who: str) -> Any:
     """Returns a state from the result of `_encoded`."""
-    ((kind, value),) = state.items()
-    return json.loads(value) if kind == "json" else value
+    try:
+        ((kind, value),) = state.items()
+        return json.loads(value) if kind == "json" else value
+    except (AttributeError, TypeError, ValueError, RecursionError) as error:
+        raise DataLossError(
+            None, None, f"{who} cannot resume at the checkpoint's position: the state in it is damaged."
+        ) from error
