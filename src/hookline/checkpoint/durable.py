@@ -82,15 +82,19 @@ def write(path: str, text: str) -> None:
 
 
 def write_new(path: str, text: str, *, sync: bool) -> None:
-    """Writes a file of its own, in place of what a killed process left there, or somebody else: a FIFO, a link."""
-    with contextlib.suppress(FileNotFoundError):
-        os.remove(path)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+    """Writes a file of its own; see `create`."""
+    with os.fdopen(create(path), "w", encoding="utf-8") as file:
         file.write(text)
         if sync:
             file.flush()
             os.fsync(file.fileno())
+
+
+def create(path: str) -> int:
+    """Makes a file in place of what a killed process left there, or somebody else: a FIFO, a link."""
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(path)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
 
 
 def _raise(error: OSError) -> None:

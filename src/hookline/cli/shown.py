@@ -125,7 +125,10 @@ def curve(points: Sequence[tuple[float, float]]) -> str:
     for x, y in points:
         place = (x - first) / (last - first) if last > first else 0.0
         parts[min(max(int(place * width), 0), width - 1)].append(y)
-    means = [math.fsum(part) / len(part) if all(map(math.isfinite, part)) else math.nan for part in parts if part]
+    # Divided first: a sum or difference of finite numbers may be infinite.
+    means = [
+        math.fsum(y / len(part) for y in part) if all(map(math.isfinite, part)) else math.nan for part in parts if part
+    ]
     finite = [mean for mean in means if math.isfinite(mean)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
     return "".join(_bar(mean, low, high) for mean in means)
@@ -136,7 +139,7 @@ def _bar(mean: float, low: float, high: float) -> str:
         return "x"
     if high == low:
         return _BARS[0]
-    return _BARS[min(int((mean - low) / (high - low) * len(_BARS)), len(_BARS) - 1)]
+    return _BARS[min(int((mean / 2 - low / 2) / (high / 2 - low / 2) * len(_BARS)), len(_BARS) - 1)]
 
 
 def _rich() -> tuple[Any, Any, Any]:
