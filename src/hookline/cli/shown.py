@@ -125,13 +125,15 @@ def curve(points: Sequence[tuple[float, float]]) -> str:
     for x, y in points:
         place = (x - first) / (last - first) if last > first else 0.0
         parts[min(max(int(place * width), 0), width - 1)].append(y)
-    # Divided first: a sum or difference of finite numbers may be infinite.
-    means = [
-        math.fsum(y / len(part) for y in part) if all(map(math.isfinite, part)) else math.nan for part in parts if part
-    ]
+    means = [_mean(part) for part in parts if part]
     finite = [mean for mean in means if math.isfinite(mean)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
     return "".join(_bar(mean, low, high) for mean in means)
+
+
+def _mean(part: Sequence[float]) -> float:
+    # Divided first: the sum of finite numbers may be infinite. So may be their difference, below.
+    return math.fsum(y / len(part) for y in part) if all(map(math.isfinite, part)) else math.nan
 
 
 def _bar(mean: float, low: float, high: float) -> str:
