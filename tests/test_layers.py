@@ -16,7 +16,8 @@ SRC = Path(hookline.__file__).parent
 
 # From the bottom up. A module imports only its own part of the package and the layers below; neighbours do not meet.
 LAYERS = [
-    {"errors", "clock", "arguments", "interrupts", "notebooks", "paths", "units", "version"},
+    {"escapes"},
+    {"errors", "clock", "arguments", "interrupts", "notebooks", "paths", "regular_file", "units", "version"},
     {"preemption", "sharding"},
     {"graph"},
     {"coordination"},

@@ -42,6 +42,8 @@ import errno
 import signal
 from typing import Any, ClassVar
 
+from hookline.escapes import escaped
+
 __all__ = [
     "AbortedError",
     "AlreadyExistsError",
@@ -90,7 +92,7 @@ class OpError(Exception):
         super().__init__(node_def, op, message)
         self.node_def = node_def
         self.op = op
-        self.message = message or ""
+        self.message = escaped(message or "")  # Names in it may come from anywhere.
 
     def __str__(self) -> str:
         return self.message

@@ -6,17 +6,68 @@ import csv
 import io
 import json
 import math
+import os
+import random
 
 import pytest
+from google.protobuf import json_format
+from tests.checkpoint import hostile
 
 from hookline.cli import main
 from hookline.cli.shown import curve
 from hookline.summary import FileWriter, SessionLog, encode
+from hookline.summary.protos import Summary
+from hookline.summary.records import frame, masked_checksum, read_records
+from hookline.testing import read_events
 
 
 def points(capsys, *words):
     assert main(["events", "--json", *map(str, words)]) == 0
     return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("what", ["a FIFO", "a socket", "a device", "a huge file"])
+def test_what_is_no_event_file_is_named_and_left_out(tmp_path, capsys, what):
+    written(tmp_path, values=[1, 2])
+    place = tmp_path / "events.out.tfevents.0000000001.host.1"
+    hostile.put(place, what)
+    assert main(["events", "--json", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert [point["value"] for point in json.loads(out)] == [1, 2]
+    assert f"{place}: {'read 0 of' if what == 'a huge file' else f'it is {what}, not a file, and left out.'}" in err
+    if what != "a huge file":
+        with pytest.raises(ValueError, match=rf"read_events cannot read '.*': it is {what}"):
+            read_events(str(tmp_path))
+
+
+def test_changed_event_files_give_points_or_a_note(tmp_path, capsys):
+    chance, folder = random.Random(5), tmp_path / "a"
+    tensor = {"dtype": "DT_DOUBLE", "tensor_shape": {}, "double_val": [1e308]}
+    scalars = {"plugin_data": {"plugin_name": "scalars"}}
+    with FileWriter(str(folder)) as writer:
+        for step in range(4):
+            value = {"tag": "loss", "metadata": scalars, "tensor": tensor}
+            writer.add_summary(json_format.ParseDict({"value": [value]}, Summary()), step)
+    (path,) = folder.iterdir()
+    records = list(read_records(io.BytesIO(path.read_bytes())))
+    lies = (2**60).to_bytes(8, "little")
+    assert len(points(capsys, folder)) == 4
+    for turn in range(200):
+        changed = bytearray(records[1 + turn % 4])
+        for _ in range(chance.randrange(1, 4)):
+            changed[chance.randrange(len(changed))] = chance.randrange(256)
+        path.write_bytes(b"".join(map(frame, [*records, bytes(changed), records[-1]])))
+        if turn == 0:
+            path.write_bytes(frame(records[0]) + lies + masked_checksum(lies) + b"short")
+        assert main(["events", str(folder)]) == 0
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_file_of_the_far_future_does_not_keep_a_writer_from_its_name(tmp_path):
+    (tmp_path / "events.out.tfevents.9999999999_999999.host.1").touch()
+    for value in (1, 2):
+        written(tmp_path, values=[value])
+    assert len(os.listdir(tmp_path)) == 3
 
 
 def written(folder, tag="loss", values=(), steps=None):

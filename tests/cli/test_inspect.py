@@ -140,7 +140,7 @@ def test_where_a_training_stops_is_said(own_run, capsys):
         trained_in(own_run, 8)
     found = inspected(capsys, own_run)
     assert {each["name"]: each["why"] for each in found["checkpoints"] if each["why"]} == {
-        "model.ckpt-6": "its hookline.json is damaged: it is not a manifest"
+        "model.ckpt-6": "its hookline.json is damaged: it is not text"
     }
     assert main(["inspect", str(own_run)]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from hookline import arguments
-from hookline.checkpoint import devices, fitting, host, leaves, lineage, reading, together
+from hookline.checkpoint import devices, fitting, host, leaves, lineage, reading, schema, together
 from hookline.checkpoint.host import HostCopy
 from hookline.checkpoint.manifest import Manifest
 from hookline.coordination import peers
@@ -51,6 +51,8 @@ def copied(sess: Session, variables: Mapping[str, Variable], global_step: Any, i
             global_step = values[global_step.op.name]  # The checkpoint's own; the session may advance.
         if global_step is not None:
             global_step = arguments.whole("Saver.save", "global_step", global_step, at_least=0)
+            if global_step > schema.LARGEST:
+                raise ValueError(f"Saver.save requires a global_step of at most 2**63 - 1, got {global_step}.")
         own = lineage.next_of(sess)
         manifest = Manifest(entries, global_step, devices=devices.several(stored.values()), lineage=own)
         return Copied(manifest, host.copies(stored, is_chief), positions)

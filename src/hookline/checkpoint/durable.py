@@ -19,7 +19,7 @@ def sync_tree(directory: str) -> None:
     """Syncs all files and directories below a directory, and the directory itself, each after its contents."""
     for folder, _, files in os.walk(directory, topdown=False, onerror=_raise):
         for file in sorted(files):
-            _sync(os.path.join(folder, file), os.O_RDONLY)
+            _sync(os.path.join(folder, file), os.O_RDONLY | os.O_NONBLOCK)
         sync_directory(folder)
 
 
@@ -72,16 +72,29 @@ def write(path: str, text: str) -> None:
     """Writes a small file so that any reader, at any moment, sees either the old or the new text."""
     temporary = f"{path}.tmp"
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        write_new(temporary, text, sync=True)
         os.replace(temporary, path)
     except OSError:
         with contextlib.suppress(OSError):
             os.remove(temporary)
         raise
     sync_directory(os.path.dirname(path) or ".")
+
+
+def write_new(path: str, text: str, *, sync: bool) -> None:
+    """Writes a file of its own; see `create`."""
+    with os.fdopen(create(path), "w", encoding="utf-8") as file:
+        file.write(text)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def create(path: str) -> int:
+    """Makes a file in place of what a killed process left there, or somebody else: a FIFO, a link."""
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(path)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
 
 
 def _raise(error: OSError) -> None:

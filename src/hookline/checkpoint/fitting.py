@@ -12,6 +12,7 @@ import jax
 from hookline import errors
 from hookline.checkpoint import leaves
 from hookline.checkpoint.manifest import Leaf, Manifest
+from hookline.escapes import in_a_line
 from hookline.graph.spec import UNKNOWN
 
 
@@ -65,7 +66,7 @@ def fit(
         if entry is None:
             missing.append(name)
         elif spec is UNKNOWN:
-            matches[name] = Match(entry.leaves, leaves.structure_of(entry))
+            matches[name] = Match(entry.leaves, entry.treedef)
             if matches[name].structure is None:
                 different.append(
                     f"{name} is built of the user's own containers, which the graph does not know yet: run its "
@@ -90,9 +91,9 @@ def fit(
         return matches
     spare = sorted(set(manifest.variables) - set(wanted))
     lines = [f"Checkpoint '{path}' does not fit {what}."]
-    lines += [f"{MISSING}{name}" for name in missing]
-    lines += [f"{SPARE}{name}" for name in unexpected + (spare if missing else [])]
-    lines += [f"  different: {line}" for line in different]
+    lines += [in_a_line(f"{MISSING}{name}") for name in missing]
+    lines += [in_a_line(f"{SPARE}{name}") for name in unexpected + (spare if missing else [])]
+    lines += [in_a_line(f"  different: {line}") for line in different]
     lines += [_TWICE.format(name) for name in missing if _is_second(name, wanted)][:1]
     lines.append(advice)
     kind = errors.NotFoundError if missing else errors.InvalidArgumentError

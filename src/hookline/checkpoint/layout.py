@@ -22,7 +22,8 @@ from typing import NamedTuple
 
 from hookline import arguments, errors
 from hookline.checkpoint import durable, failures
-from hookline.checkpoint.manifest import FILE_NAME, Manifest, NewerFormat
+from hookline.checkpoint.manifest import FILE_NAME, MOST_BYTES, Manifest, NewerFormat
+from hookline.regular_file import NotReadable, read_text
 
 SAVING_SUFFIX = ".hookline-saving"
 _WRITING_SUFFIX = ".hookline-writing-"
@@ -74,7 +75,9 @@ def flaw(path: str) -> str:
         return ""
     if not os.path.isdir(path):
         return "it is a file, not a directory"
-    return f"it has no {FILE_NAME}" if _entries(path) else "it is empty"
+    if not (left := _entries(path)):
+        return "it is empty"
+    return f"its {FILE_NAME} is no regular file" if FILE_NAME in left else f"it has no {FILE_NAME}"
 
 
 def require_whole(path: str) -> None:
@@ -120,12 +123,11 @@ def read_manifest(path: str) -> tuple[str, Manifest]:
             require_whole(path)
         raise _absent(path)
     try:
-        with open(os.path.join(directory, FILE_NAME), encoding="utf-8") as file:
-            return directory, Manifest.from_json(file.read())
+        return directory, Manifest.from_json(read_text(os.path.join(directory, FILE_NAME), MOST_BYTES))
     except NewerFormat as error:
         raise errors.FailedPreconditionError(None, None, f"Checkpoint '{path}' cannot be read: {error}.") from error
-    except UnicodeDecodeError:
-        why = ValueError(f"its {FILE_NAME} is damaged: it is not a manifest")
+    except NotReadable as error:
+        why = ValueError(f"its {FILE_NAME} is damaged: {error}")
         raise failures.not_read(why, path, previous_advice(path)) from why
     except (OSError, ValueError) as error:
         raise failures.not_read(error, path, previous_advice(path)) from error
@@ -216,8 +218,15 @@ def commit(
     """
     path = writing.rpartition(_WRITING_SUFFIX)[0]
     saving, replaced = path + SAVING_SUFFIX, f"{path}{REPLACED_SUFFIX}-{secrets.token_hex(4)}"
+    if len(text := manifest.to_json()) > MOST_BYTES:
+        raise errors.InvalidArgumentError(
+            None,
+            None,
+            f"Checkpoint '{path}' cannot be saved: its {FILE_NAME} would have {len(text):,} bytes, more than "
+            f"{MOST_BYTES:,}. Save large texts (a position in the data, a hook's state) as arrays.",
+        )
     durable.sync_tree(writing)
-    durable.write(os.path.join(writing, FILE_NAME), manifest.to_json())
+    durable.write(os.path.join(writing, FILE_NAME), text)
     durable.sync_directory(os.path.dirname(path))
     with changing():
         if _is_there(path):

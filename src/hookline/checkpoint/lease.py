@@ -30,6 +30,7 @@ from hookline.checkpoint.owner import Owner
 from hookline.checkpoint.state_file import STATE_FILE_NAME
 from hookline.checkpoint.traces import Traces
 from hookline.errors import FailedPreconditionError, OpError
+from hookline.regular_file import NotReadable, open_regular
 
 # Nothing else may open this file: closing any descriptor of it would give up the lock.
 LOCK_NAME = ".hookline-lock"
@@ -190,7 +191,12 @@ class Lease:
         If the lock is free, `whose` decides from the owner on file, and whether locks work; it returns the owner or "".
         """
         durable.make_directories(self._directory)
-        descriptor = os.open(self._path(LOCK_NAME), os.O_RDWR | os.O_CREAT, 0o666)
+        try:  # What is behind a link would be another directory's lock, or be made there.
+            descriptor = open_regular(self._path(LOCK_NAME), os.O_RDWR | os.O_CREAT, follows=False)
+        except NotReadable as error:
+            raise FailedPreconditionError(
+                None, None, f"'{self._path(LOCK_NAME)}' cannot be locked: {error}. Remove it if no process saves there."
+            ) from error
         try:
             locked = lock(descriptor)
             found = self._read_owner()

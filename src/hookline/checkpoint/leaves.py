@@ -86,14 +86,6 @@ def _serialized(structure: Any) -> str | None:
         return None  # A custom node: only the graph's own variable has its structure.
 
 
-def structure_of(entry: Entry) -> Any | None:
-    """Returns the tree structure recorded in the manifest; None if it has custom nodes."""
-    if entry.structure is None:
-        return None
-    serialized = base64.b64decode(entry.structure)
-    return jax.tree_util.PyTreeDef.deserialize_using_proto(jax.tree_util.default_registry, serialized)
-
-
 def abstract(leaf: Leaf, sharding: Any) -> Any | None:
     """Returns the request to read a leaf: an abstract array, `np.ndarray`, or None if nothing is stored.
 

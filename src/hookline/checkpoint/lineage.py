@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import weakref
-from collections.abc import Mapping
-from typing import Any
 
 from hookline.session import Session
 
@@ -16,7 +14,7 @@ class Lineage:
     """The place of a save in its run.
 
     Attributes:
-        run_id: The random id of the run. A model that was initialised anew begins one; a restored one continues its own.
+        run_id: The random id of the run. A model that was initialised anew begins one; a restored one goes on with it.
         save_number: The number of its parent plus one: of the last save of the session, or the restored checkpoint.
         sessions: For each session that led to it, oldest first, its random id and the number of its last save that
             counts: for its own session, its own number.
@@ -37,14 +35,6 @@ class Lineage:
         """Returns whether the other save is this one, or led to it."""
         session, number = other.sessions[-1]
         return number <= dict(self.sessions).get(session, -1)
-
-    @staticmethod
-    def from_fields(fields: Mapping[str, Any]) -> Lineage:
-        """Reads the fields of a manifest."""
-        sessions = tuple((str(session), int(number)) for session, number in fields["sessions"])
-        if not sessions:
-            raise ValueError("a lineage names its session")
-        return Lineage(str(fields["run_id"]), int(fields["save_number"]), sessions)
 
 
 @dataclasses.dataclass

@@ -135,8 +135,8 @@ class CheckpointManager:
         if others:
             others.sort(key=lambda other: (len(other), other))
             _logger.warning(
-                "%s begins to save in '%s' beside checkpoints that this session did not restore (%s): it neither counts "
-                "nor removes them, and replaces those of the same step. To go on from the newest, restore it first: "
+                "%s begins to save in '%s' beside checkpoints that this session did not restore (%s): it neither "
+                "counts nor removes them, and replaces those of the same step. To go on from the newest, restore it first: "
                 "saver.restore(session, train.latest_checkpoint('%s')), or checkpoint_dir= of a monitored session or "
                 "its creator. To begin anew, use another directory.",
                 self._name,

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import google_crc32c
+import jax
+import jax.numpy as jnp
 
+from hookline.checkpoint import schema
 from hookline.checkpoint.checksums import Piece
 from hookline.checkpoint.lineage import Lineage
 from hookline.version import __version__
 
 FILE_NAME = "hookline.json"
 FORMAT = 3
+MOST_BYTES = 256 * 2**20
+"""The largest manifest that is read."""
 _CHECKSUM = ', "crc32c": '
 
 
@@ -52,6 +59,14 @@ class Entry:
 
     leaves: tuple[Leaf, ...]
     structure: str | None = None
+
+    @property
+    def treedef(self) -> Any | None:
+        """The tree structure; None if it has custom nodes."""
+        if self.structure is None:
+            return None
+        serialized = base64.b64decode(self.structure)
+        return jax.tree_util.PyTreeDef.deserialize_using_proto(jax.tree_util.default_registry, serialized)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,33 +120,112 @@ class Manifest:
     def from_json(text: str) -> Manifest:
         """Reads the text of a manifest file; raises `ValueError`, or `NewerFormat`, if it cannot be used."""
         try:
-            fields = json.loads(text)
-            if fields["format"] > FORMAT:
+            fields = schema.values(text)
+            written, checksum = _HEAD.read(fields)
+            if written > FORMAT:
                 raise NewerFormat(
-                    f"it has format {fields['format']}, this version of hookline reads up to {FORMAT}: upgrade hookline"
+                    f"it has format {written}, this version of hookline reads up to {FORMAT}: upgrade hookline"
                 )
-            checksum = google_crc32c.value(text.rpartition(_CHECKSUM)[0].encode())
-            if (fields["format"] > 1 or "crc32c" in fields) and checksum != fields["crc32c"]:
+            found = google_crc32c.value(text.rpartition(_CHECKSUM)[0].encode("utf-8", "surrogatepass"))
+            if (written > 1 or checksum is not None) and checksum != found:
                 raise ValueError(f"its {FILE_NAME} is damaged: it does not have its checksum")
-            variables = {
-                name: Entry(tuple(map(_leaf, entry["leaves"])), entry["structure"])
-                for name, entry in fields["variables"].items()
-            }
-            return Manifest(
-                variables,
-                fields["step"],
-                fields["timestamp"],
-                fields["format"],
-                fields.get("extra", False),
-                tuple(fields.get("devices", ())),
-                Lineage.from_fields(fields["lineage"]) if fields.get("lineage") else None,
-            )
-        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
-            raise ValueError(f"its {FILE_NAME} is damaged: it is not a manifest") from error
+            return _MANIFEST.read(fields)
+        except schema.Mismatch as error:
+            raise ValueError(f"its {FILE_NAME} is damaged: {error}") from error
 
 
-def _leaf(fields: dict[str, Any]) -> Leaf:
-    pieces = tuple(
-        Piece(tuple(piece["start"]), tuple(piece["stop"]), piece["crc32c"]) for piece in fields.get("pieces", ())
-    )
-    return Leaf(**{**fields, "shape": tuple(fields["shape"]), "pieces": pieces})
+def _leaf(**fields: Any) -> Leaf:
+    leaf = Leaf(**fields)
+    if leaf.kind in _IN_MANIFEST:
+        if type(leaf.value) is not _IN_MANIFEST[leaf.kind]:
+            raise schema.Mismatch(f"is no {leaf.kind}", ".value")
+        return leaf
+    if leaf.kind == "bytes" and len(leaf.shape) != 1:
+        raise schema.Mismatch("is not that of bytes", ".shape")
+    if leaf.kind == "key" and not isinstance(leaf.value, str):
+        raise schema.Mismatch("names no generator of keys", ".value")
+    size = _itemsize(leaf.dtype) if leaf.kind in _OF_NUMBERS else 1
+    if math.prod(length for length in leaf.shape if length) * size > schema.LARGEST:
+        raise schema.Mismatch("is larger than any memory", ".shape")
+    # A key is stored as several numbers: in one more dimension.
+    rank = len(leaf.shape) + (leaf.kind == "key")
+    for number, piece in enumerate(leaf.pieces):
+        inside = len(piece.start) == len(piece.stop) == rank and all(
+            start <= stop for start, stop in zip(piece.start, piece.stop, strict=True)
+        )
+        if not inside or any(stop > length for stop, length in zip(piece.stop, leaf.shape, strict=False)):
+            raise schema.Mismatch("is outside of the shape", f".pieces[{number}]")
+    return leaf
+
+
+def _itemsize(dtype: str) -> int:
+    try:
+        found = jnp.dtype(dtype)
+    except TypeError:
+        found = None
+    if found is None or found.name != dtype or found.kind in "OSUMm":
+        raise schema.Mismatch("is not the name of a dtype", ".dtype")
+    return found.itemsize
+
+
+def _entry(leaves: tuple[Leaf, ...], structure: str | None) -> Entry:
+    entry = Entry(leaves, structure)
+    try:
+        if (found := entry.treedef) is not None and found.num_leaves == len(leaves):
+            found.unflatten(leaves)
+    except (ValueError, RuntimeError, MemoryError) as error:  # In most cases it is the last step that finds a flaw.
+        raise schema.Mismatch("is not the structure of a pytree", ".structure") from error
+    if found is not None and found.num_leaves != len(leaves):
+        raise schema.Mismatch(f"has {found.num_leaves} leaves, and there are {len(leaves)}", ".structure")
+    return entry
+
+
+def _manifest(**fields: Any) -> Manifest:
+    found = Manifest(**fields)
+    seen = set[str]()
+    for variable, entry in found.variables.items():
+        for number, leaf in enumerate(entry.leaves):
+            if leaf.name in seen:
+                raise schema.Mismatch(
+                    "is the name of another leaf, too", f".variables[{variable!r}].leaves[{number}].name"
+                )
+            seen.add(leaf.name)
+    return found
+
+
+_IN_MANIFEST = {"bool": bool, "int": int, "float": float, "str": str}
+_OF_NUMBERS = ("array", "numpy", "scalar")
+_INDICES = schema.items(schema.whole(at_least=0), at_most=64)
+_PIECE = schema.record(Piece, start=_INDICES, stop=_INDICES, crc32c=schema.whole(0, 2**32 - 1))
+_LEAF = schema.record(
+    _leaf,
+    path=schema.text(),
+    name=schema.text(),
+    kind=schema.one_of(*_OF_NUMBERS, "key", "bytes", *_IN_MANIFEST),
+    shape=_INDICES,
+    dtype=schema.text(),
+    value=schema.anything(),
+    pieces=schema.lacking(schema.items(_PIECE)),
+)
+_ENTRY = schema.record(_entry, leaves=schema.items(_LEAF), structure=schema.optional(schema.text()))
+_LINEAGE = schema.record(
+    Lineage,
+    run_id=schema.text(),
+    save_number=schema.whole(at_least=0),
+    sessions=schema.items(schema.pair(schema.text(), schema.whole(at_least=0)), at_least=1),
+)
+_MANIFEST = schema.record(
+    _manifest,
+    variables=schema.table(_ENTRY),
+    step=schema.optional(schema.whole(at_least=0)),
+    timestamp=schema.real(),
+    format=schema.whole(at_least=1),
+    extra=schema.lacking(schema.boolean()),
+    devices=schema.lacking(schema.items(schema.text())),
+    lineage=schema.lacking(schema.optional(_LINEAGE)),
+)
+_HEAD = schema.record(
+    lambda format, crc32c=None: (format, crc32c),
+    format=schema.whole(at_least=1),
+    crc32c=schema.lacking(schema.whole()),
+)

@@ -171,7 +171,6 @@ def read(directory: str, wanted: Mapping[str, Any], at_once_bytes: int) -> dict[
     """Reads arrays of a checkpoint by name; `wanted` has a `jax.ShapeDtypeStruct` with a sharding, or `np.ndarray`."""
     if not wanted:
         return {}
-    os.scandir(os.path.join(directory, _TREE)).close()  # Orbax would say of every error that there is nothing to load.
     context = _context()
     context.pytree.loading.partial_load = True
     # Devices that need parts of one chunk each read all of it, one after another. Sizes must be below the limit.

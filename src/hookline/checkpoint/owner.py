@@ -10,7 +10,11 @@ import secrets
 import socket
 from collections.abc import Callable
 
-from hookline.checkpoint import failures
+from hookline.checkpoint import durable, failures, schema
+from hookline.regular_file import read_text
+
+_MOST_BYTES = 2**16
+_LONGEST_BEAT_SECS = 3600.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,22 +66,33 @@ class Owner:
         return self.pid == os.getpid() or _started(self.pid) != self.started
 
 
+_OWNER = schema.record(
+    Owner,
+    token=schema.text(),
+    host=schema.text(),
+    boot_id=schema.text(),
+    pid=schema.whole(1, 2**31 - 1),
+    pid_namespace=schema.text(),
+    started=schema.text(),
+    beat_secs=schema.real(0, _LONGEST_BEAT_SECS),
+    beat=schema.lacking(schema.whole(at_least=0)),
+)
+
+
 def read(path: str) -> Owner | None:
     """Returns the contents of an owner file, or None if there is none; raises other system errors."""
     try:
-        with open(path, encoding="utf-8") as file:
-            return Owner(**json.load(file))
+        return schema.parse(read_text(path, _MOST_BYTES), _OWNER)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (ValueError, TypeError):  # hookline did not write this file; it names no owner.
+    except ValueError:  # hookline did not write this file; it names no owner.
         return None
 
 
 def write(path: str, owner: Owner) -> None:
     """Writes an owner file atomically."""
     temporary = f"{path}.{owner.token}"
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(dataclasses.asdict(owner), file)
+    durable.write_new(temporary, json.dumps(dataclasses.asdict(owner)), sync=False)
     os.replace(temporary, path)
 
 

@@ -16,14 +16,19 @@ from hookline import arguments
 from hookline.checkpoint import checksums, failures, layout, leaves, together
 from hookline.checkpoint.checksums import Shares
 from hookline.checkpoint.fitting import Match
-from hookline.checkpoint.manifest import Leaf, Manifest
+from hookline.checkpoint.manifest import MOST_BYTES, Leaf, Manifest
 from hookline.checkpoint.state_file import latest_checkpoint, recorded
 from hookline.checkpoint.together import Together
 from hookline.coordination import peers
 from hookline.errors import NotFoundError
+from hookline.regular_file import NotReadable, files_below
 
 # So much is read at once, or the largest leaf.
 AT_ONCE_BYTES = 32 * 2**20
+
+# The folders of the files with data. The other files of Orbax describe those.
+_DATA = "d"
+_OF_ORBAX = ("_CHECKPOINT_METADATA", "state/_METADATA", "state/manifest.ocdbt")
 
 _logger = logging.getLogger(__name__)
 
@@ -150,6 +155,7 @@ def _read(
     abstract = {leaf.name: leaves.abstract(leaf, places.get(leaf.name, anywhere)) for leaf in wanted}
     stored: dict[str, Any] = {}
     at_once = max([AT_ONCE_BYTES, *map(leaves.nbytes, wanted)])
+    _look_through(directory)
     once = {leaf.name: leaf for leaf in wanted if abstract[leaf.name] is not None}
     for part in in_parts(once.values(), at_once):
         read = orbax_io.read(os.path.abspath(directory), {name: abstract[name] for name in part}, at_once)
@@ -177,6 +183,23 @@ def _read(
     return values, {name: found for name, found in shares.items() if found}
 
 
+def _look_through(directory: str) -> None:
+    """Looks at the files of a checkpoint, which Orbax and TensorStore open as they find them.
+
+    Raises:
+        NotReadable: One of them is no file, or its description of the data is larger than one can be.
+        OSError: A directory is missing, or cannot be read. Orbax would say that there is nothing to load.
+    """
+    found = dict(files_below(directory))
+    for name, file in found.items():
+        if os.path.basename(os.path.dirname(name)) != _DATA and file.stat().st_size > MOST_BYTES:
+            raise NotReadable(f"its file {name} has more than {MOST_BYTES:,} bytes")
+    os.stat(os.path.join(directory, "state"))
+    for name in _OF_ORBAX:
+        if name not in found and os.path.exists(os.path.join(directory, name)):
+            raise NotReadable(f"its file {name} is a directory, not a file")
+
+
 def _not_what_was_saved(leaf: Leaf, directory: str) -> ValueError:
     return ValueError(
         f"{leaf.name!r} is not the saved value: its checksum differs. Its data are in "
@@ -201,7 +224,7 @@ def _data_files(directory: str) -> list[str]:
     """Returns the names of the largest files of a checkpoint that hold arrays."""
     found = []
     for folder, _, files in os.walk(directory):
-        if os.path.basename(folder) == "d":
+        if os.path.basename(folder) == _DATA:
             found += [os.path.join(folder, file) for file in files]
     return [os.path.relpath(file, directory) for file in sorted(found, key=os.path.getsize, reverse=True)[:3]]
 
@@ -309,7 +332,7 @@ def _called(name: str, path: str, manifest: Manifest) -> dict[str, Match]:
     by_name, entry = manifest.leaves, manifest.variables.get(name)
     if name in by_name:
         return alone([by_name[name]])
-    if entry is not None and (structure := leaves.structure_of(entry)) is not None:
+    if entry is not None and (structure := entry.treedef) is not None:
         return {name: Match(entry.leaves, structure)}
     below = alone(leaf for key, leaf in by_name.items() if key.startswith(f"{name}/"))
     if not below:

@@ -8,15 +8,18 @@ import logging
 import os
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 from hookline import arguments
-from hookline.checkpoint import durable, failures, layout
+from hookline.checkpoint import durable, failures, layout, schema
 from hookline.checkpoint.layout import base_of
 from hookline.checkpoint.newest import Described, choose
 from hookline.errors import DataLossError, FailedPreconditionError, NotFoundError
+from hookline.regular_file import read_text
 
 STATE_FILE_NAME = "checkpoint"
+MOST_BYTES = 16 * 2**20
+"""The largest state file that is read."""
 
 _logger = logging.getLogger(__name__)
 
@@ -60,14 +63,14 @@ def write_state(
     """
 
     def name(path: str | None) -> str | None:
-        """Returns the name of a checkpoint of this directory; None for others, which are not recorded here."""
-        found = path and os.path.relpath(path, directory)
+        """Returns the name of a checkpoint of this directory, in UTF-8; None for others, which are not recorded."""
+        found = path and os.fsencode(os.path.relpath(path, directory)).decode("utf-8", "surrogateescape")
         return found if found and _is_inside(found) else None
 
     times = zip(state.all_model_checkpoint_paths, state.timestamps, strict=True)
     kept = [(found, timestamp) for path, timestamp in times if (found := name(path))]
     fields = {
-        "model_checkpoint_path": os.path.relpath(state.model_checkpoint_path, directory),
+        "model_checkpoint_path": name(state.model_checkpoint_path),
         "all_model_checkpoint_paths": [found for found, _ in kept],
         "timestamps": [timestamp for _, timestamp in kept],
         "leaving": [found for path in leaving if (found := name(path))],
@@ -84,10 +87,8 @@ def leaving(directory: str, file: str = STATE_FILE_NAME) -> list[str]:
     """Returns the checkpoints that were about to be removed when the state file was written."""
     path = os.path.join(directory, file)
     try:
-        with open(path, encoding="utf-8") as opened:
-            names = json.load(opened).get("leaving", ())
-        return [found for name in names if (found := _inside(path, name))]
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+        return [found for name in _read(path).leaving if (found := _inside(path, name))]
+    except (OSError, ValueError) as error:
         if failures.may_pass(error):
             raise failures.not_read(error, path, "") from error
         return []  # There is no file yet, or a bad one, which is reported when a checkpoint is chosen.
@@ -102,51 +103,79 @@ def recorded(directory: str, file: str = STATE_FILE_NAME) -> CheckpointState | N
     """
     path = os.path.join(directory, file)
     try:
-        with open(path, encoding="utf-8") as opened:
-            fields = json.load(opened)
-        newest = fields["model_checkpoint_path"]
-        if isinstance(newest, str) and not _is_inside(newest):
-            raise DataLossError(
-                None,
-                None,
-                f"'{path}' is damaged: its model_checkpoint_path (the newest) is {newest!r}, which lies "
-                f"outside of '{directory}'. Move that file away: then hookline looks at the checkpoints themselves.",
-            )
-        listed = zip(fields["all_model_checkpoint_paths"], fields["timestamps"], strict=False)
-        kept = [(found, float(timestamp)) for name, timestamp in listed if (found := _inside(path, name))]
-        good, best = (name and _inside(path, name) for name in (fields.get("last_good"), fields.get("best")))
-        return CheckpointState(
-            os.path.join(directory, newest),
-            tuple(found for found, _ in kept),
-            tuple(timestamp for _, timestamp in kept),
-            good,
-            fields.get("last_preserved_timestamp"),
-            best,
-            fields.get("max_to_keep"),
-            fields.get("keep_checkpoint_every_n_hours"),
-        )
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        found = _read(path)
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise failures.not_read(error, path, "") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
+        if os.path.isdir(path):  # Of another program, or of a run: nothing that hookline would write over.
+            return None
         if not layout.names(directory):
             raise FailedPreconditionError(None, None, _of_another(path, error)) from error
-        _logger.warning("%s is not a state file of hookline (%r); the checkpoints are looked at instead.", path, error)
+        _logger.warning("%s is not a state file of hookline: %s. The checkpoints are looked at instead.", path, error)
         return None
+    state, newest = found.state, found.state.model_checkpoint_path
+    if not _is_inside(newest):
+        raise DataLossError(
+            None,
+            None,
+            f"'{path}' is damaged: its model_checkpoint_path (the newest) is {newest!r}, which lies outside of "
+            f"'{directory}'. Move that file away: then hookline looks at the checkpoints themselves.",
+        )
+    listed = zip(state.all_model_checkpoint_paths, state.timestamps, strict=False)
+    kept = [(inside, timestamp) for name, timestamp in listed if (inside := _inside(path, name))]
+    return dataclasses.replace(
+        state,
+        model_checkpoint_path=os.path.join(directory, newest),
+        all_model_checkpoint_paths=tuple(inside for inside, _ in kept),
+        timestamps=tuple(timestamp for _, timestamp in kept),
+        last_good=state.last_good and _inside(path, state.last_good),
+        best=state.best and _inside(path, state.best),
+    )
+
+
+class _Written(NamedTuple):
+    """The contents of a state file, with its relative paths."""
+
+    state: CheckpointState
+    leaving: tuple[str, ...]
+
+
+_STATE = schema.record(
+    lambda leaving=(), **fields: _Written(CheckpointState(**fields), leaving),
+    model_checkpoint_path=schema.path(),
+    all_model_checkpoint_paths=schema.items(schema.path()),
+    timestamps=schema.items(schema.real()),
+    leaving=schema.lacking(schema.items(schema.path())),
+    last_good=schema.lacking(schema.optional(schema.path())),
+    last_preserved_timestamp=schema.lacking(schema.optional(schema.real())),
+    best=schema.lacking(schema.optional(schema.path())),
+    max_to_keep=schema.lacking(schema.optional(schema.whole(at_least=0))),
+    keep_checkpoint_every_n_hours=schema.lacking(schema.optional(schema.real(at_least=0))),
+)
+
+
+def parsed(text: str) -> CheckpointState:
+    """Returns the contents of a state file from its text, with relative paths; raises `ValueError` if it is none."""
+    return schema.parse(text, _STATE).state
+
+
+def _read(path: str) -> _Written:
+    return schema.parse(read_text(path, MOST_BYTES), _STATE)
 
 
 def _is_inside(name: str) -> bool:
     """Returns whether a state file may name a checkpoint so: all of them are directly in its directory."""
-    return os.path.basename(name) == name and name not in ("", os.curdir, os.pardir) and "\0" not in name
+    return os.path.basename(name) == name and name not in ("", os.curdir, os.pardir)
 
 
-def _inside(state_file: str, name: Any) -> str | None:
+def _inside(state_file: str, name: str) -> str | None:
     """Returns the path of a checkpoint that a state file names; None, after one warning, if it is not beside it."""
-    if isinstance(name, str) and _is_inside(name):
+    if _is_inside(name):
         return os.path.join(os.path.dirname(state_file), name)
-    if (state_file, repr(name)) not in _warned:
-        _warned.add((state_file, repr(name)))
+    if (state_file, name) not in _warned:
+        _warned.add((state_file, name))
         _logger.warning(
             "'%s' names %r, which is not a checkpoint beside it: it is ignored, and stays as it is.", state_file, name
         )
@@ -158,15 +187,17 @@ _warned: set[tuple[str, str]] = set()
 
 def _of_another(path: str, error: Exception) -> str:
     """Describes the owner of a state file that is not hookline's."""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        named = re.match(r'model_checkpoint_path: "([^"]*)"', file.read())
+    try:
+        named = re.match(r'model_checkpoint_path: "([^"]*)"', read_text(path, MOST_BYTES))
+    except (OSError, ValueError):
+        named = None
     if named:
         return (
             f"'{path}' is TensorFlow's: it says that the newest checkpoint there is '{named[1]}', which hookline does "
             "not read and does not write over. Use another directory, or move TensorFlow's files out of this one."
         )
     return (
-        f"'{path}' is not a state file of hookline ({error!r}), and no checkpoint of hookline is beside it: "
+        f"'{path}' is not a state file of hookline ({error}), and no checkpoint of hookline is beside it: "
         "another program seems to keep its checkpoints there. Use another directory, or remove that file."
     )
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from hookline.checkpoint import layout
+from hookline.checkpoint import layout, state_file
 from hookline.checkpoint.manifest import FILE_NAME
+from hookline.regular_file import NotReadable, read_bytes
 
 _END_BYTES = 100  # A manifest ends with its checksum.
 
@@ -42,20 +42,17 @@ def change(since: Traces, directory: str) -> str:
 
 
 def _state(directory: str, file: str) -> tuple[bytes, bytes]:
-    text = _end(os.path.join(directory, file), None)
+    text = _end(os.path.join(directory, file), state_file.MOST_BYTES)
     try:
-        newest = layout.locate(os.path.join(directory, json.loads(text)["model_checkpoint_path"]))
-    except (ValueError, KeyError, TypeError):
+        newest = layout.locate(os.path.join(directory, state_file.parsed(text.decode()).model_checkpoint_path))
+    except ValueError:
         newest = None
     return text, b"" if newest is None else _end(os.path.join(newest, FILE_NAME), _END_BYTES)
 
 
-def _end(path: str, most_bytes: int | None) -> bytes:
-    """Returns the last bytes of a file; empty if it is missing."""
+def _end(path: str, most_bytes: int) -> bytes:
+    """Returns the last bytes of a file; empty if it is missing, or no file."""
     try:
-        with open(path, "rb") as file:
-            if most_bytes is not None:
-                file.seek(max(os.fstat(file.fileno()).st_size - most_bytes, 0))
-            return file.read()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return read_bytes(path, most_bytes, only_end=True)
+    except (FileNotFoundError, NotADirectoryError, NotReadable):
         return b""

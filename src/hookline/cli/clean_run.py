@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     refused = "" if arguments.yes else _refusal(contents, bool(plan.going))
     if refused:
         said = "Nothing was removed"
-    shown.say(f"\n{said}. What stays: {stays}.")
+    shown.say("", f"{said}. What stays: {stays}.")
     if refused:
         shown.say(refused)
     return 0

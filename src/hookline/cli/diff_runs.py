@@ -127,7 +127,7 @@ def _form(leaf: Leaf) -> str:
 
 def _show(a: Found, b: Found, changes: list[Change], notes: list[str]) -> None:
     same = sum(change.kind == "same" for change in changes)
-    shown.say(f"A: {a.path}, step {a.step}\nB: {b.path}, step {b.step}")
+    shown.say(f"A: {a.path}, step {a.step}", f"B: {b.path}, step {b.step}")
     for note in notes:
         shown.say(note)
     told = [change for change in changes if change.kind != "same"]
@@ -138,8 +138,8 @@ def _show(a: Found, b: Found, changes: list[Change], notes: list[str]) -> None:
         shown.table(heads, map(_cells, told), styles=[colours.get(change.kind, "") for change in told])
         for why in dict.fromkeys(change.why for change in told if change.why):
             unread = units.count(sum(change.why == why for change in told), "variable")
-            shown.say(f"\n{unread} could not be compared, for {why}.")
-    shown.say(f"\n{units.count(same, 'variable')} {'is' if same == 1 else 'are'} the same in both.")
+            shown.say("", f"{unread} could not be compared, for {why}.")
+    shown.say("", f"{units.count(same, 'variable')} {'is' if same == 1 else 'are'} the same in both.")
 
 
 def _cells(change: Change) -> list[str]:

@@ -8,14 +8,17 @@ import fnmatch
 import math
 import os
 import sys
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader, RawEventFileLoader
 from tensorboard.util import tensor_util
 
 from hookline.cli import runs, shown
-from hookline.errors import NotFoundError
+from hookline.errors import DataLossError, NotFoundError
+from hookline.escapes import in_a_line
+from hookline.regular_file import NotReadable, open_regular
+from hookline.summary.protos import DecodeError, Event
+from hookline.summary.records import read_records
 
 # Around each record: its length and two checksums.
 _FRAME_BYTES = 16
@@ -33,21 +36,6 @@ Scalars = dict[str, list[Point]]
 """The points of each scalar, in the order of writing."""
 
 
-class _Counting(RawEventFileLoader):
-    """Counts the bytes of the records that it yields."""
-
-    read_bytes = 0
-
-    def Load(self) -> Generator[bytes, None, None]:
-        for record in super().Load():
-            self.read_bytes += len(record) + _FRAME_BYTES
-            yield record
-
-
-class _Loader(LegacyEventFileLoader, _Counting):
-    """TensorBoard's loader, which stops silently at a torn record, with a count of the bytes read."""
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Prints the scalars, and returns the exit status."""
     if not (arguments.csv or arguments.json):
@@ -61,7 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(["run", "tag", *Point._fields])
-        writer.writerows((folder, tag, *point) for tag, folder, points in lines for point in points)
+        named = [(in_a_line(folder), in_a_line(tag), points) for tag, folder, points in lines]
+        writer.writerows((folder, tag, *point) for folder, tag, points in named for point in points)
     elif arguments.json:
         shown.as_json(
             [{"run": folder, "tag": tag, **point._asdict()} for tag, folder, points in lines for point in points]
@@ -88,6 +77,7 @@ def _scalars(paths: Iterable[str]) -> Scalars:
     scalars: Scalars = {}
     named: set[str] = set()  # TensorFlow 2 marks only the first value of a scalar.
     for path in paths:
+        unread: list[str] = []
         for event in _events(path):
             if event.HasField("session_log") and event.session_log.status == event.session_log.START:
                 for points in scalars.values():
@@ -97,25 +87,47 @@ def _scalars(paths: Iterable[str]) -> Scalars:
                     named.add(value.tag)
                 if value.HasField("simple_value"):
                     number = value.simple_value
-                elif value.tag in named:
-                    number = float(tensor_util.make_ndarray(value.tensor).item())
-                else:
+                elif value.tag not in named:
+                    continue
+                elif (number := _number(value.tensor)) is None:
+                    unread.append(value.tag)
                     continue
                 scalars.setdefault(value.tag, []).append(Point(event.step, event.wall_time, number))
+        if unread:
+            tags = ", ".join(sorted(set(unread)))
+            shown.complain(f"hookline events: {path}: {len(unread)} values of {tags} are no numbers, and left out.")
     return {tag: points for tag, points in scalars.items() if points}
+
+
+def _number(tensor: Any) -> float | None:
+    """Returns the value of a tensor with one element; None if it is anything else."""
+    if any(dim.size != 1 for dim in tensor.tensor_shape.dim):
+        return None
+    try:
+        return float(tensor_util.make_ndarray(tensor).item())
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _events(path: str) -> Iterator[Any]:
     """Yields the events of a file, and reports an incomplete read on the standard error."""
-    nbytes = os.path.getsize(path)
-    loader = _Loader(path)
-    yield from loader.Load()
-    if loader.read_bytes < nbytes:
-        print(
-            f"hookline events: {path}: read {loader.read_bytes:,} of {nbytes:,} bytes. The record there is torn or "
-            "damaged, or still being written.",
-            file=sys.stderr,
-        )
+    try:
+        opened = open_regular(path)
+    except NotReadable as error:
+        shown.complain(f"hookline events: {path}: {error}, and left out.")
+        return
+    read_bytes = 0
+    with os.fdopen(opened, "rb") as file:
+        nbytes = os.fstat(opened).st_size
+        try:
+            for record in read_records(file):
+                yield Event.FromString(record)
+                read_bytes += len(record) + _FRAME_BYTES
+        except (DataLossError, DecodeError):
+            shown.complain(
+                f"hookline events: {path}: read {read_bytes:,} of {nbytes:,} bytes. The record there is torn or "
+                "damaged, or still being written."
+            )
 
 
 def _is_wanted(tag: str, patterns: Sequence[str] | None) -> bool:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from hookline import clock
+from hookline.cli import shown
 from hookline.cli.guardian import Guardian
 from hookline.cli.output import Echo
 from hookline.cli.signals import Signals
@@ -196,4 +197,4 @@ class _Job:
 
 
 def _say(text: str) -> None:
-    print(f"hookline launch: {text}", file=sys.stderr, flush=True)
+    shown.complain(f"hookline launch: {text}")

@@ -107,12 +107,12 @@ class _Report:
         for found in self.all:
             if (flaw := self.flaw(found)) and not found.is_unfinished:
                 is_broken = "" if examine.is_denied(flaw) else " is broken"
-                shown.say(f"\n{found.name}{is_broken}: {flaw}.")
+                shown.say("", f"{found.name}{is_broken}: {flaw}.")
         if self.inspected is not None:
             variables = self.variables(self.inspected)
             nbytes = sum(leaves.nbytes(variable.leaf) for variable in variables)
             what = units.count(len(variables), "variable")
-            shown.say(f"\n{self.inspected.name} holds {what}, {units.size(nbytes)}:\n")
+            shown.say("", f"{self.inspected.name} holds {what}, {units.size(nbytes)}:", "")
             heads = ["variable", "shape", "dtype", ">size", "pieces", "norm, or = value"]
             told = [each for each in variables if self._all or each.flaw or not each.leaf.name.startswith(HOOK_STATES)]
             styles = ["red" if variable.flaw else "" for variable in told]
@@ -122,7 +122,7 @@ class _Report:
 
         if self._reads_all:
             broken = sum(1 for found in self.all if not found.is_unfinished and self.flaw(found))
-            shown.say(f"\nRead and compared: {units.count(len(self._read), 'checkpoint')}. Broken: {broken}.")
+            shown.say("", f"Read and compared: {units.count(len(self._read), 'checkpoint')}. Broken: {broken}.")
 
     def _about(self) -> Iterator[str]:
         contents, due, inspected = self.contents, self.due, self.inspected

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 
 from hookline import clock
+from hookline.cli import shown
 from hookline.cli.guardian import Guardian
 from hookline.cli.output import Echo
 from hookline.cli.signals import Signals
@@ -198,4 +199,4 @@ def _name(rank: int) -> str:
 
 
 def _say(text: str) -> None:
-    print(f"hookline launch: {text}", file=sys.stderr, flush=True)
+    shown.complain(f"hookline launch: {text}")

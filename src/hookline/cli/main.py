@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from hookline.cli import shown
 from hookline.cli.parser import parser
 from hookline.errors import OpError
 from hookline.interrupts import held_back
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (OpError, ModuleNotFoundError, ValueError, OSError) as error:
         if isinstance(error, ModuleNotFoundError) and error.name not in _EXTRAS:
             raise
-        print(f"{command}: {_said(error)}", file=sys.stderr)
+        shown.complain(f"{command}: {_said(error)}")
         return MISUSED if isinstance(error, ValueError | ModuleNotFoundError) else FAILED
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import textwrap
 from pathlib import Path
+from typing import Any, TypeAlias
 
+from hookline.escapes import escaped
 from hookline.version import __version__
 
 MAX_RESTARTS = 10
@@ -16,9 +18,19 @@ The exit status is 0, or 1 if the command failed or there is no run, or 2 if the
 """
 
 
+_Commands: TypeAlias = "argparse._SubParsersAction[Any]"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Prints nothing that a terminal acts on, when it repeats an argument."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        super()._print_message(escaped(message), file)
+
+
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of the command. `run` of the module `module` in its result does the work."""
-    made = argparse.ArgumentParser(
+    made = _Parser(
         prog="hookline",
         description="Inspects runs of hookline, and starts training scripts in several processes.",
         epilog="hookline COMMAND --help describes a command, with examples.",
@@ -36,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    commands: _Commands,
     module: str,
     name: str,
     summary: str,
@@ -55,7 +67,7 @@ def _command(
     return made
 
 
-def _add_inspect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_inspect(commands: _Commands) -> None:
     made = _command(
         commands,
         "inspect_run",
@@ -88,7 +100,7 @@ def _add_inspect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     made.add_argument("--json", action="store_true", help="print JSON: sizes in bytes, times in seconds")
 
 
-def _add_diff(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_diff(commands: _Commands) -> None:
     made = _command(
         commands,
         "diff_runs",
@@ -114,7 +126,7 @@ def _add_diff(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     made.add_argument("--json", action="store_true", help="print JSON, including the variables that are the same")
 
 
-def _add_events(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_events(commands: _Commands) -> None:
     made = _command(
         commands,
         "events_of_runs",
@@ -150,7 +162,7 @@ def _add_events(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     form.add_argument("--json", action="store_true", help="print every point as JSON, with the same fields")
 
 
-def _add_clean(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_clean(commands: _Commands) -> None:
     made = _command(
         commands,
         "clean_run",
@@ -186,7 +198,7 @@ def _add_clean(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
 
 
-def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_launch(commands: _Commands) -> None:
     made = _command(
         commands,
         "launching",
@@ -233,7 +245,7 @@ def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     add("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
 
 
-def _add_stop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_stop(commands: _Commands) -> None:
     text = "Ends the parameter servers of a job and frees their variables. Checkpoints stay."
     made = _command(commands, "stop", "stop", "end the parameter servers of a job on a Ray cluster", text)
     made.add_argument("--address", required=True, metavar="HOST:PORT", help="head of the Ray cluster")
@@ -241,7 +253,7 @@ def _add_stop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     made.add_argument("--token-path", default=None, metavar="FILE", help="the token of the Ray cluster")
 
 
-def _add_completion(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_completion(commands: _Commands) -> None:
     made = _command(
         commands,
         "completion",

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from hookline.escapes import escaped, in_a_line
+
 _BARS = "▁▂▃▄▅▆▇█"
 _CURVE_WIDTH = 24
 # Wider than any table: in a pipe a row is one line.
@@ -34,16 +36,27 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, styles: Iter
         )
     left = iter(styles)
     for row in rows:
-        made.add_row(*map(text, row), style=next(left, ""))
+        made.add_row(*(text(in_a_line(cell)) for cell in row), style=next(left, ""))
     with console.capture() as captured:
         console.print(made)
-    say("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    _print("\n".join(line.rstrip() for line in captured.get().split("\n")).rstrip("\n"))
 
 
-def say(line: str) -> None:
-    """Prints a line; characters that the encoding lacks become question marks."""
+def say(*lines: str) -> None:
+    """Prints lines, each of which stays one."""
+    for line in lines:
+        _print(in_a_line(line))
+
+
+def complain(text: str) -> None:
+    """Prints a text to the standard error."""
+    print(escaped(text), file=sys.stderr, flush=True)
+
+
+def _print(text: str) -> None:
+    """Prints a text; characters that the encoding lacks become question marks."""
     encoding = sys.stdout.encoding or "utf-8"
-    print(line.encode(encoding, "replace").decode(encoding))
+    print(text.encode(encoding, "replace").decode(encoding))
 
 
 def require_rich() -> None:
@@ -112,10 +125,15 @@ def curve(points: Sequence[tuple[float, float]]) -> str:
     for x, y in points:
         place = (x - first) / (last - first) if last > first else 0.0
         parts[min(max(int(place * width), 0), width - 1)].append(y)
-    means = [math.fsum(part) / len(part) if all(map(math.isfinite, part)) else math.nan for part in parts if part]
+    means = [_mean(part) for part in parts if part]
     finite = [mean for mean in means if math.isfinite(mean)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
     return "".join(_bar(mean, low, high) for mean in means)
+
+
+def _mean(part: Sequence[float]) -> float:
+    # Divided first: the sum of finite numbers may be infinite. So may be their difference, below.
+    return math.fsum(y / len(part) for y in part) if all(map(math.isfinite, part)) else math.nan
 
 
 def _bar(mean: float, low: float, high: float) -> str:
@@ -123,7 +141,7 @@ def _bar(mean: float, low: float, high: float) -> str:
         return "x"
     if high == low:
         return _BARS[0]
-    return _BARS[min(int((mean - low) / (high - low) * len(_BARS)), len(_BARS) - 1)]
+    return _BARS[min(int((mean / 2 - low / 2) / (high / 2 - low / 2) * len(_BARS)), len(_BARS) - 1)]
 
 
 def _rich() -> tuple[Any, Any, Any]:

@@ -212,6 +212,8 @@ class Pass:
         Raises:
             ValueError: That iterator had other examples, or another order.
         """
+        if not all(isinstance(state.get(name), int) for name in ("epoch", "example")):
+            raise ValueError(f"arrays cannot continue at {state!r}, which is no position of theirs.")
         if state["of"] != self.source.of:
             raise ValueError(
                 f"arrays cannot continue at a position of other data: that was of {state['of']}, and this is "

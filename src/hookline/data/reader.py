@@ -14,7 +14,7 @@ from hookline.coordination import Coordinator
 from hookline.data import batches
 from hookline.data.ahead import Ahead, Item
 from hookline.data.places import Places
-from hookline.data.sequences import START, Demand, Read, Sequence, in_arrays, refusal, resolved
+from hookline.data.sequences import START, Demand, Read, Sequence, checked, in_arrays, refusal, resolved
 from hookline.errors import OutOfRangeError
 from hookline.graph import placement
 from hookline.graph.nodes import Source
@@ -189,7 +189,7 @@ class Reader:
                 sharding cannot split the last batch of the epoch that is continued there.
         """
         who, arrays = self._node.node_def, self._sequence.arrays
-        position = resolved(position, arrays, who)
+        position = resolved(checked(position, f"Iterator {self._node.name!r}"), arrays, who)
         place = in_arrays(position, arrays)
         if arrays is not None and place is not None and (problem := self._places.problem_of(arrays, place)):
             raise refusal(f"{who} cannot resume at the checkpoint's position: {problem}")

@@ -13,12 +13,24 @@ import numpy as np
 
 from hookline.data import batches, format2
 from hookline.data.arrays import Arrays, Pass
-from hookline.errors import FailedPreconditionError
+from hookline.errors import DataLossError, FailedPreconditionError
 
 _END = object()
 
 START = {"count": 0}
 """The position of a reader that has used nothing."""
+
+
+def checked(position: Any, who: str) -> dict[str, Any]:
+    """Returns a position from a checkpoint; raises `DataLossError` if it counts in something else than numbers."""
+    found = position if isinstance(position, dict) else {}
+    for name in ("count", *(found.keys() & {"skip", "crc32c"})):
+        number = found.get(name)
+        if not isinstance(number, int | np.integer) or number < 0:
+            raise DataLossError(
+                None, None, f"{who} cannot resume at the checkpoint's position: its {name} is {number!r}, no number."
+            )
+    return found
 
 
 class Read(NamedTuple):
@@ -178,7 +190,7 @@ class Resumable(Sequence):
         position = resolved(position, self.arrays, self._who)
         with self._lock:
             if count:
-                self._go_to(_decoded(position["state"]))
+                self._go_to(_decoded(position["state"], self._who))
             elif self._reader is not None:
                 self._go_to(copy.deepcopy(self._beginning))
             self._reader = reader
@@ -267,7 +279,7 @@ def resolved(position: dict[str, Any], arrays: Arrays | None, who: str) -> dict[
     if arrays is None or not position.get("skip", 0) or in_arrays(position, arrays) is None:
         return position
     count, skip = int(position["count"]), int(position["skip"])
-    state = format2.after_skip(arrays, _decoded(position["state"]), count, skip, who)
+    state = format2.after_skip(arrays, _decoded(position["state"], who), count, skip, who)
     return {"count": count, "state": _encoded(state, who)}
 
 
@@ -275,10 +287,11 @@ def in_arrays(position: dict[str, Any], arrays: Arrays | None) -> tuple[int, int
     """Returns the epoch and the example of a position, before batches to skip; `None` if it is not in these arrays."""
     if arrays is None or not position["count"]:
         return None if arrays is None else (0, 0)
-    state = _decoded(position["state"]) if "state" in position else None
+    state = _decoded(position["state"], "hookline.data.arrays") if "state" in position else None
     if not isinstance(state, dict) or state.get("of") != arrays.of:
         return None
-    return state["epoch"], state["example"]
+    epoch, example = state.get("epoch"), state.get("example")
+    return (epoch, example) if isinstance(epoch, int) and isinstance(example, int) else None
 
 
 def refusal(text: str) -> FailedPreconditionError:
@@ -336,7 +349,12 @@ def _encoded(state: Any, who: str) -> Any:
     return {"tree": state}
 
 
-def _decoded(state: Any) -> Any:
+def _decoded(state: Any, who: str) -> Any:
     """Returns a state from the result of `_encoded`."""
-    ((kind, value),) = state.items()
-    return json.loads(value) if kind == "json" else value
+    try:
+        ((kind, value),) = state.items()
+        return json.loads(value) if kind == "json" else value
+    except (AttributeError, TypeError, ValueError, RecursionError) as error:
+        raise DataLossError(
+            None, None, f"{who} cannot resume at the checkpoint's position: the state in it is damaged."
+        ) from error

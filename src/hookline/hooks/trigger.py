@@ -183,6 +183,9 @@ class Trigger(abc.ABC):
         self._go_on_from(state)
 
     def _go_on_from(self, state: Mapping[str, Any]) -> None:
+        for name in ("base", "looked", "fired", "waited_secs"):  # Now: a step would fail on a text, much later.
+            if not isinstance(state[name], int | float | None):
+                raise TypeError(f"{name} is {state[name]!r}, not a number")
         if state["base"] is not None:
             self._base, self._looked, self._fired_step = state["base"], state["looked"], state["fired"]
             self._since_secs = clock.monotonic() - state["waited_secs"]

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from hookline import arguments, errors
 from hookline.checkpoint import durable
+from hookline.regular_file import NotReadable, open_regular
 from hookline.sinks.sink import Point, Sink, Start
 
 _logger = logging.getLogger(__name__)
@@ -59,6 +60,15 @@ class LineFile(Sink):
             )
         self._path = self._given or os.path.join(start.folder or "", self.name)
         self._let_go()
+        with suppress(FileNotFoundError):
+            try:
+                os.close(open_regular(self._path))
+            except NotReadable as error:
+                raise errors.FailedPreconditionError(
+                    None,
+                    None,
+                    f"{type(self).__name__} cannot write '{self._path}': {error}. Give another path, or remove that.",
+                ) from error
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
         if os.path.exists(self._path):
             self._go_back(start.step)
@@ -75,7 +85,7 @@ class LineFile(Sink):
             OSError: Nothing was appended.
         """
         if self._file is None:
-            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            self._file = open_regular(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         found = os.fstat(self._file)
         try:
             if not found.st_nlink:
@@ -114,7 +124,7 @@ class LineFile(Sink):
                 return
             old.seek(0)
             temporary = f"{self._path}.tmp"
-            with open(temporary, "wb") as new:
+            with os.fdopen(durable.create(temporary), "wb") as new:
                 new.writelines(line for line in old if self._stays(line, step))
                 new.flush()
                 os.fsync(new.fileno())

@@ -17,7 +17,7 @@ _FILE_VERSION = records.key(3, 2)
 _SUMMARY = records.key(5, 2)
 # The key of a value's metadata: a byte that is somewhere in every summary with metadata, and in few others.
 _METADATA = records.key(9, 2)
-_STAMP = re.compile(r"events\.out\.tfevents\.(\d{10})(?:_(\d{6}))?\.")
+_STAMP = re.compile(r"events\.out\.tfevents\.(\d{10,12})(?:_(\d{6}))?\.")
 _NOTHING_TO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.ENOENT)
 
 

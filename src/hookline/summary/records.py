@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import functools
 import struct
+from collections.abc import Iterator
+from typing import IO
 
 import google_crc32c
+
+from hookline.errors import DataLossError
 
 # Field 1 of Event, a double, and its key. Fields 1 and 2 (the step) are written out because every event has them.
 _WALL_TIME = struct.Struct("<Bd")
 _CHECKSUM = struct.Struct("<I")
 _LENGTH = struct.Struct("<Q")
+_AT_ONCE_BYTES = 16 * 2**20
 _UINT64 = (1 << 64) - 1
 _ONE_GROUP = [bytes((number,)) for number in range(0x80)]
 
@@ -65,6 +70,36 @@ def frame(data: bytes) -> bytes:
         The TFRecord format of TensorFlow's documentation.
     """
     return _header(len(data)) + data + masked_checksum(data)
+
+
+def read_records(file: IO[bytes]) -> Iterator[bytes]:
+    """Yields the data of the records of an open file.
+
+    Raises:
+        DataLossError: The file ends within a record, or a checksum is wrong.
+    """
+    while head := file.read(_LENGTH.size + _CHECKSUM.size):
+        length = head[: _LENGTH.size]
+        if masked_checksum(length) != head[_LENGTH.size :]:
+            raise _damaged(file)
+        data = _exactly(file, *_LENGTH.unpack(length))
+        if masked_checksum(data) != file.read(_CHECKSUM.size):
+            raise _damaged(file)
+        yield data
+
+
+def _exactly(file: IO[bytes], size: int) -> bytes:
+    """Reads that many bytes, or up to the end. The number may be a lie: memory is taken only for what is there."""
+    parts = []
+    while size and (part := file.read(min(size, _AT_ONCE_BYTES))):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _damaged(file: IO[bytes]) -> DataLossError:
+    name = getattr(file, "name", "the file")
+    return DataLossError(None, None, f"{name!r} holds a damaged record, or ends within one, before byte {file.tell()}.")
 
 
 def event_record(wall_time: float, step: int | None, field: bytes, payload: bytes) -> bytes:

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from hookline import arguments
+from hookline.regular_file import NotReadable, open_regular
 
 
 def read_events(logdir: str | os.PathLike[str]) -> list[Any]:
@@ -21,6 +22,7 @@ def read_events(logdir: str | os.PathLike[str]) -> list[Any]:
 
     Raises:
         FileNotFoundError: There is no such directory.
+        ValueError: Something there has the name of an event file, and is no file.
 
     Example:
         >>> import tempfile
@@ -34,5 +36,10 @@ def read_events(logdir: str | os.PathLike[str]) -> list[Any]:
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
     logdir = arguments.path("read_events", "logdir", logdir)
-    names = sorted(name for name in os.listdir(logdir) if "tfevents" in name)
-    return [event for name in names for event in LegacyEventFileLoader(os.path.join(logdir, name)).Load()]
+    paths = [os.path.join(logdir, name) for name in sorted(os.listdir(logdir)) if "tfevents" in name]
+    for path in paths:
+        try:
+            os.close(open_regular(path))
+        except NotReadable as error:
+            raise ValueError(f"read_events cannot read '{path}': {error}.") from error
+    return [event for path in paths for event in LegacyEventFileLoader(path).Load()]

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import Any
 
 from hookline.compat.v1._machinery.namespaces import made_in, offered
-from hookline.errors import DataLossError, from_os_error
-from hookline.summary.records import frame, masked_checksum
+from hookline.errors import from_os_error
+from hookline.summary.records import frame, read_records
 
 __all__ = ["TFRecordWriter", "tf_record_iterator"]
-
-_LENGTH = struct.Struct("<Q")
-_LENGTH_BYTES, _CHECKSUM_BYTES = 8, 4
 
 
 class TFRecordWriter:
@@ -68,28 +64,6 @@ def tf_record_iterator(path: Any, options: Any = None) -> Iterator[bytes]:
         raise from_os_error(error, f"tf_record_iterator could not read {os.fspath(path)!r}") from error
     with file:
         yield from read_records(file)
-
-
-def read_records(file: IO[bytes]) -> Iterator[bytes]:
-    """Yields the records of an open file.
-
-    Raises:
-        DataLossError: The file ends within a record, or a checksum is wrong.
-    """
-    while head := file.read(_LENGTH_BYTES + _CHECKSUM_BYTES):
-        length = head[:_LENGTH_BYTES]
-        if masked_checksum(length) != head[_LENGTH_BYTES:]:
-            raise _damaged(file)
-        (size,) = _LENGTH.unpack(length)
-        record, checksum = file.read(size), file.read(_CHECKSUM_BYTES)
-        if masked_checksum(record) != checksum:
-            raise _damaged(file)
-        yield record
-
-
-def _damaged(file: IO[bytes]) -> DataLossError:
-    name = getattr(file, "name", "the file")
-    return DataLossError(None, None, f"{name!r} holds a damaged record, or ends within one, before byte {file.tell()}.")
 
 
 _OFFERED = made_in(__name__, globals())

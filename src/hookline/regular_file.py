@@ -1,0 +1,100 @@
+"""Reading of files that anybody may have put into a folder: regular ones only, up to a bound on their size."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+
+_KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFLNK: "a link",
+}
+
+
+class NotReadable(ValueError):
+    """A file is no regular one, too large, or not text. The message is a clause that begins with "it"."""
+
+
+def open_regular(path: str, flags: int = os.O_RDONLY, *, follows: bool = True) -> int:
+    """Opens a file and returns its descriptor. Nothing else is ever opened: a FIFO would hang, a tape would wind.
+
+    Args:
+        path: The file.
+        flags: Of `os.open`.
+        follows: Whether it may be reached through a link.
+
+    Raises:
+        NotReadable: It is something else.
+        OSError: It cannot be opened.
+    """
+    try:
+        _require_regular(os.stat(path, follow_symlinks=follows))
+    except FileNotFoundError:
+        if not flags & os.O_CREAT:
+            raise
+    # It may have been replaced since that look.
+    descriptor = os.open(path, flags | os.O_NONBLOCK | (0 if follows else os.O_NOFOLLOW), 0o666)
+    try:
+        _require_regular(os.fstat(descriptor))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_bytes(path: str, most_bytes: int, *, only_end: bool = False) -> bytes:
+    """Returns the contents of a file, or only the last `most_bytes` of a longer one.
+
+    Raises:
+        NotReadable: It is no regular file, or a longer one.
+        OSError: It cannot be read.
+    """
+    with os.fdopen(open_regular(path), "rb") as file:
+        if only_end:
+            file.seek(max(os.fstat(file.fileno()).st_size - most_bytes, 0))
+        # Before anything is read, since a sparse file takes no disk; and after it, since a file may grow.
+        elif os.fstat(file.fileno()).st_size > most_bytes:
+            raise _too_large(most_bytes)
+        found = file.read(most_bytes + 1)
+    if len(found) > most_bytes and not only_end:
+        raise _too_large(most_bytes)
+    return found[:most_bytes]
+
+
+def read_text(path: str, most_bytes: int) -> str:
+    """Returns the text of a file; raises as `read_bytes`, and `NotReadable` if it is not UTF-8."""
+    try:
+        return read_bytes(path, most_bytes).decode()
+    except UnicodeDecodeError as error:
+        raise NotReadable("it is not text") from error
+
+
+def files_below(directory: str, inside: str = "") -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yields all files below a directory, or a folder in it, by their paths in it. Each is a regular one.
+
+    Raises:
+        NotReadable: Something is neither a regular file nor a directory.
+        OSError: A directory cannot be read.
+    """
+    with os.scandir(os.path.join(directory, inside)) as entries:
+        for entry in entries:
+            name = os.path.join(inside, entry.name)
+            if entry.is_dir(follow_symlinks=False):
+                yield from files_below(directory, name)
+            else:
+                _require_regular(entry.stat(), f"its file {name}")
+                yield name, entry
+
+
+def _require_regular(status: os.stat_result, name: str = "it") -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise NotReadable(f"{name} is {_KINDS.get(stat.S_IFMT(status.st_mode), 'something else')}, not a file")
+
+
+def _too_large(most_bytes: int) -> NotReadable:
+    return NotReadable(f"it has more than {most_bytes:,} bytes")
