@@ -47,7 +47,7 @@ class Evaluate(SessionRunHook):
         batches: A function that makes an iterable of batches, or an iterable that can be read repeatedly; with tensors,
             its items are feed dicts.
         every: Global steps between evaluations, or a trigger.
-        name: The name of the run, and of the evaluation in the log.
+        name: The name of the run, and of the evaluation in the log and in checkpoints, which keep its best values.
         keep_best: A metric. The checkpoint of the step with its best value is kept beyond `max_to_keep`, and written if
             that step has none; `train.load(logdir, like, step="best")` reads it.
         mode: "min" or "max": whether small or large values of that metric are good. By default its name decides:
