@@ -67,6 +67,7 @@ def trusting():
     """Started with the token that the environment names for this process, if any."""
     path = os.environ[f"TOKEN_{ME}"] or None
     say(error=error_of(lambda: hl.distributed.initialize(ADDRESS, 2, ME, token_path=path)), log=LOG)
+    say(late=error_of(lambda: hl.distributed.initialize(token_path=__file__)))
     say(sealed=error_of(lambda: hl.distributed.initialize(require_token=True)) is None)
 
 

@@ -143,9 +143,9 @@ class Peers:
 _board: Board | None = None
 
 
-def is_sealed() -> bool:
-    """Returns whether the processes have greeted each other, and seal what they write."""
-    return isinstance(_board, SealedBoard)
+def is_sealed() -> bool | None:
+    """Returns whether the processes seal what they write; None if they have not greeted each other yet."""
+    return None if _board is None else isinstance(_board, SealedBoard)
 
 
 def greet(secret: bytes | None, index: int, count: int, timeout_secs: float = START_TIMEOUT_SECS) -> Board:
@@ -180,7 +180,7 @@ def greet(secret: bytes | None, index: int, count: int, timeout_secs: float = ST
 @functools.cache
 def _of(index: int, count: int) -> Peers:
     _logger.info("%s", service.described())
-    return Peers(greet(token.found(None, os.environ), index, count), index, count)
+    return Peers(_board or greet(token.found(None, os.environ), index, count), index, count)
 
 
 def speaks() -> bool:

@@ -33,16 +33,18 @@ class RollCall:
     Attributes:
         verdict: The problem that process 0 has found; None as long as there is none.
         heard: Called with the news of another process.
-        left: Called, in its thread, with the process that has ended its script: nobody answers any more.
-        distrusted: Called, in its thread, with the error if somebody else has written on the board: it answers no more.
+        ended: Called, in its thread, when the roll calls have ended.
+        gone: The process that has ended its script, and with it the roll calls.
+        error: The error if somebody other than the processes has written on the board, which ends them, too.
     """
 
     def __init__(self, of: Peers, answer: Callable[[str], Any], judge: Callable[[list[Any]], str | None]) -> None:
         self._peers, self._answer, self._judge = of, answer, judge
         self._number = 0
         self.heard: Callable[[Any], None] = lambda news: None
-        self.left: Callable[[int], None] = lambda process: None
-        self.distrusted: Callable[[UnauthenticatedError], None] = lambda error: None
+        self.ended: Callable[[], None] = lambda: None
+        self.gone: int | None = None
+        self.error: UnauthenticatedError | None = None
         self.verdict: str | None = None
         self._thread = threading.Thread(target=self._work, name="hookline-roll-call", daemon=True)
         self._thread.start()
@@ -90,9 +92,10 @@ class RollCall:
         try:
             self._listen()
         except UnauthenticatedError as error:
-            self.distrusted(error)
+            self.error = error
         except Exception:  # The board and the other processes are gone: all its users report that.
             return
+        self.ended()
 
     def _listen(self) -> None:
         index, board = self._peers.index, self._peers.board
@@ -100,7 +103,8 @@ class RollCall:
             number = self._number
             called = self._get(f"{number}/call")
             if called.startswith(_END):
-                return self.left(int(called.removeprefix(_END)))
+                self.gone = int(called.removeprefix(_END))
+                return
             if called.startswith(_NEWS):
                 self.heard(json.loads(called.removeprefix(_NEWS)))
                 continue

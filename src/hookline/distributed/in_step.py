@@ -102,8 +102,13 @@ def initialize(
     if check_every_launch or os.environ.get(_CHECK):
         launches.meet_always()
     arguments.path(WHO, "token_path", token_path, optional=True)
-    if peers.is_sealed():
-        secret = None  # They have greeted each other.
+    is_sealed = peers.is_sealed()
+    if is_sealed is False and token_path is not None:
+        raise RuntimeError(
+            f"{WHO}: token_path comes too late, after the first session. Call it right after the imports."
+        )
+    if is_sealed:
+        secret = None
     elif (secret := token.found(token_path, os.environ)) is None and require_token:
         raise UnauthenticatedError(
             None,

@@ -18,7 +18,7 @@ from hookline import clock, preemption
 from hookline.coordination import peers, service
 from hookline.coordination.agreement import FAILURE, Agreement, Decision
 from hookline.coordination.peers import Peers
-from hookline.errors import AbortedError, OpError
+from hookline.errors import AbortedError, OpError, UnauthenticatedError
 from hookline.hooks.trigger import Trigger
 from hookline.session import launches
 
@@ -84,6 +84,7 @@ class InStep:
         self._is_due = False
         self.is_running, self.thread = False, threading.get_ident()
         self._launches.sessions.append(self)
+        self.hear_end(None, self._launches.distrusted)  # It may have come before.
 
     @classmethod
     def joined(cls, act: Callable[[Decision], None]) -> InStep | None:
@@ -212,14 +213,12 @@ class InStep:
             self._agreement.fail(process, why)
             threading.Thread(target=self._await_end, name="hookline-end", daemon=True).start()
 
-    def hear_left(self, process: int) -> None:
-        """Notes, in a thread, that a process has ended its script: its part of this session is missing."""
-        if not self._is_ending and process != self._peers.index:
-            self.hear([self._number, process, "it has ended its script, and left the session open"])
-
-    def distrust(self, error: BaseException) -> None:
-        """Makes the main thread end with an error before its next run; called in a thread."""
-        self._agreement.lose(error)
+    def hear_end(self, gone: int | None, distrusted: UnauthenticatedError | None) -> None:
+        """Notes, in a thread, that a process has ended its script, or that a stranger has written on the board."""
+        if distrusted is not None:
+            self._agreement.lose(distrusted)
+        elif gone not in (None, self._peers.index) and not self._is_ending:
+            self.hear([self._number, gone, "it has ended its script, and left the session open"])
 
     def _await_end(self) -> None:
         """Ends this process, if its main thread does not notice that another has failed, as in a collective."""

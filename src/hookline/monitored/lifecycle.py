@@ -131,10 +131,14 @@ class MonitoredLifecycle(Opening):
     def __exit__(
         self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        if not (is_success(exception) and self._makes_the_last_runs()):
-            return super().__exit__(kind, exception, traceback)
-        self._exit = exception
-        return super().__exit__(None, None, None)  # It raises the exit in the end.
+        try:
+            if is_success(exception) and self._makes_the_last_runs():
+                self._exit = exception
+                kind = exception = traceback = None  # In the end the exit is raised.
+        except BaseException as failure:
+            super().__exit__(type(failure), failure, failure.__traceback__)
+            raise
+        return super().__exit__(kind, exception, traceback)
 
     def _makes_the_last_runs(self) -> bool:
         """Makes the runs that other processes in step have begun when the script leaves; returns whether it could.

@@ -67,12 +67,8 @@ class OpenSession(Protocol):
         """Receives a message of another process; called in a thread."""
         ...
 
-    def hear_left(self, process: int) -> None:
-        """Notes that a process has ended its script; called in a thread."""
-        ...
-
-    def distrust(self, error: BaseException) -> None:
-        """Ends with an error before the next run; called in a thread."""
+    def hear_end(self, gone: int | None, distrusted: UnauthenticatedError | None) -> None:
+        """Notes, in a thread, that no messages will come: a process has ended its script, or a stranger has written."""
         ...
 
 
@@ -99,23 +95,15 @@ class Launches:
         self._lock = threading.Lock()
         self._texts: dict[int, str] = {}
         self.asked_by, self._is_strict = "", False
-        self._distrusted: UnauthenticatedError | None = None
         self.sessions: list[OpenSession] = []
         self._pending: Launch | None = None
         self._forget()
         self._roll_call = RollCall(of, self._stands, self._judge)
-        self._roll_call.heard, self._roll_call.distrusted = self._hear, self._distrust
-        self._roll_call.left, self._gone = self._note_left, of.index
+        self._roll_call.heard, self._roll_call.ended = self._hear, self._note_end
         of.observe = self._observe
 
     def begin(self) -> None:
-        """Starts the count anew. All processes do so at the same place of the script.
-
-        Raises:
-            UnauthenticatedError: Somebody other than them has written on their board.
-        """
-        if self._distrusted is not None:
-            raise self._distrusted
+        """Starts the count anew. All processes do so at the same place of the script."""
         with self._lock:
             self._forget()
             self._roll_call.verdict = None
@@ -179,8 +167,8 @@ class Launches:
             AbortedError: One of them has failed, or has ended its script.
             UnauthenticatedError: Somebody else has written on their board.
         """
-        if about is not None and self._distrusted is not None:
-            raise self._distrusted
+        if about is not None and self.distrusted is not None:
+            raise self.distrusted
         is_main = threading.get_ident() == self._thread.ident
         if about is None:
             if is_main:
@@ -189,8 +177,8 @@ class Launches:
         for session in reversed(self.sessions):
             if (error := session.known_failure()) is not None:
                 raise error
-        if self._gone != self._peers.index:
-            text = f"Process {self._gone} has ended its script, and process {self._peers.index} waits for it ({about})."
+        if (gone := self._roll_call.gone) is not None and gone != self._peers.index:
+            text = f"Process {gone} has ended its script, and process {self._peers.index} waits for it ({about})."
             raise AbortedError(None, None, f"{text} All processes must run the script to its end.")
         if not is_main:  # Its place among the launches is unknown.
             return
@@ -221,15 +209,14 @@ class Launches:
         for session in list(self.sessions):
             session.hear(news)
 
-    def _note_left(self, process: int) -> None:
-        self._gone = process
-        for session in list(self.sessions):
-            session.hear_left(process)
+    @property
+    def distrusted(self) -> UnauthenticatedError | None:
+        """The error if somebody other than the processes has written on their board; else None."""
+        return self._roll_call.error
 
-    def _distrust(self, error: UnauthenticatedError) -> None:
-        self._distrusted = error
+    def _note_end(self) -> None:
         for session in list(self.sessions):
-            session.distrust(error)
+            session.hear_end(self._roll_call.gone, self.distrusted)
 
     def silent(self, within_secs: float) -> list[int]:
         """Returns the processes that do not answer within this time."""
