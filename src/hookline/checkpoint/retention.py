@@ -31,6 +31,7 @@ class Retention:
     Attributes:
         good: The newest checkpoint that has proved good; None if none has.
         best: The checkpoint that was named the best; None if none was.
+        lost_best: The one that was, if it is gone and no other has been named since.
         preserved: The time up to which each period has its permanent checkpoint, in seconds since the epoch; at first
             the time of the oldest checkpoint, None before there is one.
     """
@@ -48,18 +49,25 @@ class Retention:
         self.preserved: float | None = None
         self.good: str | None = None
         self.best: str | None = None
+        self.lost_best: str | None = None
         self._unproven: list[Kept] = []
 
     @property
-    def paths(self) -> list[str]:
+    def kept(self) -> tuple[Kept, ...]:
         """The checkpoints that may still be removed later, oldest first."""
+        return tuple(self._kept)
+
+    @property
+    def paths(self) -> list[str]:
+        """Their paths."""
         return [kept.path for kept in self._kept]
 
     def state(self, newest: str) -> CheckpointState:
         """Returns the contents for a state file."""
         timestamps = tuple(kept.timestamp for kept in self._kept)
         rule = self._max_to_keep or 0, self._hours
-        return CheckpointState(newest, tuple(self.paths), timestamps, self.good, self.preserved, self.best, *rule)
+        best = self.best, *rule, self.lost_best
+        return CheckpointState(newest, tuple(self.paths), timestamps, self.good, self.preserved, *best)
 
     def recover(
         self, checkpoints: list[Kept], good: str | None = None, preserved: float | None = None, best: str | None = None
@@ -125,8 +133,12 @@ class Retention:
         """Keeps the checkpoint of this step as the best; returns whether there is one."""
         found = [kept.path for kept in self._kept if step is not None and kept.step == step]
         if found:
-            self.best = found[-1]
+            self.best, self.lost_best = found[-1], None
         return bool(found)
+
+    def adopt(self, older: Kept) -> None:
+        """Adds a checkpoint that is older than all others."""
+        self._kept.insert(0, older)
 
     def doubt(self, restored: str, step: int | None) -> None:
         """Records that the weights of this step are again those in `restored`: the steps since then are undone.

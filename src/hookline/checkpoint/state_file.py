@@ -36,9 +36,10 @@ class CheckpointState:
         best: The one that was said to be the best; see `train.Evaluate`.
         max_to_keep: How many of the newest the saver keeps; 0 for all, None if the state file does not say.
         keep_checkpoint_every_n_hours: The period of which it keeps one for good; None for none.
+        lost_best: The one that was said to be the best, if it is gone and no other has been named since.
 
     References:
-        `tf.train.CheckpointState`. Every path in it exists and is complete.
+        `tf.train.CheckpointState`. Every path in it but `lost_best` exists and is complete.
     """
 
     model_checkpoint_path: str
@@ -49,6 +50,7 @@ class CheckpointState:
     best: str | None = None
     max_to_keep: int | None = None
     keep_checkpoint_every_n_hours: float | None = None
+    lost_best: str | None = None
 
 
 def write_state(
@@ -74,6 +76,7 @@ def write_state(
         "last_good": name(state.last_good),
         "last_preserved_timestamp": state.last_preserved_timestamp,
         "best": name(state.best),
+        "lost_best": name(state.lost_best),
         "max_to_keep": state.max_to_keep,
         "keep_checkpoint_every_n_hours": state.keep_checkpoint_every_n_hours,
     }
@@ -114,7 +117,9 @@ def recorded(directory: str, file: str = STATE_FILE_NAME) -> CheckpointState | N
             )
         listed = zip(fields["all_model_checkpoint_paths"], fields["timestamps"], strict=False)
         kept = [(found, float(timestamp)) for name, timestamp in listed if (found := _inside(path, name))]
-        good, best = (name and _inside(path, name) for name in (fields.get("last_good"), fields.get("best")))
+        good, best, lost = (
+            name and _inside(path, name) for name in map(fields.get, ("last_good", "best", "lost_best"))
+        )
         return CheckpointState(
             os.path.join(directory, newest),
             tuple(found for found, _ in kept),
@@ -124,6 +129,7 @@ def recorded(directory: str, file: str = STATE_FILE_NAME) -> CheckpointState | N
             best,
             fields.get("max_to_keep"),
             fields.get("keep_checkpoint_every_n_hours"),
+            lost,
         )
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
@@ -233,6 +239,7 @@ def examined(directory: str, file: str = STATE_FILE_NAME) -> tuple[CheckpointSta
         timestamps=timestamps,
         last_good=good,
         best=best,
+        lost_best=before.best if before.best and not layout.locate(before.best) else before.lost_best,
     )
     return found, doubt
 
