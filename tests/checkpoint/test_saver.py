@@ -877,9 +877,7 @@ def test_a_saver_that_begins_beside_checkpoints_of_an_earlier_session_says_so(pa
         assert "To begin anew, use another directory." in line
 
 
-def test_a_hook_that_begins_beside_checkpoints_of_an_earlier_session_says_so_and_a_resumed_one_does_not(
-    logdir, caplog
-):
+def test_a_hook_that_begins_beside_checkpoints_of_an_earlier_session_says_so_and_a_resumed_one_does_not(logdir, caplog):
     train_op = train.get_or_create_global_step().assign_add(1)
     for last_step, arguments in ((2, {}), (4, {"checkpoint_dir": logdir}), (1, {})):
         caplog.clear()

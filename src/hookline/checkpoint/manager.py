@@ -105,7 +105,8 @@ class CheckpointManager:
     def _lose_best(self, path: str) -> None:
         if self._retention.lost_best != path and peers.speaks():
             _logger.warning(
-                "The best checkpoint, '%s', is gone. train.Evaluate(keep_best=...) keeps the best of the next evaluations.",
+                "The best checkpoint, '%s', is gone. train.Evaluate(..., keep_best=...) keeps the best of the next "
+                "evaluations.",
                 path,
             )
         self._retention.lost_best = path
@@ -152,10 +153,10 @@ class CheckpointManager:
         if others:
             others.sort(key=lambda other: (len(other), other))
             _logger.warning(
-                "%s begins to save in '%s' beside checkpoints that this session did not restore (%s): it neither counts "
-                "nor removes them, and replaces those of the same step. To go on from the newest, restore it first: "
-                "saver.restore(session, train.latest_checkpoint('%s')), or checkpoint_dir= of a monitored session or "
-                "its creator. To begin anew, use another directory.",
+                "%s begins to save in '%s' beside checkpoints that this session did not restore (%s): it neither "
+                "counts nor removes them, and replaces those of the same step. To go on from the newest, restore it "
+                "first: saver.restore(session, train.latest_checkpoint('%s')), or checkpoint_dir= of a monitored "
+                "session or its creator. To begin anew, use another directory.",
                 self._name,
                 directory,
                 ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else ""),

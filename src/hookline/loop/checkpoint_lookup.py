@@ -74,8 +74,8 @@ def _why_no_best(state: CheckpointState) -> str:
     if lost is None:
         return ": train.Evaluate(..., keep_best=...) keeps one."
     return (
-        f" any more: it was '{lost}', of step {lost.rpartition('-')[2]}, which is gone. The training, if it goes on with "
-        "train.Evaluate(..., keep_best=...), keeps the best of the next evaluations."
+        f" any more: it was '{lost}', of step {lost.rpartition('-')[2]}, which is gone. A training that goes on with "
+        f"train.Evaluate(..., keep_best=...) keeps the best of its next evaluations."
     )
 
 

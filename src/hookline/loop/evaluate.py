@@ -38,7 +38,8 @@ class Evaluate(SessionRunHook):
 
     The means go to the log, and to a TensorBoard run of their own, the directory `name` beside the training's
     summaries, under the names of the metrics, so that TensorBoard draws training and evaluation in one chart. The best
-    value of each metric is kept over restarts, even if its checkpoint is gone. The training waits meanwhile. Runs `begin`, `after_create_session`,
+    value of each metric is kept over restarts, even if its checkpoint is gone. The training waits meanwhile. Runs
+    `begin`, `after_create_session`,
     `after_run` once, `on_trigger` and `end`, which evaluates the last step unless that was done; nothing after an
     exception.
 
@@ -153,8 +154,8 @@ class Evaluate(SessionRunHook):
         """Restores the best and the last values."""
         self.best = {name: Best(*found) for name, found in state["best"].items()}
         self.values, self.step = dict(state["values"]), state["step"]
-        kept = state["kept"] if "kept" in state else self.best.get(self._keep_best or "")
-        self._kept = kept and Best(*kept)
+        kept = state["kept"] if "kept" in state else state["best"].get(self._keep_best or "")
+        self._kept = Best(*kept) if kept else None
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Forgets values of later steps than that of a restored session."""
