@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -291,3 +292,60 @@ def test_several_batches_a_run_are_for_functions():
         hl.train.Evaluate(hl.constant(1.0), [{}], 1, steps_per_run=4)
     with pytest.raises(ValueError, match="Evaluate requires steps_per_run >= 1, got 0"):
         hl.train.Evaluate(lambda state, batch: {}, [1.0], 1, steps_per_run=0)
+
+
+def warnings_in(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def best_of(folder):
+    return os.path.basename(hl.train.get_checkpoint_state(str(folder)).best or "")
+
+
+def test_a_best_checkpoint_that_is_gone_is_told_at_the_resume_and_the_next_best_is_kept(tmp_path, caplog):
+    counting().run(str(tmp_path), last_step=4, hooks=[evaluating(keep_best="accuracy")])
+    counting().run(str(tmp_path), last_step=5, hooks=[evaluating(keep_best="accuracy")])
+    shutil.rmtree(tmp_path / "model.ckpt-4")
+    assert hl.train.get_checkpoint_state(str(tmp_path)).lost_best == str(tmp_path / "model.ckpt-4")
+    evaluate = evaluating(keep_best="accuracy")
+    counting().run(str(tmp_path), last_step=6, hooks=[evaluate])
+    (line,) = warnings_in(caplog)
+    assert f"The best checkpoint, '{tmp_path}/model.ckpt-4', is gone." in line
+    assert best_of(tmp_path) == "model.ckpt-6", "worse than the lost one, and the best of those that exist"
+    assert evaluate.best["accuracy"] == (pytest.approx(0.9), 4)
+    caplog.clear()
+    counting().run(str(tmp_path), last_step=12, hooks=[evaluating(keep_best="accuracy")])
+    assert warnings_in(caplog) == []
+    assert best_of(tmp_path) == "model.ckpt-8"
+    assert hl.train.get_checkpoint_state(str(tmp_path)).lost_best is None
+
+
+def test_the_newest_checkpoint_copied_alone_has_lost_the_best(tmp_path, caplog):
+    counting().run(str(tmp_path / "a"), last_step=5, hooks=[evaluating(keep_best="accuracy")])
+    copy = tmp_path / "b"
+    shutil.copytree(tmp_path / "a" / "model.ckpt-5", copy / "model.ckpt-5")
+    gone = rf"no best checkpoint any more: it was '{copy}/model.ckpt-4', of step 4, which is gone"
+    with pytest.raises(hl.errors.NotFoundError, match=gone):
+        hl.train.load(str(copy), step="best")
+    counting().run(str(copy), last_step=5 + 1, hooks=[evaluating(every=10, keep_best="accuracy")])
+    assert [f"'{copy}/model.ckpt-4', is gone" in line for line in warnings_in(caplog)] == [True]
+    assert best_of(copy) == "model.ckpt-6", "evaluated at the end"
+    assert hl.train.load(str(copy), step="best")["n"] == 6
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_load_of_a_best_checkpoint_that_is_gone_says_which_it_was(tmp_path, resumed):
+    counting().run(str(tmp_path), last_step=5, hooks=[evaluating(keep_best="accuracy")])
+    shutil.rmtree(tmp_path / "model.ckpt-4")
+    if resumed:
+        counting().run(str(tmp_path), last_step=6)
+    with pytest.raises(hl.errors.NotFoundError, match=r"was '.*model.ckpt-4', of step 4, which is gone.*keep_best"):
+        hl.train.load(str(tmp_path), step="best")
+
+
+def test_a_best_checkpoint_beside_an_explicitly_restored_one_is_kept(tmp_path, caplog):
+    counting().run(str(tmp_path), last_step=5, hooks=[evaluating(keep_best="accuracy")])
+    (tmp_path / "checkpoint").unlink()
+    counting().run(str(tmp_path), last_step=7, hooks=[evaluating(keep_best="accuracy")])
+    assert warnings_in(caplog) == []
+    assert best_of(tmp_path) == "model.ckpt-4"

@@ -14,7 +14,8 @@ class Lineage:
     """The place of a save in its run.
 
     Attributes:
-        run_id: The random id of the run. A model that was initialised anew begins one; a restored one goes on with it.
+        run_id: The random id of the run. A model that was initialised anew begins one, a restored one continues its
+            own.
         save_number: The number of its parent plus one: of the last save of the session, or the restored checkpoint.
         sessions: For each session that led to it, oldest first, its random id and the number of its last save that
             counts: for its own session, its own number.

@@ -75,8 +75,11 @@ class CheckpointManager:
                 _logger.warning("%s leaves it alone and goes on: %s", self._name, error)
         self._proven_step = self._best_step = None
         there = [kept.path for kept in found]
+        lost = best if best not in there else None
         good, best = (path if path in there else None for path in (good, best))
         self._retention.recover(found, good, preserved, best)
+        if lost is not None:
+            self._lose_best(lost)
 
     def prove(self, step: int) -> None:
         """See `Saver.prove`."""
@@ -92,6 +95,27 @@ class CheckpointManager:
             return
         self._best_step = step
         self._write_best()
+
+    def recover_best(self, step: int, path: str) -> bool:
+        """See `Saver.recover_best`; `path` is the checkpoint of that step, if there is one."""
+        if not any(kept.step == step for kept in self._retention.kept):
+            try:
+                manifest = layout.read_manifest(path)[1]
+            except OpError:
+                self._lose_best(path)
+                return False
+            self._retention.adopt(Kept(path, manifest.timestamp, manifest.extra, step))
+        self.keep_best(step)
+        return True
+
+    def _lose_best(self, path: str) -> None:
+        if self._retention.lost_best != path and peers.speaks():
+            _logger.warning(
+                "The best checkpoint, '%s', is gone. train.Evaluate(..., keep_best=...) keeps the best of the next "
+                "evaluations.",
+                path,
+            )
+        self._retention.lost_best = path
 
     def doubt(self, restored: str, step: int | None) -> None:
         """Records that the weights of this step are again those in `restored`; see `Retention.doubt`."""
@@ -136,9 +160,9 @@ class CheckpointManager:
             others.sort(key=lambda other: (len(other), other))
             _logger.warning(
                 "%s begins to save in '%s' beside checkpoints that this session did not restore (%s): it neither "
-                "counts nor removes them, and replaces those of the same step. To go on from the newest, restore it first: "
-                "saver.restore(session, train.latest_checkpoint('%s')), or checkpoint_dir= of a monitored session or "
-                "its creator. To begin anew, use another directory.",
+                "counts nor removes them, and replaces those of the same step. To go on from the newest, restore it "
+                "first: saver.restore(session, train.latest_checkpoint('%s')), or checkpoint_dir= of a monitored "
+                "session or its creator. To begin anew, use another directory.",
                 self._name,
                 directory,
                 ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else ""),

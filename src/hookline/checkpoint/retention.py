@@ -31,6 +31,7 @@ class Retention:
     Attributes:
         good: The newest checkpoint that has proved good; None if none has.
         best: The checkpoint that was named the best; None if none was.
+        lost_best: The one that was, if it is gone and no other has been named since.
         preserved: The time up to which each period has its permanent checkpoint, in seconds since the epoch; at first
             the time of the oldest checkpoint, None before there is one.
     """
@@ -49,18 +50,25 @@ class Retention:
         self.good: str | None = None
         self.best: str | None = None
         self._spares_best = False
+        self.lost_best: str | None = None
         self._unproven: list[Kept] = []
 
     @property
-    def paths(self) -> list[str]:
+    def kept(self) -> tuple[Kept, ...]:
         """The checkpoints that may still be removed later, oldest first."""
+        return tuple(self._kept)
+
+    @property
+    def paths(self) -> list[str]:
+        """Their paths."""
         return [kept.path for kept in self._kept]
 
     def state(self, newest: str) -> CheckpointState:
         """Returns the contents for a state file."""
         timestamps = tuple(kept.timestamp for kept in self._kept)
         rule = self._max_to_keep or 0, self._hours
-        return CheckpointState(newest, tuple(self.paths), timestamps, self.good, self.preserved, self.best, *rule)
+        best = self.best, *rule, self.lost_best
+        return CheckpointState(newest, tuple(self.paths), timestamps, self.good, self.preserved, *best)
 
     def recover(
         self, checkpoints: list[Kept], good: str | None = None, preserved: float | None = None, best: str | None = None
@@ -128,13 +136,17 @@ class Retention:
         if found:
             if self._spares_best and self.best != found[-1]:
                 self._kept = [kept for kept in self._kept if kept.path != self.best]
-            self.best, self._spares_best = found[-1], False
+            self.best, self.lost_best, self._spares_best = found[-1], None, False
         return bool(found)
 
     def spare_best(self) -> str | None:
         """Keeps the best checkpoint for good, also when another is named, and returns it."""
         self._spares_best = self.best is not None
         return self.best
+
+    def adopt(self, older: Kept) -> None:
+        """Adds a checkpoint that is older than all others."""
+        self._kept.insert(0, older)
 
     def doubt(self, restored: str, step: int | None) -> None:
         """Records that the weights of this step are again those in `restored`: the steps since then are undone.

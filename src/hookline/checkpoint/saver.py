@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from hookline import arguments, clock
-from hookline.checkpoint import checksums, contents, failures, together
+from hookline.checkpoint import checksums, contents, failures, layout, together
 from hookline.checkpoint.lease import DEFAULT_WAIT_SECS, Lease
 from hookline.checkpoint.manager import CheckpointManager
 from hookline.checkpoint.manifest import Manifest
@@ -20,13 +19,12 @@ from hookline.checkpoint.pending import PendingSave
 from hookline.checkpoint.retention import Kept, Retention
 from hookline.checkpoint.retry import RetryPolicy
 from hookline.checkpoint.state_file import STATE_FILE_NAME
+from hookline.checkpoint.without_effect import OF_SAVE, OF_SAVER, take_without_effect
 from hookline.checkpoint.writing import Writing
 from hookline.errors import InvalidArgumentError, NotFoundError
 from hookline.graph import GraphKeys, Variable, get_global_step
 from hookline.graph.guard import counts_runs
 from hookline.session import Session, launches
-
-_logger = logging.getLogger(__name__)
 
 _numbers = itertools.count()
 
@@ -106,8 +104,8 @@ class Saver:
         **without_effect: Any,
     ) -> None:
         self.name = name or "Saver"
-        _take_without_effect("Saver", without_effect, _WITHOUT_EFFECT)
-        self._allow_empty, self._reshape, self._pad_step_number = allow_empty, reshape, pad_step_number
+        take_without_effect("Saver", without_effect, OF_SAVER)
+        self._allow_empty, self._reshape, self._digits = allow_empty, reshape, 8 if pad_step_number else 1
         self._verify = verify
         arguments.instance("Saver", "retry", retry, RetryPolicy)
         self._retry = retry or RetryPolicy()
@@ -189,7 +187,7 @@ class Saver:
             InvalidArgumentError: A path or a value cannot be used, or an operation got an invalid value in an earlier
                 run (`Session.settle`).
         """
-        _take_without_effect("Saver.save", without_effect, _SAVE_WITHOUT_EFFECT)
+        take_without_effect("Saver.save", without_effect, OF_SAVE)
         pending = self.save_async(sess, save_path, global_step, latest_filename)
         pending.wait()
         return pending.path
@@ -229,7 +227,6 @@ class Saver:
         arguments.instance("Saver.save_async", "retry", retry, RetryPolicy)
         retry = retry or self._retry
         others, state_file = together.current(), latest_filename or STATE_FILE_NAME
-        digits = 8 if self._pad_step_number else 1
         copied: list[contents.Copied] = []
         path = save_path
 
@@ -238,7 +235,7 @@ class Saver:
             sess.settle()
             copied.append(contents.copied(sess, self._of(sess), global_step, others.is_chief))
             step = copied[0].manifest.step
-            path = save_path if step is None else f"{save_path}-{step:0{digits}d}"
+            path = save_path if step is None else f"{save_path}-{step:0{self._digits}d}"
             if os.path.basename(path) == state_file:
                 raise InvalidArgumentError(
                     None, None, f"{self.name} cannot save to '{path}': its state file has that name. Choose another."
@@ -352,6 +349,22 @@ class Saver:
         """
         self._manager.keep_best(step)
 
+    def recover_best(self, sess: Session, step: int) -> bool:
+        """Keeps the checkpoint of an earlier session's best step, as `keep_best` does, if it is still there.
+
+        In step, all processes call it together.
+
+        Returns:
+            Whether it is there; if not, a warning says so.
+        """
+        self.wait()
+        newest = next(reversed(self._manager.paths), sess.lowlevel.restored[0])
+        path = f"{layout.base_of(newest)}-{step:0{self._digits}d}"
+        found = together.current().chief(lambda: self._manager.recover_best(step, path))
+        if found:
+            self._manager.keep_best(step)
+        return found
+
     @property
     def last_good(self) -> str | None:
         """The newest checkpoint that has proved good; reading this waits for a save under way.
@@ -430,22 +443,3 @@ def _checked(save_path: str) -> str:
             None, None, f"Saver.save requires a directory and a name, such as 'runs/a/model.ckpt', got '{path}'."
         )
     return path
-
-
-_WITHOUT_EFFECT = frozenset({
-    "sharded", "restore_sequentially", "saver_def", "builder", "defer_build", "write_version", "save_relative_paths",
-    "filename",
-})  # fmt: skip
-_SAVE_WITHOUT_EFFECT = frozenset({
-    "meta_graph_suffix", "write_meta_graph", "write_state", "strip_default_attrs", "save_debug_info",
-})  # fmt: skip
-_told: set[str] = set()
-
-
-def _take_without_effect(who: str, given: Mapping[str, Any], known: frozenset[str]) -> None:
-    """Logs once for each documented argument that it has no effect, and refuses others."""
-    if unknown := sorted(given.keys() - known):
-        raise TypeError(f"{who} has no argument {unknown[0]!r}.")
-    if new := sorted(given.keys() - _told):
-        _told.update(new)
-        _logger.info("%s: %s: taken, without effect.", who, ", ".join(new))

@@ -39,9 +39,10 @@ class CheckpointState:
         best: The one that was said to be the best; see `train.Evaluate`.
         max_to_keep: How many of the newest the saver keeps; 0 for all, None if the state file does not say.
         keep_checkpoint_every_n_hours: The period of which it keeps one for good; None for none.
+        lost_best: The one that was said to be the best, if it is gone and no other has been named since.
 
     References:
-        `tf.train.CheckpointState`. Every path in it exists and is complete.
+        `tf.train.CheckpointState`. Every path in it but `lost_best` exists and is complete.
     """
 
     model_checkpoint_path: str
@@ -52,6 +53,7 @@ class CheckpointState:
     best: str | None = None
     max_to_keep: int | None = None
     keep_checkpoint_every_n_hours: float | None = None
+    lost_best: str | None = None
 
 
 def write_state(
@@ -77,6 +79,7 @@ def write_state(
         "last_good": name(state.last_good),
         "last_preserved_timestamp": state.last_preserved_timestamp,
         "best": name(state.best),
+        "lost_best": name(state.lost_best),
         "max_to_keep": state.max_to_keep,
         "keep_checkpoint_every_n_hours": state.keep_checkpoint_every_n_hours,
     }
@@ -132,6 +135,7 @@ def recorded(directory: str, file: str = STATE_FILE_NAME) -> CheckpointState | N
         timestamps=tuple(timestamp for _, timestamp in kept),
         last_good=state.last_good and _inside(path, state.last_good),
         best=state.best and _inside(path, state.best),
+        lost_best=state.lost_best and _inside(path, state.lost_best),
     )
 
 
@@ -151,6 +155,7 @@ _STATE = schema.record(
     last_good=schema.lacking(schema.optional(schema.path())),
     last_preserved_timestamp=schema.lacking(schema.optional(schema.real())),
     best=schema.lacking(schema.optional(schema.path())),
+    lost_best=schema.lacking(schema.optional(schema.path())),
     max_to_keep=schema.lacking(schema.optional(schema.whole(at_least=0))),
     keep_checkpoint_every_n_hours=schema.lacking(schema.optional(schema.real(at_least=0))),
 )
@@ -264,6 +269,7 @@ def examined(directory: str, file: str = STATE_FILE_NAME) -> tuple[CheckpointSta
         timestamps=timestamps,
         last_good=good,
         best=best,
+        lost_best=before.best if before.best and not layout.locate(before.best) else before.lost_best,
     )
     return found, doubt
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 from hookline.checkpoint import (
+    CheckpointState,
     get_checkpoint_state,
     latest_checkpoint,
     layout,
@@ -18,6 +21,8 @@ STATE = "state"
 """The name of the state's variable, also in checkpoints."""
 AVERAGE = "average"
 """The name of the variable of the moving averages."""
+# The step of the best checkpoint in the state of an `Evaluate`.
+_KEPT_STEP = re.compile(r"hooks/.*/kept/2")  # Of the state of `Evaluate`.
 
 
 def checkpoint_of(who: str, path: str, step: int | str) -> str:
@@ -47,9 +52,7 @@ def checkpoint_of(who: str, path: str, step: int | str) -> str:
     known = {candidate: candidate.rpartition("-")[2] for candidate in state.all_model_checkpoint_paths}
     if step == "best":
         if state.best is None:
-            raise NotFoundError(
-                None, None, f"'{path}' has no best checkpoint: train.Evaluate(..., keep_best=...) keeps one."
-            )
+            raise NotFoundError(None, None, f"'{path}' has no best checkpoint{_why_no_best(state)}")
         return state.best
     found = [candidate for candidate, number in known.items() if number.isdecimal() and int(number) == step]
     if not found:
@@ -57,6 +60,23 @@ def checkpoint_of(who: str, path: str, step: int | str) -> str:
             None, None, f"'{path}' has no checkpoint of step {step}. It has those of: {', '.join(known.values())}."
         )
     return found[-1]
+
+
+def _why_no_best(state: CheckpointState) -> str:
+    """Returns the rest of a sentence that says that there is no best checkpoint."""
+    lost = state.lost_best
+    if lost is None:  # A state file of another directory may know it.
+        newest = state.model_checkpoint_path
+        leaves = layout.read_manifest(newest)[1].leaves.values()
+        steps = [leaf.value for leaf in leaves if _KEPT_STEP.fullmatch(leaf.name) and leaf.kind == "int"]
+        if steps:
+            lost = f"{layout.base_of(newest)}-{steps[0]}"
+    if lost is None:
+        return ": train.Evaluate(..., keep_best=...) keeps one."
+    return (
+        f" any more: it was '{lost}', of step {lost.rpartition('-')[2]}, which is gone. A training that goes on with "
+        f"train.Evaluate(..., keep_best=...) keeps the best of its next evaluations."
+    )
 
 
 def check_step(who: str, step: int | str) -> None:

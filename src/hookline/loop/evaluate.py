@@ -38,7 +38,8 @@ class Evaluate(SessionRunHook):
 
     The means go to the log, and to a TensorBoard run of their own, the directory `name` beside the training's
     summaries, under the names of the metrics, so that TensorBoard draws training and evaluation in one chart. The best
-    value of each metric is kept over restarts. The training waits meanwhile. Runs `begin`, `after_create_session`,
+    value of each metric is kept over restarts, even if its checkpoint is gone. The training waits meanwhile. Runs
+    `begin`, `after_create_session`,
     `after_run` once, `on_trigger` and `end`, which evaluates the last step unless that was done; nothing after an
     exception.
 
@@ -49,7 +50,8 @@ class Evaluate(SessionRunHook):
         every: Global steps between evaluations, or a trigger.
         name: The name of the run, and of the evaluation in the log and in checkpoints, which keep its best values.
         keep_best: A metric. The checkpoint of the step with its best value is kept beyond `max_to_keep`, and written if
-            that step has none; `train.load(logdir, like, step="best")` reads it.
+            that step has none; `train.load(logdir, like, step="best")` reads it. If it is gone when a training resumes,
+            a warning says so, and the best of the next evaluations is kept.
         mode: "min" or "max": whether small or large values of that metric are good. By default its name decides:
             "loss", "accuracy".
         output_dir: The directory of its summaries; by default, with a `Loop`, below its `logdir`.
@@ -124,6 +126,7 @@ class Evaluate(SessionRunHook):
         self.values: dict[str, Any] = {}
         self.step: int | None = None
         self.best: dict[str, Best] = {}
+        self._kept: Best | None = None  # By `keep_best`, as long as its checkpoint is there.
         self._writer: FileWriter | None = None
         self._created_at = 0
         self._is_begun = self._is_marked = False
@@ -131,7 +134,7 @@ class Evaluate(SessionRunHook):
     def begin(self) -> None:
         """Adds the evaluation to the graph, unless it has one, and opens the writer."""
         require_global_step(self)
-        self.values, self.step, self.best = {}, None, {}
+        self.values, self.step, self.best, self._kept = {}, None, {}, None
         names = self._evaluation.build()
         if self._keep_best is not None and self._keep_best not in names:
             raise ValueError(
@@ -146,7 +149,8 @@ class Evaluate(SessionRunHook):
         """Returns the best and the last values."""
         best = {name: tuple(found) for name, found in self.best.items()}
         modes = {name: self._mode_of(name) for name in best}
-        return {"best": best, "modes": modes, "values": self.values, "step": self.step}
+        kept = self._kept and (self._keep_best, *self._kept)
+        return {"best": best, "modes": modes, "values": self.values, "step": self.step, "kept": kept}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restores the last values, and the best ones whose mode is the same."""
@@ -157,11 +161,16 @@ class Evaluate(SessionRunHook):
             if modes.get(name, self._mode_of(name)) == self._mode_of(name)
         }
         self.values, self.step = dict(state["values"]), state["step"]
+        self._kept = self.best.get(self._keep_best or "")
+        if self._kept is not None and "kept" in state:  # Else an earlier version saved it.
+            metric, *kept = state["kept"] or (None,)
+            self._kept = Best(*kept) if metric == self._keep_best else None
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Forgets values of later steps than that of a restored session."""
         step = self._created_at = session.global_step
         self.best = {name: found for name, found in self.best.items() if found.step <= step}
+        self._kept = self._kept if self._kept and self._kept.step <= step else None
         if self.step is not None and self.step > step:
             self.values, self.step = {}, None
         self._is_begun = self._is_marked = False
@@ -206,7 +215,11 @@ class Evaluate(SessionRunHook):
                 self.best[name] = Best(value, step)
                 improved.append(name)
         self._report(step, improved)
-        return self._keep_best in improved
+        value = self._numbers().get(self._keep_best or "")
+        if value is None or self._mode is None or not is_better(self._mode, value, self._kept and self._kept.value):
+            return False
+        self._kept = Best(value, step)
+        return True
 
     def _mode_of(self, name: str) -> Mode | None:
         return self._mode if name == self._keep_best else known_mode(name)
@@ -238,11 +251,11 @@ class Evaluate(SessionRunHook):
         """Checks that a saver exists, and keeps the best checkpoint if a killed process has not."""
         self._is_begun = True
         if self._keep_best is not None:
-            saver, found = self._saver(session), self.best.get(self._keep_best)
-            if found is not None:
-                saver.keep_best(found.step)
-            elif session.origin.startswith("restored"):
+            saver = self._saver(session)
+            if self._kept is None and session.origin.startswith("restored"):
                 saver.keep_best(None)  # The state was another hook's, or is not clear.
+            elif self._kept is not None and not saver.recover_best(session, self._kept.step):
+                self._kept = None
 
     def _keep(self, session: Session, step: int) -> None:
         saver = self._saver(session)

@@ -144,7 +144,7 @@ def take_over(saver: Saver, directory: str, write: bool = False) -> None:
         state.all_model_checkpoint_paths,
         last_good=state.last_good,
         last_preserved_timestamp=state.last_preserved_timestamp,
-        best=state.best,
+        best=state.best or state.lost_best,
     )
     held = lease.of(directory)
     if write and held is not None:
