@@ -399,3 +399,21 @@ def test_a_run_goes_on_from_what_is_left(own_run, capsys):
     trained_in(own_run, 8)
     capsys.readouterr()
     assert [each["step"] for each in inspected(capsys, own_run)["checkpoints"]] == [8, 6]
+
+
+def test_files_of_others_cost_no_look_each(own_run, capsys, monkeypatch):
+    def looks():
+        paths = []
+        with monkeypatch.context() as patched:
+            for name in ("stat", "lstat"):
+                real = getattr(os, name)
+                patched.setattr(os, name, lambda path, *a, real=real, **k: paths.append(path) or real(path, *a, **k))
+            assert main(["inspect", "--no-values", str(own_run)]) == 0
+            assert main(["clean", str(own_run)]) == 0
+        capsys.readouterr()
+        return len(paths)
+
+    before = looks()
+    for number in range(300):
+        (own_run / f"image-{number:05d}").touch()
+    assert looks() <= before

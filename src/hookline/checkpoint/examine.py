@@ -109,7 +109,7 @@ def contents(directory: str) -> Contents:
         surprise = str(error).removesuffix(".")
     unfinished = {left.path: _UNFINISHED[left.kind] for left in layout.leftovers(directory)}
     whole = [os.path.join(directory, name) for name in layout.names(directory)]
-    there = [os.path.join(directory, entry) for entry in _entries(directory)]
+    there = [os.path.join(directory, entry) for entry in layout.folders(directory)]
     flawed = [path for path in there if path not in unfinished and _has_the_look(path) and _flaw(path)]
     complete = {*whole, *named, *flawed}
     for path in whole:  # Complete, and about to get its name.

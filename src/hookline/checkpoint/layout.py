@@ -98,12 +98,35 @@ def has_the_look(path: str) -> bool:
 
 def names(directory: str) -> list[str]:
     """Returns the names of all complete checkpoints in a directory, sorted; none if there is no such directory."""
-    found = {entry.removesuffix(SAVING_SUFFIX) for entry in _entries(directory)}
+    found = {entry.removesuffix(SAVING_SUFFIX) for entry in folders(directory)}
     return sorted(
         name
         for name in found
         if not _NO_CHECKPOINT.fullmatch(name) and locate(os.path.join(directory, name)) is not None
     )
+
+
+def folders(directory: str) -> list[str]:
+    """Returns the names of the folders in a directory; none if there is no such directory.
+
+    It asks the system for nothing but the directory's list, however many other files there are.
+    """
+    try:
+        with os.scandir(directory) as entries:
+            return [entry.name for entry in entries if _is_folder(entry)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise failures.not_read(error, directory, "") from error
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:  # Of a link in a circle.
+        if failures.may_pass(error):
+            raise
+        return False
 
 
 def read_manifest(path: str) -> tuple[str, Manifest]:

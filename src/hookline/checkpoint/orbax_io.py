@@ -18,6 +18,7 @@ from orbax.checkpoint import v1 as ocp
 
 from hookline.checkpoint import durable
 from hookline.checkpoint.host import HostCopy
+from hookline.errors import FailedPreconditionError
 from hookline.graph import placement
 
 # An array in several pieces is stored in chunks of this size: each device reads the chunks that its own piece needs.
@@ -57,6 +58,25 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.removeFilter(of_others)
+
+
+@contextmanager
+def _in_utf8(directory: str) -> Iterator[str]:
+    """Gives a name of a directory that TensorStore takes as well: it must be UTF-8, whatever the locale says."""
+    try:
+        directory.encode()
+    except UnicodeEncodeError:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            if not os.path.isdir(named := f"/proc/self/fd/{descriptor}"):
+                raise FailedPreconditionError(
+                    None, None, f"'{directory}' has a name that is no text in this locale: set PYTHONUTF8=1."
+                ) from None
+            yield named
+        finally:
+            os.close(descriptor)
+    else:
+        yield directory
 
 
 def _context() -> ocp.Context:
@@ -117,8 +137,8 @@ def start_writing(directory: str, stored: Mapping[str, HostCopy]) -> Callable[[]
     chunks = {
         name: orbax.checkpoint.SaveArgs(chunk_byte_size=_CHUNK_BYTES if name in split else None) for name in arrays
     }
-    tree = ocp.path.Path(os.path.join(directory, _TREE))
     with ExitStack() as until_written:
+        tree = ocp.path.Path(os.path.join(until_written.enter_context(_in_utf8(directory)), _TREE))
         until_written.enter_context(_quiet())
         with closing(asyncio.new_event_loop()) as loop:  # `asyncio.run` ends with a look at the tasks of other threads.
             saving = _handler().async_save(tree, args=orbax.checkpoint.args.PyTreeSave(arrays, chunks))
@@ -143,8 +163,8 @@ def join_parts(directory: str, parts: Iterable[int]) -> None:
     tree = os.path.join(directory, _TREE)
     for index in parts:
         os.stat(os.path.join(tree, f"{_PART}{index}", "manifest.ocdbt"))  # Orbax would silently skip a missing part.
-    with _quiet():
-        _handler().finalize(ocp.path.Path(tree))
+    with _quiet(), _in_utf8(tree) as named:
+        _handler().finalize(ocp.path.Path(named))
     with open(os.path.join(directory, _METADATA), "w", encoding="utf-8") as file:
         json.dump(_IS_TREE, file)
 
@@ -175,5 +195,5 @@ def read(directory: str, wanted: Mapping[str, Any], at_once_bytes: int) -> dict[
     context.pytree.loading.partial_load = True
     # Devices that need parts of one chunk each read all of it, one after another. Sizes must be below the limit.
     context.memory.read_concurrent_bytes = at_once_bytes + 1
-    with _quiet(), context:
-        return ocp.load(directory, dict(wanted))
+    with _quiet(), context, _in_utf8(directory) as named:
+        return ocp.load(named, dict(wanted))

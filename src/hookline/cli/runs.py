@@ -103,8 +103,11 @@ def event_files(directory: str) -> dict[str, list[str]]:
 
 def no_run(directory: str, lacks: str) -> NotFoundError:
     """Returns the error for a folder that is no run, with suggestions from below it."""
-    entries = sorted(os.listdir(directory))
-    below = [os.path.join(directory, name) for name in entries if is_run(os.path.join(directory, name))]
+    from hookline.checkpoint import layout
+
+    entries = os.listdir(directory)
+    inside = (os.path.join(directory, name) for name in sorted(layout.folders(directory)))
+    below = [path for path in inside if is_run(path)]
     message = f"'{directory}' {'is empty' if not entries else f'is not a run: {lacks}'}."
     if below:
         message += f" Did you mean {', '.join(below[:5])}{' ...' if below[5:] else ''}?"

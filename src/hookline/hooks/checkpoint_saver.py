@@ -424,8 +424,9 @@ class CheckpointSaverHook(SessionRunHook):
     def _log_commit(self, path: str) -> None:
         _logger.info("Saved checkpoint %s.", path)
         if self._writer is not None:
+            named = os.fsencode(path).decode("utf-8", "replace")  # A message takes only text.
             self._writer.add_session_log(
-                summary.SessionLog(status=summary.SessionLog.CHECKPOINT, checkpoint_path=path), _step_of(path)
+                summary.SessionLog(status=summary.SessionLog.CHECKPOINT, checkpoint_path=named), _step_of(path)
             )
 
     def _write_graph(self, graph: Graph) -> None:
