@@ -8,7 +8,6 @@ for the wait, wakes waits on the coordinator, and ends the process when a second
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import os
@@ -40,8 +39,6 @@ Schedulers send a signal to a process and to its parent, which passes it on; a C
 
 # The time for a KeyboardInterrupt to reach the main thread; after it that thread counts as stuck.
 _STUCK_SECS = 2.0
-# As if it had been killed: 143 says that the training was left in order, so that all is saved.
-_NOT_SAVED = 128 + signal.SIGKILL
 _OVER = 0
 
 
@@ -229,9 +226,6 @@ class _Signals:
         self._changing = threading.Lock()
         self._forking = threading.local()
         self._listener: _Listener | None = None
-        # Whether a KeyboardInterrupt has left a compilation, which goes on in a thread of XLA's.
-        self._cuts_compilation = False
-        self._looks_at_exit = False
 
     def add(self, watch: Watch) -> None:
         with self._changing:
@@ -276,9 +270,6 @@ class _Signals:
                 continue
             if self._listener is None:
                 self._listener = _Listener()
-            if not self._looks_at_exit:  # Registered after JAX's own function, and so called before it.
-                self._looks_at_exit = True
-                atexit.register(self._leave_compilation)
             self._before[number] = handler
             signal.signal(number, self.catch)
 
@@ -302,7 +293,6 @@ class _Signals:
             now, before = _real_time.monotonic(), self.interrupted_at
             if before is None or now - before > SAME_SECS[signal.SIGINT]:
                 self.interrupted_at = now
-                self._cuts_compilation = self._cuts_compilation or _compiles(frame)
                 signal.default_int_handler(number, frame)
         elif self.agrees:
             self.heard = self.heard or number
@@ -318,17 +308,6 @@ class _Signals:
         else:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-
-    def _leave_compilation(self) -> None:
-        """Ends the process as an interrupt does, where JAX would wait for a compilation, and then crash."""
-        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-        if self._cuts_compilation and isinstance(error, KeyboardInterrupt):
-            logging.shutdown()
-            for stream in (sys.stdout, sys.stderr):
-                with contextlib.suppress(Exception):
-                    stream.flush()
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGINT)
 
     def hear(self, number: int) -> None:
         """Reacts, in a thread, to the first signal."""
@@ -352,7 +331,7 @@ class _Signals:
         """Ends the process, or interrupts its main thread with a KeyboardInterrupt."""
         _logger.error("%s: ending at once, without saving any more.", why)
         if number != signal.SIGINT:
-            os._exit(_NOT_SAVED)
+            os._exit(128 + number)
         self.urgent, self.deadline = True, _real_time.monotonic() + _STUCK_SECS
         # A real signal wakes a waiting main thread; setting Python's flag alone would not.
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
@@ -392,15 +371,6 @@ class _Signals:
         self._uninstall()
         self._reset()
         self.after_fork()
-
-
-def _compiles(frame: FrameType | None) -> bool:
-    """Returns whether the interrupted code waits for XLA to compile."""
-    while frame is not None:
-        if frame.f_code.co_filename.endswith(os.path.join("jax", "_src", "compiler.py")):
-            return True
-        frame = frame.f_back
-    return False
 
 
 class _Listener:

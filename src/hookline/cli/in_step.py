@@ -21,7 +21,7 @@ from hookline.cli import shown
 from hookline.cli.guardian import Guardian
 from hookline.cli.output import Echo
 from hookline.cli.signals import Signals
-from hookline.cli.task import ASKED, ended, has_left, is_failure, started, status_after
+from hookline.cli.task import ASKED, ended, is_failure, started
 from hookline.distributed.in_step import environment
 from hookline.distributed.processes import ProcessGroup, stop_all
 from hookline.monitored import RecoveryPolicy
@@ -68,8 +68,7 @@ def launch_in_step(what: InStepLaunch) -> int:
     grace period or 5 seconds.
 
     Returns:
-        The exit status of the process that failed first, else 0; 128 plus the signal if a signal ended it, or if all
-        have left in order on a signal to the launcher; 137 if one was killed then.
+        The exit status of the process that failed first, else 0; 128 plus the signal if a signal ended it or the job.
     """
     with Signals() as signals, Guardian(what.grace_secs) as guardian, _compiled(what) as variables:
         policy, attempt = what.restarts, 0
@@ -85,7 +84,7 @@ def launch_in_step(what: InStepLaunch) -> int:
             wait_secs = policy.backoff_secs(attempt, generator)
             _say(f"all are started again in {wait_secs:.1f} s ({attempt} of {policy.max_attempts} times).")
             if clock.wait(signals.event, wait_secs):
-                return status
+                return signals.exit_status
 
 
 @contextlib.contextmanager
@@ -191,9 +190,9 @@ class _Job:
         stop_all(self._groups, self._what.grace_secs, lambda: self._signals.again)
         for index, group in enumerate(self._groups):
             status = group.status()
-            if not has_left(status):
+            if status not in (0, *_LEFT, *(-number for number in ASKED)):
                 _say(f"process {index} {ended(status or 0)}.")
-        return status_after(self._signals.caught[0], [group.status() for group in self._groups])
+        return self._signals.exit_status
 
 
 def _say(text: str) -> None:

@@ -17,7 +17,7 @@ from hookline.cli import shown
 from hookline.cli.guardian import Guardian
 from hookline.cli.output import Echo
 from hookline.cli.signals import Signals
-from hookline.cli.task import Task, started, status_after
+from hookline.cli.task import Task, started
 from hookline.distributed.cluster import Cluster, ClusterOptions
 from hookline.distributed.connection import await_head
 from hookline.distributed.processes import ProcessGroup, stop_all
@@ -63,8 +63,7 @@ def launch(what: Launch) -> int:
     seconds.
 
     Returns:
-        The exit status of the chief; 128 plus the signal if a signal ended the chief, or if all tasks have left in
-        order on a signal to the launcher; 137 if one was killed then.
+        The exit status of the chief; 128 plus the signal if a signal ended the chief or the job.
 
     Raises:
         UnavailableError: The private Ray cluster does not start, or no Ray head listens at the address.
@@ -146,7 +145,8 @@ class _Job:
                 # Only a chief saves the results of workers.
                 stop_all(self._processes(), self._what.grace_secs)
             if self._signals.caught:
-                return self._stop_on_signal()
+                self._stop_on_signal()
+                return self._signals.exit_status
             late = [name for name, task in self._tasks.items() if task.status() is None]
             if late:
                 _say(
@@ -177,7 +177,7 @@ class _Job:
             clock.wait(self._signals.event, _LOOK_EVERY_SECS)
         return self._tasks[names[0]].status()
 
-    def _stop_on_signal(self) -> int:
+    def _stop_on_signal(self) -> None:
         first = signal.Signals(self._signals.caught[0])
         _say(f"stopping on {first.name}, within {self._what.grace_secs:g} s; once more to stop at once.")
         for task in self._tasks.values():
@@ -187,11 +187,6 @@ class _Job:
             if clock.monotonic() >= deadline:
                 break
             clock.sleep(_LOOK_EVERY_SECS)
-        stop_all(self._processes())
-        statuses = [task.status() for task in self._tasks.values()]
-        # Ray ends a process so that has no session, and nothing to save.
-        statuses = [-signal.SIGTERM if status == signal.SIGTERM else status for status in statuses]
-        return status_after(self._signals.caught[0], statuses)
 
 
 def _name(rank: int) -> str:

@@ -73,23 +73,6 @@ def is_failure(status: int) -> bool:
     return status != 0 and not any(status in (-number, 128 + number) for number in ASKED)
 
 
-def has_left(status: int | None) -> bool:
-    """Returns whether a process has ended, or left in order, on a signal that asked it to."""
-    return status is not None and not is_failure(status)
-
-
-def status_after(number: int, statuses: Sequence[int | None]) -> int:
-    """Returns the exit status of a job that a signal has stopped: 128 plus the signal only if all have left in order.
-
-    Else it is that of a process that was killed, in which case it may not have saved, or the first that failed.
-    """
-    failed = [status for status in statuses if status is not None and is_failure(status)]
-    if not failed:
-        return 128 + number
-    status = -signal.SIGKILL if -signal.SIGKILL in failed else failed[0]
-    return status if status >= 0 else 128 - status
-
-
 def ended(status: int) -> str:
     """Returns the predicate of a sentence about a task with a nonzero exit status."""
     for number in ASKED:
