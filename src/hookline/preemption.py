@@ -32,7 +32,7 @@ DEFAULT_GRACE_SECS = 120.0
 
 _NUMBERS = (signal.SIGTERM, signal.SIGINT)
 _LOOK_EVERY_SECS = 0.2
-SAME_SECS = {signal.SIGTERM: 1.0, signal.SIGHUP: 1.0, signal.SIGINT: 0.3}
+SAME_SECS: dict[int, float] = {signal.SIGTERM: 1.0, signal.SIGHUP: 1.0, signal.SIGINT: 0.3}
 """The seconds within which a repeated signal still counts as the first one.
 
 Schedulers send a signal to a process and to its parent, which passes it on; a Ctrl-C comes from a person."""
@@ -428,7 +428,7 @@ class _Listener:
                     continue
                 elif _signals.heard_at is None:
                     _signals.hear(number)
-                elif _real_time.monotonic() - _signals.heard_at > SAME_SECS[signal.Signals(number)]:
+                elif _real_time.monotonic() - _signals.heard_at > SAME_SECS[number]:
                     _signals.end_now(number, f"{signal.Signals(number).name} again")
 
     def _next(self, deadline: float) -> int | None:

@@ -81,7 +81,7 @@ def launch_in_step(what: InStepLaunch) -> int:
                 return status
             wait_secs = policy.backoff_secs(attempt, generator)
             _say(f"all are started again in {wait_secs:.1f} s ({attempt} of {policy.max_attempts} times).")
-            if clock.wait(signals.event, wait_secs):
+            if signals.wait(wait_secs):
                 return signals.exit_status
 
 
@@ -148,7 +148,7 @@ class _Job:
     def _wait(self, until: float = math.inf, is_enough: Callable[[], bool] = lambda: False) -> None:
         """Waits until all processes have ended, a signal has come, it is enough or too late."""
         while None in self._statuses() and not (self._signals.caught or is_enough()) and clock.monotonic() < until:
-            clock.wait(self._signals.event, _LOOK_EVERY_SECS)
+            self._signals.wait(_LOOK_EVERY_SECS)
 
     def _end_after_failure(self) -> int:
         """Leaves none of the others, and returns the exit status of the process that failed first."""

@@ -95,7 +95,7 @@ def _ray(what: Launch, job: str, signals: Signals) -> Iterator[dict[str, str]]:
     private = PrivateRayCluster()
     try:
         with contextlib.suppress(CancelledError):
-            private.start(signals.event)
+            private.start(signals.came)
         yield {} if signals.caught else private.environment()
     finally:
         private.stop()
@@ -173,7 +173,7 @@ class _Job:
             ended = {name for name, task in self._tasks.items() if task.status() is not None}
             if ended.issuperset(names) or (deadline is not None and clock.monotonic() >= deadline):
                 break
-            clock.wait(self._signals.event, _LOOK_EVERY_SECS)
+            self._signals.wait(_LOOK_EVERY_SECS)
         return self._tasks[names[0]].status()
 
     def _stop_on_signal(self) -> None:
