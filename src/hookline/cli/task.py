@@ -16,6 +16,9 @@ from hookline.monitored import RecoveryPolicy
 ASKED = (signal.SIGTERM, signal.SIGINT)
 """The signals for an orderly end of a task."""
 
+KILLED = 128 + signal.SIGKILL
+"""The exit status of a job of which a task was killed, perhaps before its work was saved."""
+
 
 class Task:
     """A task, from its first start to its last end; `process` is its latest process.
@@ -71,6 +74,11 @@ class Task:
 def is_failure(status: int) -> bool:
     """Returns whether an exit status is a failure: neither 0 nor that of a requested end."""
     return status != 0 and not any(status in (-number, 128 + number) for number in ASKED)
+
+
+def as_of_shell(status: int) -> int:
+    """Returns an exit status as a shell does: 128 plus the signal where that ended the process."""
+    return status if status >= 0 else 128 - status
 
 
 def ended(status: int) -> str:
