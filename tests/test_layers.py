@@ -17,6 +17,7 @@ SRC = Path(hookline.__file__).parent
 # From the bottom up. A module imports only its own part of the package and the layers below; neighbours do not meet.
 LAYERS = [
     {"errors", "clock", "arguments", "interrupts", "notebooks", "paths", "units", "version"},
+    {"listener"},
     {"preemption", "sharding"},
     {"graph"},
     {"coordination"},

@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "hookline"
 # What neither takes a lock nor allocates much, and handlers that others had put in before.
 ALLOWED = {
     *("append", "bytes", "callable", "clear", "fileno", "get", "getpid", "kill", "monotonic", "send", "suppress"),
-    *("default_int_handler", "exit", "set_wakeup_fd", "signal"),
+    *("default_int_handler", "exit", "set_wakeup_fd", "signal", "startswith"),
     *("before", "handler"),
 }
 PUT_BACK = {"SIG_DFL", "SIG_IGN", "handler", "on_sigterm"}
@@ -31,9 +31,19 @@ def handlers(tree: ast.Module) -> set[str]:
     return given - PUT_BACK
 
 
+def imported(tree: ast.Module) -> Iterator[ast.Module]:
+    """The modules from which a module of hookline imports, where they are files at the top."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hookline."):
+            path = SOURCE / f"{(node.module or '').removeprefix('hookline.')}.py"
+            if path.exists():
+                yield ast.parse(path.read_text(encoding="utf-8"))
+
+
 def forbidden(tree: ast.Module) -> set[str]:
-    """What handlers of a module call, also through its other functions, that they must not."""
-    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    """What handlers of a module call, also through other functions, that they must not."""
+    trees = [*imported(tree), tree] if handlers(tree) else []
+    functions = {node.name: node for each in trees for node in ast.walk(each) if isinstance(node, ast.FunctionDef)}
     seen, left = set(), handlers(tree)
     while left:
         seen |= left

@@ -16,13 +16,14 @@ from hookline import clock
 from hookline.cli.guardian import Guardian
 from hookline.cli.output import Echo
 from hookline.cli.signals import Signals
-from hookline.cli.task import KILLED, Task, as_of_shell, is_failure, started
+from hookline.cli.task import Task, as_of_shell, is_failure, started
 from hookline.distributed.cluster import Cluster, ClusterOptions
 from hookline.distributed.connection import await_head
 from hookline.distributed.processes import ProcessGroup, stop_all
 from hookline.distributed.ray_cluster import PrivateRayCluster, require_ray
 from hookline.errors import CancelledError
 from hookline.monitored import RecoveryPolicy
+from hookline.preemption import KILLED
 
 _LOOK_EVERY_SECS = 0.1
 _STOP_SERVERS_SECS = 60.0

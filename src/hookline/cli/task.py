@@ -16,9 +16,6 @@ from hookline.monitored import RecoveryPolicy
 ASKED = (signal.SIGTERM, signal.SIGINT)
 """The signals for an orderly end of a task."""
 
-KILLED = 128 + signal.SIGKILL
-"""The exit status of a job of which a task was killed, perhaps before its work was saved."""
-
 
 class Task:
     """A task, from its first start to its last end; `process` is its latest process.
