@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -99,6 +100,26 @@ def exit_at_once(status: int) -> NoReturn:
     """Ends the process at once; printed output is flushed."""
     tell(flush)
     os._exit(status)
+
+
+def exit_after_script(status: int, secs: float) -> threading.Event:
+    """Ends the process if other threads, such as those of a save, still keep it so long after its script has ended.
+
+    Exit handlers come after those threads, and may take their time.
+
+    Returns:
+        An event that cancels it when set.
+    """
+    is_over = threading.Event()
+
+    def wait() -> None:
+        threading.main_thread().join()
+        if not _real_time.wait(is_over, secs):
+            exit_at_once(status)
+
+    atexit.register(is_over.set)
+    threading.Thread(target=wait, name="hookline-exit", daemon=True).start()
+    return is_over
 
 
 def flush() -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 from hookline import arguments, clock, notebooks
 from hookline.errors import Interrupted, Preempted
-from hookline.listener import Listener, exit_at_once, tell
+from hookline.listener import Listener, exit_after_script, exit_at_once, tell
 
 _logger = logging.getLogger(__name__)
 
@@ -231,6 +231,7 @@ class _Signals:
         self.agrees = False
         self.interrupted_at: float | None = None
         self.has_interrupted_jax = False
+        self._exit = threading.Event()
         # Weak references: a session that is dropped without being closed no longer counts.
         self.watches: weakref.WeakSet[Watch] = weakref.WeakSet()
         self._before: dict[int, Any] = {}
@@ -244,6 +245,7 @@ class _Signals:
                 self._uninstall()
                 self._reset()
                 self.has_interrupted_jax = False
+                self._exit.set()
             self.watches.add(watch)
             self._install()
 
@@ -360,6 +362,8 @@ class _Signals:
         if number != signal.SIGINT:
             exit_at_once(KILLED)
         self.urgent, self.deadline = True, _real_time.monotonic() + _STUCK_SECS
+        if not hasattr(sys, "ps1"):
+            self._exit = exit_after_script(128 + number, _STUCK_SECS)
         # A real signal wakes a waiting main thread; setting Python's flag alone would not.
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 

@@ -61,6 +61,9 @@ def main(way, directory, grace_secs):
             hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
         elif way == "waits":
             threading.Event().wait()
+        elif way == "keeps a thread":
+            threading.Thread(target=threading.Event().wait).start()
+            threading.Event().wait()
         elif way == "logs":
             # Nobody reads what it logs, and it waits with the lock of the log.
             logging.getLogger("hookline").warning("x" * 2**20)

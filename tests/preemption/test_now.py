@@ -45,6 +45,7 @@ class Stubborn:
     [
         ("computes", SIGTERM, 137),
         ("waits", SIGINT, -SIGINT),
+        ("keeps a thread", SIGINT, 130),
         pytest.param("computes", SIGINT, 130, marks=pytest.mark.campaign),
         pytest.param("waits", SIGTERM, 137, marks=pytest.mark.campaign),
     ],
