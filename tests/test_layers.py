@@ -18,6 +18,7 @@ SRC = Path(hookline.__file__).parent
 LAYERS = [
     {"escapes"},
     {"errors", "clock", "arguments", "interrupts", "notebooks", "paths", "regular_file", "units", "version"},
+    {"listener"},
     {"preemption", "sharding"},
     {"graph"},
     {"coordination"},

@@ -12,7 +12,6 @@ import contextlib
 import logging
 import os
 import signal
-import socket
 import sys
 import threading
 import weakref
@@ -23,6 +22,7 @@ from typing import Any
 
 from hookline import arguments, clock, notebooks
 from hookline.errors import Interrupted, Preempted
+from hookline.listener import Listener, exit_after_script, exit_at_once, tell
 
 _logger = logging.getLogger(__name__)
 
@@ -32,14 +32,16 @@ DEFAULT_GRACE_SECS = 120.0
 
 _NUMBERS = (signal.SIGTERM, signal.SIGINT)
 _LOOK_EVERY_SECS = 0.2
-SAME_SECS = {signal.SIGTERM: 1.0, signal.SIGHUP: 1.0, signal.SIGINT: 0.3}
+SAME_SECS: dict[int, float] = {signal.SIGTERM: 1.0, signal.SIGHUP: 1.0, signal.SIGINT: 0.3}
 """The seconds within which a repeated signal still counts as the first one.
 
 Schedulers send a signal to a process and to its parent, which passes it on; a Ctrl-C comes from a person."""
 
 # The time for a KeyboardInterrupt to reach the main thread; after it that thread counts as stuck.
 _STUCK_SECS = 2.0
-_OVER = 0
+
+KILLED = 128 + signal.SIGKILL
+"""The exit status of what was asked to end, and was ended before it could do so in order."""
 
 
 class Watch:
@@ -139,6 +141,14 @@ def urgent() -> bool:
     return _signals.urgent and asked() is not None
 
 
+def has_interrupted_jax() -> bool:
+    """Returns whether a second Ctrl-C came during a compilation, which goes on in a thread of JAX.
+
+    At the end of the process, which is not that of a shell or notebook, JAX would wait for it, or crash.
+    """
+    return _signals.has_interrupted_jax and not hasattr(sys, "ps1")
+
+
 def left_secs() -> float:
     """Returns the seconds left for closing the session; infinity if no signal came."""
     if asked() is None:
@@ -220,18 +230,22 @@ class _Signals:
         # Whether a signal has no effect before the processes that run in step have agreed on it: see `agree`.
         self.agrees = False
         self.interrupted_at: float | None = None
+        self.has_interrupted_jax = False
+        self._exit = threading.Event()
         # Weak references: a session that is dropped without being closed no longer counts.
         self.watches: weakref.WeakSet[Watch] = weakref.WeakSet()
         self._before: dict[int, Any] = {}
         self._changing = threading.Lock()
         self._forking = threading.local()
-        self._listener: _Listener | None = None
+        self._listener: Listener | None = None
 
     def add(self, watch: Watch) -> None:
         with self._changing:
             if not self.watches:  # Dropped sessions may have left handlers behind.
                 self._uninstall()
                 self._reset()
+                self.has_interrupted_jax = False
+                self._exit.set()
             self.watches.add(watch)
             self._install()
 
@@ -269,7 +283,7 @@ class _Signals:
                 signal.signal(number, self.catch)
                 continue
             if self._listener is None:
-                self._listener = _Listener()
+                self._listener = Listener(lambda: self.deadline, self._react)
             self._before[number] = handler
             signal.signal(number, self.catch)
 
@@ -289,10 +303,11 @@ class _Signals:
         if not self.watches:
             self._pass_on(number, frame)
         elif self.urgent and number == signal.SIGINT:
-            # The signal that was heard and the one that `end_now` sends for it must interrupt only once.
+            # The signal that was heard and the one that `_end_now` sends for it must interrupt only once.
             now, before = _real_time.monotonic(), self.interrupted_at
             if before is None or now - before > SAME_SECS[signal.SIGINT]:
                 self.interrupted_at = now
+                self.has_interrupted_jax = frame is not None and frame.f_globals.get("__name__", "").startswith("jax")
                 signal.default_int_handler(number, frame)
         elif self.agrees:
             self.heard = self.heard or number
@@ -309,8 +324,18 @@ class _Signals:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
-    def hear(self, number: int) -> None:
-        """Reacts, in a thread, to the first signal."""
+    def _react(self, number: int | None) -> None:
+        """Reacts, in a thread, to a signal, or to the end of the time."""
+        if number is None:
+            self._end_after_time()
+        elif self.urgent or not self._is_caught(number):
+            return
+        elif self.heard_at is None:
+            self._hear(number)
+        elif _real_time.monotonic() - self.heard_at > SAME_SECS[number]:
+            self._end_now(number, f"{signal.Signals(number).name} again")
+
+    def _hear(self, number: int) -> None:
         self.number = None if self.agrees else self.number or number
         self.heard = number
         watches = list(self.watches)
@@ -318,35 +343,41 @@ class _Signals:
         self.heard_at = _real_time.monotonic()
         self.deadline = self.heard_at + grace_secs
         doing = " and ".join(dict.fromkeys(watch.doing() for watch in watches))
-        _logger.warning(
-            "%s: leaving the training. Waiting for %s, then the session closes, within %g s; repeat it to end at once.",
-            signal.Signals(number).name,
-            doing,
-            grace_secs,
+        name = signal.Signals(number).name
+        tell(
+            lambda: _logger.warning(
+                "%s: leaving the training. Waiting for %s, then the session closes, within %g s; repeat it to end at "
+                "once.",
+                name,
+                doing,
+                grace_secs,
+            )
         )
         for watch in watches:
             watch.stop()
 
-    def end_now(self, number: int, why: str) -> None:
+    def _end_now(self, number: int, why: str) -> None:
         """Ends the process, or interrupts its main thread with a KeyboardInterrupt."""
-        _logger.error("%s: ending at once, without saving any more.", why)
+        tell(lambda: _logger.error("%s: ending at once, without saving any more.", why))
         if number != signal.SIGINT:
-            os._exit(128 + number)
+            exit_at_once(KILLED)
         self.urgent, self.deadline = True, _real_time.monotonic() + _STUCK_SECS
+        if not hasattr(sys, "ps1"):
+            self._exit = exit_after_script(128 + number, _STUCK_SECS)
         # A real signal wakes a waiting main thread; setting Python's flag alone would not.
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    def time_is_over(self) -> None:
+    def _end_after_time(self) -> None:
         """Ends a training that was not left in time; if that fails, the process, unless it is a shell or notebook."""
         number = self.number or self.heard or signal.SIGTERM
         if not self.urgent:
-            self.end_now(number, "The time to leave the training is over")
-        elif self.is_caught(signal.SIGINT) and self.interrupted_at is None and not hasattr(sys, "ps1"):
-            os._exit(128 + number)
+            self._end_now(number, "The time to leave the training is over")
+        elif self._is_caught(signal.SIGINT) and self.interrupted_at is None and not hasattr(sys, "ps1"):
+            exit_at_once(128 + number)
         else:
             self.deadline = float("inf")
 
-    def is_caught(self, number: int) -> bool:
+    def _is_caught(self, number: int) -> bool:
         """Returns whether this module catches a signal."""
         return number in _NUMBERS and signal.getsignal(number) == self.catch and len(self.watches) > 0
 
@@ -371,75 +402,6 @@ class _Signals:
         self._uninstall()
         self._reset()
         self.after_fork()
-
-
-class _Listener:
-    """A thread that hears each signal from the system's own handler, even while the main thread is busy."""
-
-    def __init__(self) -> None:
-        self._inside, self._outside = socket.socketpair()
-        self._outside.setblocking(False)
-        before = signal.set_wakeup_fd(self._outside.fileno(), warn_on_full_buffer=False)
-        # An event loop may already hear them; then our handler passes them on.
-        self._has_wakeup_fd = before == -1
-        if not self._has_wakeup_fd:
-            signal.set_wakeup_fd(before)
-        self._thread = threading.Thread(target=self._listen, name="hookline-preemption", daemon=True)
-        self._thread.start()
-
-    def notify(self, number: int) -> None:
-        """Notifies the thread of a signal; called by the handler."""
-        if not (self._has_wakeup_fd and self._is_notified_by_the_system()):
-            with contextlib.suppress(OSError):
-                self._outside.send(bytes([number]))
-
-    def _is_notified_by_the_system(self) -> bool:
-        """Returns whether the system still notifies the thread; an event loop started since may have taken over."""
-        now = signal.set_wakeup_fd(self._outside.fileno(), warn_on_full_buffer=False)
-        if now in (self._outside.fileno(), -1):
-            return now != -1
-        signal.set_wakeup_fd(now)
-        return False
-
-    def close(self) -> None:
-        self._let_go()
-        with contextlib.suppress(OSError):
-            self._outside.send(bytes([_OVER]))
-        self._thread.join(_STUCK_SECS)
-        self._outside.close()
-
-    def forget(self) -> None:
-        self._let_go()
-        self._inside.close()
-        self._outside.close()
-
-    def _let_go(self) -> None:
-        if self._has_wakeup_fd:
-            now = signal.set_wakeup_fd(-1)
-            if now != self._outside.fileno():
-                signal.set_wakeup_fd(now)
-
-    def _listen(self) -> None:
-        with self._inside:
-            while (number := self._next(_signals.deadline)) != _OVER:
-                if number is None:
-                    _signals.time_is_over()
-                elif _signals.urgent or not _signals.is_caught(number):
-                    continue
-                elif _signals.heard_at is None:
-                    _signals.hear(number)
-                elif _real_time.monotonic() - _signals.heard_at > SAME_SECS[signal.Signals(number)]:
-                    _signals.end_now(number, f"{signal.Signals(number).name} again")
-
-    def _next(self, deadline: float) -> int | None:
-        """Returns the next signal, or None when the time is over."""
-        left = deadline - _real_time.monotonic()
-        self._inside.settimeout(None if left > threading.TIMEOUT_MAX else max(left, 0.001))
-        try:
-            heard = self._inside.recv(1)
-            return heard[0] if heard else _OVER
-        except TimeoutError:
-            return None
 
 
 _real_time = clock.Clock()

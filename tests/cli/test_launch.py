@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.cli.sending import when
 
 from hookline import clock, errors, train
 from hookline.cli import main
@@ -135,8 +136,45 @@ def test_a_second_signal_does_not_wait_for_a_task_that_does_not_listen(no_ray, s
     started = clock.monotonic()
     text = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     with signalled(signal.SIGTERM, 1.0, 2.5):
-        assert run("--grace", "600", script(text)) == 143
+        assert run("--grace", "600", script(text)) == 137
     assert clock.monotonic() - started < 20
+
+
+ASKED = f"""{TYPE}
+import signal
+from pathlib import Path
+
+ready = Path(__file__).with_name("ready")
+if kind == "chief":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(sys.argv[1])))
+else:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ready.touch()
+while kind == "chief" and not ready.exists():
+    time.sleep(0.01)
+if kind == "chief" and len(sys.argv) > 2:
+    sys.exit(int(sys.argv[1]))
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(("chief", "status"), [("143", 137), ("1", 1)])
+def test_the_status_says_that_a_task_was_killed_or_that_the_chief_failed(
+    no_ray, script, capsys, tmp_path, chief, status
+):
+    when(tmp_path / "ready", signal.SIGTERM, 0.3)
+    assert run("--workers", "2", "--grace", "0.5", script(ASKED), chief) == status
+    assert "hookline launch: worker 0 was ended by SIGKILL." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("chief", "status"), [("143", 137), ("5", 5)])
+def test_the_status_says_so_also_where_the_chief_left_or_failed_first(no_ray, script, chief, status):
+    assert run("--workers", "2", "--grace", "0.5", script(ASKED), chief, "at once") == status
+
+
+def test_a_signal_after_the_chief_has_failed_does_not_hide_it(no_ray, script, tmp_path):
+    when(tmp_path / "ready", signal.SIGTERM, 0.5)
+    assert run("--workers", "2", "--grace", "2", script(ASKED), "5", "at once") == 5
 
 
 FAILS = """
@@ -316,6 +354,8 @@ def test_ctrl_c_leaves_no_process(script, marker):
         job.send_signal(signal.SIGINT)
         _, err = job.communicate(timeout=60)
     assert job.returncode == 130, err
+    for name in ("chief", "worker 0"):
+        assert f"hookline launch: {name} left the training on SIGTERM." in err
     assert "Traceback" not in err.replace("SystemExit", "")
     assert none_left(marker, within_secs=10)
 

@@ -7,10 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
+from tests.cli.sending import when
 
 from hookline import clock
 from hookline.cli import main
@@ -40,20 +40,6 @@ def plain(monkeypatch):
 
 def run(*words: str, processes: int = 2) -> int:
     return main(["launch", "--in-step", "--processes", str(processes), *words])
-
-
-def when(path: Path, number: int, *after_secs: float) -> None:
-    """This process gets a signal after a file is there, once or several times."""
-
-    def send() -> None:
-        deadline = clock.monotonic() + 60
-        while not path.exists() and clock.monotonic() < deadline:
-            clock.sleep(0.02)
-        for secs in after_secs:
-            clock.sleep(secs)
-            os.kill(os.getpid(), number)
-
-    threading.Thread(target=send, daemon=True).start()
 
 
 def test_each_process_is_told_which_it_is_and_its_lines_carry_its_number(plain, script, capsys):
@@ -200,8 +186,46 @@ def test_a_second_signal_does_not_wait(plain, script, tmp_path):
     text = f"import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open({str(tmp_path / 'r')!r}, 'w')"
     when(tmp_path / "r", signal.SIGTERM, 0.1, 1.2)
     started = clock.monotonic()
-    assert run("--grace", "600", script(f"{text}; time.sleep(600)"), processes=1) == 143
+    assert run("--grace", "600", script(f"{text}; time.sleep(600)"), processes=1) == 137
     assert clock.monotonic() - started < 20
+
+
+DEAF = f"""{WHO}
+if me: signal.signal(signal.SIGTERM, signal.SIG_IGN)
+else: signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(sys.argv[1])))
+open(os.path.join(os.path.dirname(__file__), f"ready{{me}}"), "w").close()
+while me or len(sys.argv) < 3: time.sleep(0.01)
+while not os.path.exists(os.path.join(os.path.dirname(__file__), "ready1")): time.sleep(0.01)
+sys.exit(143)
+"""
+
+
+@pytest.mark.parametrize(
+    ("own", "status"), [("143", 137), ("1", 1), pytest.param("75", 137, marks=pytest.mark.campaign)]
+)
+def test_the_status_says_that_a_process_was_killed_or_failed_when_it_was_asked_to_end(
+    plain, script, capsys, tmp_path, own, status
+):
+    when(tmp_path / "ready1", signal.SIGTERM, 0.3)
+    assert run("--grace", "0.5", script(DEAF), own) == status
+    assert "hookline launch: process 1 was ended by SIGKILL.\n" in capsys.readouterr().err
+
+
+def test_that_one_left_on_a_signal_does_not_hide_that_another_was_killed(plain, script, capsys):
+    assert run("--grace", "0.5", script(DEAF), "143", "leave") == 137
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("hookline")]
+    assert said == [
+        "hookline launch: process 0 left the training on SIGTERM.",
+        "hookline launch: process 1 was ended by SIGKILL.",
+    ]
+
+
+def test_a_signal_while_others_leave_lets_them_save(plain, script, capsys, tmp_path):
+    left = tmp_path / "left"
+    text = f"{WHO}signal.signal(signal.SIGTERM, signal.SIG_IGN)\nif me: time.sleep(2); print('saved')\n"
+    when(left, signal.SIGTERM, 0.5)
+    assert run(script(f"{text}else: open({str(left)!r}, 'w')\nsys.exit(143)")) == 143
+    assert capsys.readouterr().out == "1 | saved\n"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -24,12 +23,6 @@ from hookline.distributed.ray_cluster import PrivateRayCluster
 from .targets import until
 
 SLEEP = "import time; time.sleep(600)"
-
-
-def set_event() -> threading.Event:
-    event = threading.Event()
-    event.set()
-    return event
 
 
 def open_files(pids: list[int]) -> Iterator[tuple[str, int]]:
@@ -156,7 +149,7 @@ def test_a_place_where_others_may_rename_the_folder_is_refused(monkeypatch, tmp_
     assert list(place.iterdir()) == []
     place.chmod(0o1777)
     with pytest.raises(errors.CancelledError):
-        PrivateRayCluster().start(set_event())
+        PrivateRayCluster().start(lambda: True)
 
 
 @pytest.mark.campaign  # The fixture `ray_cluster` sees what it leaves, at the end of all tests.
@@ -223,7 +216,7 @@ def test_a_start_ends_when_it_is_cancelled_and_when_it_takes_too_long(monkeypatc
     head.write_text(SLEEP)
     monkeypatch.setattr(module, "_HEAD", head)
     with pytest.raises(errors.CancelledError):
-        PrivateRayCluster().start(set_event())
+        PrivateRayCluster().start(lambda: True)
     with pytest.raises(errors.UnavailableError, match="is not ready"):
         PrivateRayCluster(start_timeout_secs=0.2).start()
 

@@ -144,3 +144,26 @@ def test_an_interrupt_leaves_in_order_at_any_moment(notebook, whole, moment, tmp
     if moment != "while it is compiled":
         notebook.does(f"assert (make().run({str(tmp_path / 'another')!r}, {TRAINS})['w'] == whole).all()")
     notebook.does("loop.run(folder, last_step=2, progress=False)")
+
+
+def test_a_second_interrupt_of_a_compilation_ends_the_cell_and_not_the_kernel(notebook, tmp_path):
+    notebook.does("""
+def slow_to_compile(state, batch):
+    constant = np.ones((80, 80), np.float32)  # XLA takes 6 seconds.
+    return state + jax.lax.reduce_window(constant, 0.0, jax.lax.add, (40, 40), (1, 1), "VALID").sum(), {}
+
+class Says(train.SessionRunHook):
+    def before_run(self, run_context):
+        global begun
+        begun = time.monotonic()
+        print("go", flush=True)
+""")
+    source = f"""
+loop = train.Loop(slow_to_compile, np.float32(0), hl.data.arrays(np.ones(8), 1, epochs=None))
+try:
+    loop.run({str(tmp_path)!r}, 10, hooks=[Says()], progress=False)
+except KeyboardInterrupt as error:
+    print(type(error).__name__, time.monotonic() - begun < 3)
+"""
+    assert "KeyboardInterrupt True" in notebook.run(source, interrupts=("go", "leaving the training")).text
+    assert_nothing_is_left(notebook)

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import sys
 import threading
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import hookline as hl
 from hookline import train
 
 
@@ -15,7 +21,32 @@ class Waiting(train.SessionRunHook):
         threading.Event().wait()
 
 
+class Saying(train.SessionRunHook):
+    def before_run(self, run_context):
+        print("busy", flush=True)
+        sys.stdout = open(sys.stdout.fileno(), "w", closefd=False)  # noqa: SIM115
+        print("printed")
+
+
+def slow(state, batch):
+    """Takes minutes to compile, but no time to trace: XLA computes what depends on constants alone, slowly."""
+    constant = np.ones((180, 180), np.float32)
+    return state + jax.lax.reduce_window(constant, 0.0, jax.lax.add, (90, 90), (1, 1), "VALID").sum(), {}
+
+
+def compile_for_long(directory, grace_secs):
+    loop = train.Loop(slow, jnp.zeros(()), hl.data.arrays(np.ones(8, np.float32), 1, epochs=None))
+    loop.run(directory, 10, hooks=[Saying()], progress=False, grace_secs=grace_secs)
+
+
 def main(way, directory, grace_secs):
+    if way == "compiles":
+        compile_for_long(directory, float(grace_secs))
+    if way == "compiles and catches":
+        try:
+            compile_for_long(directory, float(grace_secs))
+        except KeyboardInterrupt:
+            sys.exit("interrupted")
     step = train.get_or_create_global_step()
     train_op = step.assign_add(1)
     hooks = [Waiting()] if way == "waits at its end" else []
@@ -30,6 +61,12 @@ def main(way, directory, grace_secs):
             hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
         elif way == "waits":
             threading.Event().wait()
+        elif way == "keeps a thread":
+            threading.Thread(target=threading.Event().wait).start()
+            threading.Event().wait()
+        elif way == "logs":
+            # Nobody reads what it logs, and it waits with the lock of the log.
+            logging.getLogger("hookline").warning("x" * 2**20)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.python import Python
 
+from hookline import clock
 from hookline.checkpoint import latest_checkpoint
 
 SIGTERM, SIGINT = signal.SIGTERM, signal.SIGINT
@@ -32,7 +33,7 @@ class Stubborn:
     def end(self):
         """Returns its exit status."""
         try:
-            self.process.communicate(timeout=30)
+            self.printed, _ = self.process.communicate(timeout=30)
         finally:
             self.process.kill()
             self.process.communicate()
@@ -42,10 +43,11 @@ class Stubborn:
 @pytest.mark.parametrize(
     ("way", "number", "status"),
     [
-        ("computes", SIGTERM, 143),
+        ("computes", SIGTERM, 137),
         ("waits", SIGINT, -SIGINT),
+        ("keeps a thread", SIGINT, 130),
         pytest.param("computes", SIGINT, 130, marks=pytest.mark.campaign),
-        pytest.param("waits", SIGTERM, 143, marks=pytest.mark.campaign),
+        pytest.param("waits", SIGTERM, 137, marks=pytest.mark.campaign),
     ],
 )
 def test_a_second_signal_means_now(tmp_path, way, number, status):
@@ -66,4 +68,38 @@ def test_a_signal_that_comes_twice_in_a_moment_is_one(tmp_path):
     stubborn.process.send_signal(SIGTERM)
     stubborn.hear("SIGTERM: leaving the training. Waiting for the end of the session")
     assert "The time to leave the training is over: ending at once" in stubborn.hear("ending at once")
-    assert stubborn.end() == 143
+    assert stubborn.end() == 137
+
+
+@pytest.mark.parametrize(
+    ("way", "number", "status"),
+    [
+        ("compiles", SIGINT, 130),
+        ("compiles", SIGTERM, 137),
+        pytest.param("compiles and catches", SIGINT, 130, marks=pytest.mark.campaign),
+    ],
+)
+def test_a_second_signal_ends_a_compilation_at_once(tmp_path, way, number, status):
+    """JAX goes on with it in a thread, and would wait for it, or crash, when the process ends."""
+    stubborn = Stubborn(way, tmp_path)
+    stubborn.hear("Constant folding an instruction is taking > 1s")
+    stubborn.process.send_signal(number)
+    stubborn.hear(f"{number.name}: leaving the training")
+    threading.Event().wait(1.2 if number == SIGTERM else 0.4)
+    stubborn.process.send_signal(number)
+    begun = clock.monotonic()
+    stubborn.hear(f"{number.name} again: ending at once, without saving any more.")
+    assert stubborn.end() == status
+    assert clock.monotonic() - begun < 5
+    assert stubborn.printed == "printed\n"
+
+
+def test_a_second_signal_ends_who_is_stuck_in_its_log(tmp_path):
+    stubborn = Stubborn("logs", tmp_path)
+    stubborn.process.send_signal(SIGTERM)
+    threading.Event().wait(1.7)
+    stubborn.process.send_signal(SIGTERM)
+    begun = clock.monotonic()
+    stubborn.process.wait(timeout=20)  # Nobody reads its log meanwhile.
+    assert clock.monotonic() - begun < 5
+    assert stubborn.end() == 137

@@ -21,7 +21,7 @@ from hookline.cli import shown
 from hookline.cli.guardian import Guardian
 from hookline.cli.output import Echo
 from hookline.cli.signals import Signals
-from hookline.cli.task import ASKED, ended, is_failure, started
+from hookline.cli.task import ASKED, as_of_shell, ended, is_failure, started
 from hookline.distributed.in_step import environment
 from hookline.distributed.processes import ProcessGroup, stop_all
 from hookline.monitored import RecoveryPolicy
@@ -68,7 +68,9 @@ def launch_in_step(what: InStepLaunch) -> int:
     grace period or 5 seconds.
 
     Returns:
-        The exit status of the process that failed first, else 0; 128 plus the signal if a signal ended it or the job.
+        The exit status of the process that failed first (128 plus the signal that ended it), else 0. If a signal has
+        ended the job, 128 plus that signal if all processes ended in order; else that of the first that did not, 137
+        if it was killed.
     """
     with Signals() as signals, Guardian(what.grace_secs) as guardian, _compiled(what) as variables:
         policy, attempt = what.restarts, 0
@@ -83,7 +85,7 @@ def launch_in_step(what: InStepLaunch) -> int:
                 return status
             wait_secs = policy.backoff_secs(attempt, generator)
             _say(f"all are started again in {wait_secs:.1f} s ({attempt} of {policy.max_attempts} times).")
-            if clock.wait(signals.event, wait_secs):
+            if signals.wait(wait_secs):
                 return signals.exit_status
 
 
@@ -157,7 +159,7 @@ class _Job:
     def _wait(self, until: float = math.inf, is_enough: Callable[[], bool] = lambda: False) -> None:
         """Waits until all processes have ended, a signal has come, it is enough or too late."""
         while None in self._statuses() and not (self._signals.caught or is_enough()) and clock.monotonic() < until:
-            clock.wait(self._signals.event, _LOOK_EVERY_SECS)
+            self._signals.wait(_LOOK_EVERY_SECS)
 
     def _end_after_failure(self) -> int:
         """Leaves none of the others, and returns the exit status of the process that failed first."""
@@ -165,16 +167,14 @@ class _Job:
         by_themselves = begun + min(secs, _BY_THEMSELVES_SECS)
         # A process loses its connections a moment before it has ended, and the others may end sooner.
         self._wait(by_themselves, lambda: not {None, 0, *_LOST_ANOTHER}.issuperset(self._statuses()))
-        statuses = self._statuses()
-        order = [*self._ended, *range(len(statuses))]
-        failed = [index for index, status in enumerate(statuses) if status]
-        first = min(failed, key=lambda index: (statuses[index] in (*_LOST_ANOTHER, *_LEFT), order.index(index)))
-        status = statuses[first] or 0
+        first, status = self._first()
         if status in _LEFT:
             # All leave together; a second request would interrupt those that still save.
             _say(f"process {first} {ended(status)}.")
-            self._wait(clock.monotonic() + self._what.grace_secs)
-        elif None in statuses:
+            deadline = clock.monotonic() + self._what.grace_secs
+            while None in self._statuses() and not self._signals.again and clock.monotonic() < deadline:
+                clock.sleep(_LOOK_EVERY_SECS)
+        elif None in self._statuses():
             _say(f"process {first} {ended(status)}. The others are ended, within {secs:g} s.")
             self._wait(by_themselves)
             left = max(begun + secs - clock.monotonic(), 0)
@@ -182,17 +182,33 @@ class _Job:
             stop_all(others, left, lambda: bool(self._signals.caught))
         else:
             _say(f"process {first} {ended(status)}.")
-        return status if status >= 0 else 128 - status
+        return as_of_shell(status) if is_failure(status) else self._end_in_order(as_of_shell(status))
+
+    def _first(self) -> tuple[int, int]:
+        """Returns the process that failed first, or else one that left on a signal, and its exit status."""
+        statuses = {index: status for index, status in enumerate(self._statuses()) if status}
+        order = [*self._ended, *range(len(self._groups))]
+
+        def rank(index: int) -> tuple[bool, bool, int]:
+            status = statuses[index]
+            return not is_failure(status), status in _LOST_ANOTHER, order.index(index)
+
+        first = min(statuses, key=rank)
+        return first, statuses[first]
+
+    def _end_in_order(self, status: int) -> int:
+        """Kills what still runs, and returns `status` if all processes ended in order."""
+        stop_all(self._groups)
+        failed = {index: each for index, each in enumerate(self._statuses()) if each and is_failure(each)}
+        for index, each in failed.items():
+            _say(f"process {index} {ended(each)}.")
+        return as_of_shell(self._first()[1]) if failed else status
 
     def _stop_on_signal(self) -> int:
         name = signal.Signals(self._signals.caught[0]).name
         _say(f"stopping on {name}, within {self._what.grace_secs:g} s; once more to stop at once.")
         stop_all(self._groups, self._what.grace_secs, lambda: self._signals.again)
-        for index, group in enumerate(self._groups):
-            status = group.status()
-            if status not in (0, *_LEFT, *(-number for number in ASKED)):
-                _say(f"process {index} {ended(status or 0)}.")
-        return self._signals.exit_status
+        return self._end_in_order(self._signals.exit_status)
 
 
 def _say(text: str) -> None:

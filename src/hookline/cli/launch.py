@@ -17,13 +17,14 @@ from hookline.cli import shown
 from hookline.cli.guardian import Guardian
 from hookline.cli.output import Echo
 from hookline.cli.signals import Signals
-from hookline.cli.task import Task, started
+from hookline.cli.task import Task, as_of_shell, is_failure, started
 from hookline.distributed.cluster import Cluster, ClusterOptions
 from hookline.distributed.connection import await_head
 from hookline.distributed.processes import ProcessGroup, stop_all
 from hookline.distributed.ray_cluster import PrivateRayCluster, require_ray
 from hookline.errors import CancelledError
 from hookline.monitored import RecoveryPolicy
+from hookline.preemption import KILLED
 
 _LOOK_EVERY_SECS = 0.1
 _STOP_SERVERS_SECS = 60.0
@@ -63,7 +64,8 @@ def launch(what: Launch) -> int:
     seconds.
 
     Returns:
-        The exit status of the chief; 128 plus the signal if a signal ended the chief or the job.
+        The exit status of the chief (128 plus the signal that ended it). If a signal has ended the job, 128 plus that
+        signal if all tasks ended in order; else the status of a chief that failed, or 137 if a task was killed.
 
     Raises:
         UnavailableError: The private Ray cluster does not start, or no Ray head listens at the address.
@@ -96,7 +98,7 @@ def _ray(what: Launch, job: str, signals: Signals) -> Iterator[dict[str, str]]:
     private = PrivateRayCluster()
     try:
         with contextlib.suppress(CancelledError):
-            private.start(signals.event)
+            private.start(signals.came)
         yield {} if signals.caught else private.environment()
     finally:
         private.stop()
@@ -141,18 +143,17 @@ class _Job:
                 task.start_no_more()
             if status == 0:
                 self._wait(list(self._tasks), self._what.grace_secs)
-            elif status is not None:
-                # Only a chief saves the results of workers.
-                stop_all(self._processes(), self._what.grace_secs)
-            if self._signals.caught:
-                self._stop_on_signal()
-                return self._signals.exit_status
-            late = [name for name, task in self._tasks.items() if task.status() is None]
-            if late:
-                _say(
-                    f"{', '.join(late)} did not end within {self._what.grace_secs:g} seconds after the chief: stopped."
-                )
-            return status if status is not None and status >= 0 else 128 - (status or 0)
+            late = self._running()
+            if self._signals.caught and not status:
+                return self._stop_on_signal(late)
+            if not status:
+                if late:
+                    secs = self._what.grace_secs
+                    _say(f"{', '.join(late)} did not end within {secs:g} seconds after the chief: stopped.")
+                return 0
+            # Only a chief saves the results of workers.
+            stop_all(self._processes(), self._what.grace_secs, lambda: self._signals.again)
+            return as_of_shell(status) if is_failure(status) else self._status(late, as_of_shell(status))
         finally:
             stop_all(self._processes())
             self._echo.finish()
@@ -174,19 +175,30 @@ class _Job:
             ended = {name for name, task in self._tasks.items() if task.status() is not None}
             if ended.issuperset(names) or (deadline is not None and clock.monotonic() >= deadline):
                 break
-            clock.wait(self._signals.event, _LOOK_EVERY_SECS)
+            self._signals.wait(_LOOK_EVERY_SECS)
         return self._tasks[names[0]].status()
 
-    def _stop_on_signal(self) -> None:
+    def _running(self) -> list[str]:
+        return [name for name, task in self._tasks.items() if task.status() is None]
+
+    def _stop_on_signal(self, running: list[str]) -> int:
         first = signal.Signals(self._signals.caught[0])
         _say(f"stopping on {first.name}, within {self._what.grace_secs:g} s; once more to stop at once.")
         for task in self._tasks.values():
             task.process.ask_to_end()
         deadline = clock.monotonic() + self._what.grace_secs
-        while not self._signals.again and any([task.status() is None for task in self._tasks.values()]):
-            if clock.monotonic() >= deadline:
-                break
+        while not self._signals.again and self._running() and clock.monotonic() < deadline:
             clock.sleep(_LOOK_EVERY_SECS)
+        stop_all(self._processes())
+        return self._status(running, self._signals.exit_status)
+
+    def _status(self, stopped: list[str], in_order: int) -> int:
+        """Returns the exit status when these tasks were asked to end: `in_order` unless one failed or was killed."""
+        statuses = {name: self._tasks[name].status() or 0 for name in stopped}
+        chief = statuses.get("chief", 0)
+        if is_failure(chief):
+            return as_of_shell(chief)
+        return KILLED if KILLED in map(as_of_shell, statuses.values()) else in_order
 
 
 def _name(rank: int) -> str:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import signal
-import threading
 from types import FrameType
 
 from hookline import clock, preemption
+
+_LOOK_EVERY_SECS = 0.05
 
 
 class Signals:
     """Catches SIGINT, SIGTERM, and SIGHUP of a closed terminal, inside the `with` block.
 
+    The handler takes no lock: it may interrupt the main thread while that thread holds it, or itself. So there is no
+    event to be set, and waits look at what was caught.
+
     Attributes:
-        event: Set by the first one.
         caught: The signals so far.
         again: Whether another one came, later than a duplicate delivery of the first could.
     """
@@ -21,15 +24,25 @@ class Signals:
     _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def __init__(self) -> None:
-        self.event = threading.Event()
         self.again = False
         self.caught: list[int] = []
-        self._first_at = 0.0
+        self._first_at: float | None = None
 
     @property
     def exit_status(self) -> int:
-        """The exit status of a command that the first signal has stopped."""
+        """The exit status of a command that has ended in order on the first signal."""
         return 128 + self.caught[0]
+
+    def came(self) -> bool:
+        """Returns whether a signal was caught."""
+        return bool(self.caught)
+
+    def wait(self, timeout_secs: float) -> bool:
+        """Waits until a signal is caught or the time is over, and returns whether one was caught."""
+        deadline = clock.monotonic() + timeout_secs
+        while not self.caught and (left := deadline - clock.monotonic()) > 0:
+            clock.sleep(min(left, _LOOK_EVERY_SECS))
+        return self.came()
 
     def __enter__(self) -> Signals:
         # Ignored signals stay ignored: this is how `nohup` and shells protect a background process.
@@ -43,8 +56,7 @@ class Signals:
 
     def _catch(self, number: int, frame: FrameType | None) -> None:
         now = clock.monotonic()
-        if not self.caught:
+        if self._first_at is None:
             self._first_at = now
-        self.again = self.again or now - self._first_at > preemption.SAME_SECS[signal.Signals(number)]
+        self.again = self.again or now - self._first_at > preemption.SAME_SECS[number]
         self.caught.append(number)
-        self.event.set()

@@ -73,6 +73,11 @@ def is_failure(status: int) -> bool:
     return status != 0 and not any(status in (-number, 128 + number) for number in ASKED)
 
 
+def as_of_shell(status: int) -> int:
+    """Returns an exit status as a shell does: 128 plus the signal where that ended the process."""
+    return status if status >= 0 else 128 - status
+
+
 def ended(status: int) -> str:
     """Returns the predicate of a sentence about a task with a nonzero exit status."""
     for number in ASKED:

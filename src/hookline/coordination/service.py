@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import dataclasses
 import functools
 import logging
 import os
 import signal
-import sys
 from typing import Any, NoReturn
 
 import jax
 from jax._src import distributed, xla_bridge
+
+from hookline import listener, preemption
 
 _logger = logging.getLogger(__name__)
 
@@ -172,13 +172,13 @@ def _leave() -> None:
     """Ends the process before JAX waits for the others, but after the script's own exit handlers."""
     if _status is not None:
         end_now(_status)
+    if preemption.has_interrupted_jax():
+        end_now(128 + signal.SIGINT)
 
 
 def end_now(status: int) -> NoReturn:
     """Ends the process with a status, or by a signal: no exit handler runs, but printed output is flushed."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            stream.flush()
+    listener.flush()
     if status < 0:
         signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)

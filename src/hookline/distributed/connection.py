@@ -9,7 +9,8 @@ import socket
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 from hookline import clock, preemption
 from hookline.coordination import token
@@ -182,9 +183,18 @@ def _join(address: str, job: str) -> None:
             f"Joining the Ray cluster at {address} failed: {error} Each host needs `ray start --address={address}`, "
             f"and all need the same versions of Python and Ray.",
         ) from error
-    # On SIGTERM Ray ends the process by SystemExit, which is fine unless the program has its own handler.
-    if callable(on_sigterm) and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, on_sigterm)
+    finally:
+        # Ray puts in a handler of its own, which ends the process with status 15.
+        if threading.current_thread() is threading.main_thread():
+            if on_sigterm == signal.SIG_DFL:
+                signal.signal(signal.SIGTERM, _leave)
+            elif on_sigterm is not None:
+                signal.signal(signal.SIGTERM, on_sigterm)
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    """Handles SIGTERM where it would end the process: exit handlers run, so that Ray is left in order."""
+    sys.exit(128 + number)
 
 
 def _is_about_authentication(error: BaseException | None) -> bool:

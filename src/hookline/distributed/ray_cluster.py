@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-import threading
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -79,22 +79,22 @@ class PrivateRayCluster:
         ray = ray_environment(self.token_path, loopback=True)
         return {"HOOKLINE_ADDRESS": self.address, "HOOKLINE_TOKEN_PATH": self.token_path, **ray}
 
-    def start(self, cancelled: threading.Event | None = None) -> PrivateRayCluster:
+    def start(self, is_cancelled: Callable[[], bool] = lambda: False) -> PrivateRayCluster:
         """Starts the cluster and waits until it can be used.
 
         Args:
-            cancelled: Ends the start when set.
+            is_cancelled: Called during the start; ends it by returning True.
 
         Raises:
             UnavailableError: It did not start; the message has the last lines that Ray printed.
             PermissionDeniedError: Other users could replace its folder.
-            CancelledError: `cancelled` was set.
+            CancelledError: `is_cancelled` returned True.
         """
         if self._head is not None:
             raise RuntimeError(f"The private Ray cluster at {self.address} is started already.")
         self._folder = _private_folder()
         try:
-            self._start(self._folder, cancelled or threading.Event())
+            self._start(self._folder, is_cancelled)
         except BaseException:
             self.stop()
             raise
@@ -132,7 +132,7 @@ class PrivateRayCluster:
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
 
-    def _start(self, folder: Path, cancelled: threading.Event) -> None:
+    def _start(self, folder: Path, is_cancelled: Callable[[], bool]) -> None:
         write_token(folder / "token")
         env = {**os.environ, **ray_environment(str(folder / "token"), loopback=True)}
         # Servers stay in the group of the head, so that they end with it in any state.
@@ -157,8 +157,9 @@ class PrivateRayCluster:
                     f"The private Ray cluster {what} after {clock.monotonic() - started:.0f} seconds. Its last words:\n"
                     f"{_tail(folder / 'head.log')}",
                 )
-            if clock.wait(cancelled, _LOOK_EVERY_SECS):
+            if is_cancelled():
                 raise CancelledError(None, None, "The start of the private Ray cluster was cancelled.")
+            clock.sleep(_LOOK_EVERY_SECS)
         self.address = (folder / "address").read_text(encoding="utf-8")
         logger.info("Private Ray cluster at %s, started in %.1f seconds.", self.address, clock.monotonic() - started)
 

@@ -1,0 +1,132 @@
+"""A thread that hears signals, and can tell of them and end the process while the main thread is stuck."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import NoReturn
+
+from hookline import clock
+
+_LEAVE_SECS = 2.0
+_TELL_SECS = 0.5
+_OVER = 0
+
+
+class Listener:
+    """Hears each signal from the system's own handler, in a thread, even while the main thread is busy.
+
+    Args:
+        deadline: Returns the time until which it waits for the next signal, as a reading of the monotonic clock.
+        react: Called in the thread with the number of each signal, and with None when the time is over.
+    """
+
+    def __init__(self, deadline: Callable[[], float], react: Callable[[int | None], None]) -> None:
+        self._deadline, self._react = deadline, react
+        self._inside, self._outside = socket.socketpair()
+        self._outside.setblocking(False)
+        before = signal.set_wakeup_fd(self._outside.fileno(), warn_on_full_buffer=False)
+        # An event loop may already hear them; then our handler passes them on.
+        self._has_wakeup_fd = before == -1
+        if not self._has_wakeup_fd:
+            signal.set_wakeup_fd(before)
+        self._thread = threading.Thread(target=self._listen, name="hookline-preemption", daemon=True)
+        self._thread.start()
+
+    def notify(self, number: int) -> None:
+        """Notifies the thread of a signal; called by the handler."""
+        if not (self._has_wakeup_fd and self._is_notified_by_the_system()):
+            with contextlib.suppress(OSError):
+                self._outside.send(bytes([number]))
+
+    def _is_notified_by_the_system(self) -> bool:
+        """Returns whether the system still notifies the thread; an event loop started since may have taken over."""
+        now = signal.set_wakeup_fd(self._outside.fileno(), warn_on_full_buffer=False)
+        if now in (self._outside.fileno(), -1):
+            return now != -1
+        signal.set_wakeup_fd(now)
+        return False
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._let_go()
+        with contextlib.suppress(OSError):
+            self._outside.send(bytes([_OVER]))
+        self._thread.join(_LEAVE_SECS)
+        self._outside.close()
+
+    def forget(self) -> None:
+        """Lets go of what a forked process has of it, where the thread does not exist."""
+        self._let_go()
+        self._inside.close()
+        self._outside.close()
+
+    def _let_go(self) -> None:
+        if self._has_wakeup_fd:
+            now = signal.set_wakeup_fd(-1)
+            if now != self._outside.fileno():
+                signal.set_wakeup_fd(now)
+
+    def _listen(self) -> None:
+        with self._inside:
+            while (number := self._next()) != _OVER:
+                self._react(number)
+
+    def _next(self) -> int | None:
+        """Returns the next signal, or None when the time is over."""
+        left = self._deadline() - _real_time.monotonic()
+        self._inside.settimeout(None if left > threading.TIMEOUT_MAX else max(left, 0.001))
+        try:
+            heard = self._inside.recv(1)
+            return heard[0] if heard else _OVER
+        except TimeoutError:
+            return None
+
+
+def tell(write: Callable[[], None]) -> None:
+    """Writes in a thread, and waits for it only a moment: the main thread may hold the stream, and be stuck."""
+    thread = threading.Thread(target=write, name="hookline-tell", daemon=True)
+    thread.start()
+    thread.join(_TELL_SECS)
+
+
+def exit_at_once(status: int) -> NoReturn:
+    """Ends the process at once; printed output is flushed."""
+    tell(flush)
+    os._exit(status)
+
+
+def exit_after_script(status: int, secs: float) -> threading.Event:
+    """Ends the process if other threads, such as those of a save, still keep it so long after its script has ended.
+
+    Exit handlers come after those threads, and may take their time.
+
+    Returns:
+        An event that cancels it when set.
+    """
+    is_over = threading.Event()
+
+    def wait() -> None:
+        threading.main_thread().join()
+        if not _real_time.wait(is_over, secs):
+            exit_at_once(status)
+
+    atexit.register(is_over.set)
+    threading.Thread(target=wait, name="hookline-exit", daemon=True).start()
+    return is_over
+
+
+def flush() -> None:
+    """Flushes the standard streams, where they can be."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+
+
+_real_time = clock.Clock()

@@ -1,0 +1,32 @@
+"""Signals to a launcher: thousands of them hang nothing, and the last one counts as well."""
+
+from __future__ import annotations
+
+from tests.python import run
+
+WAITS = """
+import os, signal, sys, threading
+from hookline import clock
+from hookline.cli.signals import Signals
+
+def send():
+    for count in range(1000):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            so_far = len(signals.caught)
+            os.kill(os.getpid(), number)
+            while len(signals.caught) == so_far:
+                clock.sleep(0)
+
+sys.setswitchinterval(1e-5)
+with Signals() as signals:
+    sender = threading.Thread(target=send)
+    sender.start()
+    while len(signals.caught) < 2000:
+        assert signals.wait(10)
+    sender.join()
+print(len(signals.caught), signals.exit_status)
+"""
+
+
+def test_each_of_2000_signals_to_who_waits_as_the_launcher_does_is_caught():
+    assert run("-c", WAITS, timeout=20).stdout == "2000 143\n"
