@@ -105,8 +105,8 @@ class CheckpointManager:
     def _lose_best(self, path: str) -> None:
         if self._retention.lost_best != path and peers.speaks():
             _logger.warning(
-                "The best checkpoint, '%s', is gone or broken. train.Evaluate(..., keep_best=...) keeps the best of the "
-                "next evaluations.",
+                "The best checkpoint, '%s', is gone or broken. train.Evaluate(..., keep_best=...) keeps the best of "
+                "the next evaluations.",
                 path,
             )
         self._retention.lost_best = path
