@@ -267,3 +267,36 @@ def test_the_chosen_line_is_all_that_led_to_its_end_and_no_other_head_did(restor
     assert line == sorted(line)
     ends = {index for index in there if not any(index in list(ancestors(other))[1:] for other in there)}
     assert {line[-1], *heads} == ends
+
+
+@pytest.mark.parametrize("what", ["recovery", "rollback"])
+def test_a_recovery_and_a_rollback_stay_in_the_line(tmp_path, caplog, what):
+    train_op = train.get_or_create_global_step().assign_add(1)
+    weight = hl.Variable(0.0, name="weight")
+    spoil = weight.assign(float("nan"))
+    scaffold = train.Scaffold()
+    failing = [True]
+
+    def fail():
+        if failing and failing.pop():
+            raise hl.errors.UnavailableError(None, None, "gone for a moment")
+
+    with hl.control_dependencies([train_op]):
+        flaky = hl.host_op(fail).node()
+    hooks = [
+        train.CheckpointSaverHook(str(tmp_path), save_steps=2, scaffold=scaffold),
+        train.NanTensorHook(weight, on_nan="rollback"),
+    ]
+    recovery = train.RecoveryPolicy(initial_backoff_secs=0.0)
+    creator = train.ChiefSessionCreator(scaffold, checkpoint_dir=str(tmp_path))
+    with train.MonitoredSession(creator, hooks, recovery=recovery) as session:
+        for step in range(9):
+            session.run([train_op, flaky] if step == 5 and what == "recovery" else train_op)
+            if step == 5 and what == "rollback":
+                session.run(spoil)
+    steps = sorted(int(path.name.rpartition("-")[2]) for path in tmp_path.glob("model*"))
+    numbers = [lineage_of(tmp_path, step).save_number for step in steps]
+    assert numbers == list(range(numbers[0], numbers[0] + len(steps)))
+    caplog.clear()
+    assert latest_checkpoint(without_state(tmp_path)) == f"{tmp_path}/model.ckpt-{steps[-1]}"
+    assert errors_in(caplog) == []

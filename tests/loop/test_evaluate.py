@@ -310,7 +310,7 @@ def test_a_best_checkpoint_that_is_gone_is_told_at_the_resume_and_the_next_best_
     evaluate = evaluating(keep_best="accuracy")
     counting().run(str(tmp_path), last_step=6, hooks=[evaluate])
     (line,) = warnings_in(caplog)
-    assert f"The best checkpoint, '{tmp_path}/model.ckpt-4', is gone." in line
+    assert f"The best checkpoint, '{tmp_path}/model.ckpt-4', is gone or broken." in line
     assert best_of(tmp_path) == "model.ckpt-6", "worse than the lost one, and the best of those that exist"
     assert evaluate.best["accuracy"] == (pytest.approx(0.9), 4)
     caplog.clear()

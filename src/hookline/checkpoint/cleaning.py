@@ -60,7 +60,8 @@ def plan(directory: str, keep: int | None = None) -> Plan:
     going = retention.trim()
     going += [path for path in leaving(directory) if path not in (*paths, *going) and layout.locate(path)]
     going = [path for path in going if not layout.may_remove(path)]
-    stays = dataclasses.replace(retention.state(paths[-1]), max_to_keep=state.max_to_keep)
+    stays = retention.state(paths[-1])
+    stays = dataclasses.replace(stays, max_to_keep=state.max_to_keep, lost_best=state.lost_best)
     left = [each.path for each in layout.removable_leftovers(paths[-1])]
     return Plan(keep, tuple(going), tuple(left), stays)
 

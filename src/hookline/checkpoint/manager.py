@@ -17,7 +17,7 @@ from hookline.checkpoint.retention import Kept, Retention
 from hookline.checkpoint.retry import RetryPolicy
 from hookline.checkpoint.state_file import STATE_FILE_NAME, leaving, recorded, write_state
 from hookline.coordination import peers
-from hookline.errors import OpError
+from hookline.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
 from hookline.session import Session
 
 _logger = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class CheckpointManager:
         if not any(kept.step == step for kept in self._retention.kept):
             try:
                 manifest = layout.read_manifest(path)[1]
-            except OpError:
+            except (NotFoundError, DataLossError, InvalidArgumentError):
                 self._lose_best(path)
                 return False
             self._retention.adopt(Kept(path, manifest.timestamp, manifest.extra, step))
@@ -111,8 +111,8 @@ class CheckpointManager:
     def _lose_best(self, path: str) -> None:
         if self._retention.lost_best != path and peers.speaks():
             _logger.warning(
-                "The best checkpoint, '%s', is gone. train.Evaluate(..., keep_best=...) keeps the best of the next "
-                "evaluations.",
+                "The best checkpoint, '%s', is gone or broken. train.Evaluate(..., keep_best=...) keeps the best of "
+                "the next evaluations.",
                 path,
             )
         self._retention.lost_best = path
@@ -150,9 +150,8 @@ class CheckpointManager:
 
     def _warn_of_earlier(self, directory: str, path: str, sess: Session) -> None:
         """Warns that a saver begins beside checkpoints that it does not know, and the session has not restored."""
-        restored = os.path.dirname(sess.lowlevel.restored[0] or os.devnull)
-        own = {os.path.dirname(os.path.abspath(known)) for known in self._retention.paths}
-        if directory in own or os.path.realpath(restored) == os.path.realpath(directory):
+        known = [*self._retention.paths, *filter(None, [sess.lowlevel.restored[0]])]
+        if os.path.realpath(directory) in {os.path.realpath(os.path.dirname(found)) for found in known}:
             return
         name = os.path.basename(path)
         others = [other for other in layout.names(directory) if other != name and base_of(other) == base_of(name)]

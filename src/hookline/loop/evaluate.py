@@ -39,9 +39,8 @@ class Evaluate(SessionRunHook):
     The means go to the log, and to a TensorBoard run of their own, the directory `name` beside the training's
     summaries, under the names of the metrics, so that TensorBoard draws training and evaluation in one chart. The best
     value of each metric is kept over restarts, even if its checkpoint is gone. The training waits meanwhile. Runs
-    `begin`, `after_create_session`,
-    `after_run` once, `on_trigger` and `end`, which evaluates the last step unless that was done; nothing after an
-    exception.
+    `begin`, `after_create_session`, `after_run` once, `on_trigger` and `end`, which evaluates the last step unless that
+    was done; nothing after an exception.
 
     Args:
         eval_step: A function; or a tensor of a graph, or several, nested in dicts.

@@ -27,7 +27,7 @@ UNREAD = {
         "last_starts: begin", "is_settled: args",
         "said: at, place, shape, size", "said: at, shape",
         "_cast_dims: _", "_three: _", "_two: _", "_unstacked: num", "unstacked: num", "read: demand, position",
-        "saved: position", "_look: run_values",
+        "_look: run_values",
     },
     "of a method that a subclass overrides": {
         "add_weight: how", "_look: run_context", "_take_over: run_context",
