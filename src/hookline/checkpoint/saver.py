@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
-from hookline import arguments, clock
+from hookline import arguments, clock, log
 from hookline.checkpoint import checksums, contents, failures, together
 from hookline.checkpoint.lease import DEFAULT_WAIT_SECS, Lease
 from hookline.checkpoint.manager import CheckpointManager
@@ -26,7 +25,7 @@ from hookline.graph import GraphKeys, Variable, get_global_step
 from hookline.graph.guard import counts_runs
 from hookline.session import Session, launches
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 _numbers = itertools.count()
 

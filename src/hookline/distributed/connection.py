@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import socket
@@ -11,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from hookline import clock, preemption
+from hookline import clock, log, preemption
 from hookline.distributed.ray_actors import actor_class
 from hookline.distributed.ray_cluster import LOOPBACK_VARIABLE, ray_environment, require_ray
 from hookline.errors import (
@@ -22,7 +21,7 @@ from hookline.errors import (
     UnavailableError,
 )
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 HEAD_GRACE_SECS = 15.0
 """The time that the head may be away. Ray silently ends all processes of a cluster 60 seconds after it is lost."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from hookline import log
 from hookline.coordination import Coordinator
 from hookline.hooks.base import SessionRunHook
 from hookline.hooks.trigger import Trigger
 from hookline.hooks.when import bare
 from hookline.session import Session
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 Callback = Callable[..., Any]
 """A bound callback of a hook."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from types import TracebackType
 from typing import Any, Self
 
-from hookline import notebooks, preemption
+from hookline import log, notebooks, preemption
 from hookline.coordination import service
 from hookline.errors import END_OF_INPUT, LEFT_IN_ORDER
 from hookline.graph import Graph
@@ -23,7 +22,7 @@ from hookline.session import Session
 from hookline.summary import FileWriterCache
 from hookline.summary.writer_cache import WriterScope
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 CLOSED = "Session is already closed."
 _CLOSED_INSIDE = (

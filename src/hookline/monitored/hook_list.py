@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from hookline import log
 from hookline.coordination import Coordinator
 from hookline.hooks.base import own_trigger
 from hookline.hooks.trigger import Trigger
@@ -21,7 +21,7 @@ from hookline.monitored.order import in_order
 from hookline.session import Session
 from hookline.session.fetches import leaves
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 
 class HookList:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hookline import arguments
+from hookline import arguments, log
 from hookline.checkpoint import Saver, get_checkpoint_state, layout, lease, restart, together
 from hookline.checkpoint.pending import finish_saves
 from hookline.checkpoint.restart import Restart
@@ -15,7 +14,7 @@ from hookline.checkpoint.state_file import leaving, write_state
 from hookline.errors import PREEMPTION_ERRORS, DataLossError, from_exception
 from hookline.session import Session
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 LATEST, LATEST_READABLE = "latest", "latest-readable"
 """The checkpoint to restore: the newest, or the newest that can be read."""

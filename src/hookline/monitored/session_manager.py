@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from hookline import arguments, clock, preemption
+from hookline import arguments, clock, log, preemption
 from hookline.checkpoint import Saver, latest_checkpoint
 from hookline.errors import (
     DeadlineExceededError,
@@ -21,7 +20,7 @@ from hookline.monitored.restoring import LATEST, candidates, check_source, resto
 from hookline.session import RunOptions, Session, StoreTarget
 from hookline.session.fetches import check_fetches
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 INITIALISED = "initialised anew"
 """The `origin` of a session whose model came neither from a checkpoint nor from parameter servers."""
