@@ -17,7 +17,7 @@ SRC = Path(hookline.__file__).parent
 # From the bottom up. A module imports only its own part of the package and the layers below; neighbours do not meet.
 LAYERS = [
     {"escapes"},
-    {"errors", "clock", "arguments", "interrupts", "notebooks", "paths", "regular_file", "units", "version"},
+    {"errors", "clock", "arguments", "interrupts", "log", "notebooks", "paths", "regular_file", "units", "version"},
     {"listener"},
     {"preemption", "sharding"},
     {"graph"},
@@ -130,7 +130,7 @@ def test_the_floors_of_the_tensorflow_1_names_import_only_down(floor, below):
 def test_the_contract_of_hooks_needs_only_graph_and_session():
     if "hooks.base" not in MODULES:
         pytest.skip("the hooks are not written yet")
-    assert imported_parts(without_type_checking(tree_of("hooks.base"))) <= {"graph", "session", "errors"}
+    assert imported_parts(without_type_checking(tree_of("hooks.base"))) <= {"graph", "session", "errors", "log"}
 
 
 @pytest.mark.parametrize("module", sorted(FACADES & MODULES.keys()))
@@ -206,3 +206,8 @@ def test_no_connection_unpickles_what_comes():
     used = {name for module in users for name in attributes(module)}
     assert users == ["distributed.lines"]
     assert used & {"recv", "recv_bytes"} == {"recv_bytes"}
+
+
+def test_every_module_takes_its_logger_from_log_py():
+    own = {name for name in LAYERED if "logging.getLogger(__name__)" in MODULES[name].read_text(encoding="utf-8")}
+    assert own == set(), "log.of(__name__) escapes what a terminal would act on"

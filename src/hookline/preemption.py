@@ -9,7 +9,6 @@ for the wait, wakes waits on the coordinator, and ends the process when a second
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import signal
 import sys
@@ -20,11 +19,11 @@ from contextvars import ContextVar
 from types import FrameType
 from typing import Any
 
-from hookline import arguments, clock, notebooks
+from hookline import arguments, clock, log, notebooks
 from hookline.errors import Interrupted, Preempted
 from hookline.listener import Listener, exit_after_script, exit_at_once, tell
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 EXIT = "exit"
 IGNORE = "ignore"

@@ -33,11 +33,18 @@ def place(layout: str) -> Any:
 
 
 def process_mb(field: str) -> float:
-    """Returns the memory of this process: `VmRSS` for now, `VmHWM` for the most so far."""
+    """Returns the memory of this process: `VmRSS` for now, `VmHWM` for the most since `forget_the_most`."""
     for line in pathlib.Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field):
             return int(line.split()[1]) / 1024
     raise ValueError(field)
+
+
+def forget_the_most() -> None:
+    """Has `VmHWM` begin anew, without what nobody holds."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    pathlib.Path("/proc/self/clear_refs").write_text("5")
 
 
 def devices_mb() -> float:
@@ -70,6 +77,7 @@ def main(action: str, path: str, layout: str, *sizes: str) -> None:
         if action == "save":
             session.run(variable.initializer)
             seen = [devices_mb()]
+            forget_the_most()
             before = process_mb("VmRSS")
             saver.call_before_commit(lambda: seen.append(devices_mb()))
             pending = saver.save_async(session, path)
@@ -79,6 +87,7 @@ def main(action: str, path: str, layout: str, *sizes: str) -> None:
             pending.wait()
             print(json.dumps({"on_devices": seen, "peak": process_mb("VmHWM") - before}))
             return
+        forget_the_most()
         before = process_mb("VmRSS") - devices_mb()
         saver.restore(session, path)
         most = process_mb("VmHWM")

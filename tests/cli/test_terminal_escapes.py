@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import os
 import re
 import shutil
@@ -84,7 +85,7 @@ def test_no_command_shows_a_name_that_a_terminal_would_act_on(evil_run, capsys):
         assert r"\x1b" in err
 
 
-def test_no_error_holds_one(evil_run):
+def test_no_error_and_no_log_line_holds_one(evil_run, caplog, capsys):
     path = str(evil_run / f"evil{EVIL}-8")
     for look in (train.list_variables, train.verify, train.load):
         with pytest.raises(errors.OpError) as caught:
@@ -96,6 +97,16 @@ def test_no_error_holds_one(evil_run):
             train.Saver().restore(session, str(evil_run / "model.ckpt-6"))
         assert r"text\x1b" in str(caught.value)
         assert not RAW.search(str(caught.value))
+    (evil_run / "checkpoint").write_text(EVIL)
+    with caplog.at_level(logging.DEBUG):
+        train.latest_checkpoint(str(evil_run))
+        logging.getLogger("hookline.checkpoint.layout").warning("of %s: %d", EVIL, 3)
+        try:
+            raise ValueError(EVIL)
+        except ValueError:
+            logging.getLogger("hookline.checkpoint.layout").exception("failed")
+    assert r"\x1b" in caplog.text
+    assert not RAW.search(caplog.text)
 
 
 def test_ordinary_text_stays():

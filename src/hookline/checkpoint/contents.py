@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from hookline import arguments
+from hookline import arguments, log
 from hookline.checkpoint import devices, fitting, host, leaves, lineage, reading, schema, together
 from hookline.checkpoint.host import HostCopy
 from hookline.checkpoint.manifest import Manifest
@@ -16,7 +15,7 @@ from hookline.graph.spec import UNKNOWN
 from hookline.session import Session
 from hookline.session.sources import Position
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 HOOK_STATES = "hooks/"
 """The prefix of hooks' states in a checkpoint."""

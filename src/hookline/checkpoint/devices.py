@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 
+from hookline import log
 from hookline.checkpoint.manifest import Manifest
 from hookline.coordination import peers
 from hookline.graph import Variable
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 def several(arrays: Iterable[Any]) -> tuple[str, ...]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 import stat
 
+from hookline import log
 from hookline.checkpoint import failures
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 _NOT_SUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 _told: set[str] = set()
 

@@ -11,7 +11,6 @@ the rename, the rename before anything older is removed, a removed checkpoint's 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import re
 import secrets
@@ -20,7 +19,7 @@ import stat
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hookline import arguments, errors
+from hookline import arguments, errors, log
 from hookline.checkpoint import durable, failures
 from hookline.checkpoint.manifest import FILE_NAME, MOST_BYTES, Manifest, NewerFormat
 from hookline.regular_file import NotReadable, read_text
@@ -48,7 +47,7 @@ class Leftover(NamedTuple):
     kind: str
 
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 _being_written: set[str] = set()
 # Leftovers of failed attempts that could not be removed.
 _left: set[str] = set()

@@ -17,14 +17,13 @@ import dataclasses
 import errno
 import fcntl
 import functools
-import logging
 import os
 import queue
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 
-from hookline import arguments, clock, preemption
+from hookline import arguments, clock, log, preemption
 from hookline.checkpoint import durable, failures, layout, owner, traces
 from hookline.checkpoint.owner import Owner
 from hookline.checkpoint.state_file import STATE_FILE_NAME
@@ -46,7 +45,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 _HELD_BY_OTHERS = (errno.EACCES, errno.EAGAIN)
 _SOMEBODY = "another process"
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 class _Change(str):

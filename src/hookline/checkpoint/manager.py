@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import logging
 import os
 import threading
 import weakref
 from collections.abc import Iterable
 
+from hookline import log
 from hookline.checkpoint import layout, lease
 from hookline.checkpoint.layout import base_of
 from hookline.checkpoint.lease import Lease
@@ -20,7 +20,7 @@ from hookline.coordination import peers
 from hookline.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
 from hookline.session import Session
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 _ONCE = RetryPolicy(max_attempts=1)
 

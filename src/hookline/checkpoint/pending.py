@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-_logger = logging.getLogger(__name__)
+from hookline import log
+
+_logger = log.of(__name__)
 
 _under_way: set[PendingSave] = set()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hookline import arguments
+from hookline import arguments, log
 from hookline.checkpoint import checksums, failures, layout, leaves, together
 from hookline.checkpoint.checksums import Shares
 from hookline.checkpoint.fitting import Match
@@ -30,7 +29,7 @@ AT_ONCE_BYTES = 32 * 2**20
 _DATA = "d"
 _OF_ORBAX = ("_CHECKPOINT_METADATA", "state/_METADATA", "state/manifest.ocdbt")
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 def read(

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 import re
 from collections.abc import Sequence
 
+from hookline import log
 from hookline.checkpoint import layout
 from hookline.checkpoint.layout import base_of
 from hookline.checkpoint.state_file import STATE_FILE_NAME, CheckpointState, examined, recorded
 from hookline.errors import DataLossError, NotFoundError
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 @dataclasses.dataclass(frozen=True)

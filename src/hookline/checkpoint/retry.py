@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Callable
 
-from hookline import arguments, clock
+from hookline import arguments, clock, log
 from hookline.checkpoint import failures
 from hookline.coordination import peers
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import os
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hookline import arguments
+from hookline import arguments, log
 from hookline.checkpoint import durable, failures, layout, schema
 from hookline.checkpoint.layout import base_of
 from hookline.checkpoint.newest import Described, choose
@@ -21,7 +20,7 @@ STATE_FILE_NAME = "checkpoint"
 MOST_BYTES = 16 * 2**20
 """The largest state file that is read."""
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from hookline import log
 from hookline.checkpoint import failures
 from hookline.coordination import peers
 from hookline.coordination.peers import START_TIMEOUT_SECS, Peers
 
 T = TypeVar("T")
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 _ABOUT = "checkpoints"
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 
-from hookline import arguments, errors
+from hookline import arguments, errors, log
 from hookline.checkpoint import fitting, layout, reading
 from hookline.checkpoint.assignment import Assignment, by_map, by_name, by_pattern
 from hookline.checkpoint.fitting import Match
@@ -19,7 +18,7 @@ from hookline.graph import spec as specs
 from hookline.graph.spec import UNKNOWN
 from hookline.session import Session
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 _ADVICE = "Give the names that are in the checkpoint (list_variables shows them) for variables that hold the same."
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
-_logger = logging.getLogger(__name__)
+from hookline import log
+
+_logger = log.of(__name__)
 
 OF_SAVER = frozenset({
     "sharded", "restore_sequentially", "saver_def", "builder", "defer_build", "write_version", "save_relative_paths",

@@ -33,18 +33,17 @@ import atexit
 import contextlib
 import itertools
 import json
-import logging
 import math
 import threading
 import weakref
 from collections.abc import Generator
 from typing import Any, NamedTuple
 
-from hookline import clock
+from hookline import clock, log
 from hookline.coordination.board import Board
 from hookline.errors import UnauthenticatedError, UnavailableError
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 _SAY_EVERY_SECS = 10.0
 _WAIT_SECS = 3600.0

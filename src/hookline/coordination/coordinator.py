@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 
-from hookline import arguments, clock, errors
+from hookline import arguments, clock, errors, log
 from hookline.coordination.caller import caller
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 ExcInfo = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
 

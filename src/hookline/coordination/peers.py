@@ -5,21 +5,20 @@ from __future__ import annotations
 import collections
 import functools
 import json
-import logging
 import os
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from hookline import clock
+from hookline import clock, log
 from hookline.coordination import service, token
 from hookline.coordination.board import Board
 from hookline.coordination.seal import SealedBoard, greeted
 from hookline.errors import AbortedError, DeadlineExceededError
 from hookline.graph import placement
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 _SAY_EVERY_SECS, _LOOK_EVERY_SECS, _AT_ONCE_SECS = 10.0, 1.0, 0.25
 START_TIMEOUT_SECS = 300.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import functools
-import logging
 import os
 import signal
 from typing import Any, NoReturn
@@ -13,9 +12,9 @@ from typing import Any, NoReturn
 import jax
 from jax._src import distributed, xla_bridge
 
-from hookline import listener, preemption
+from hookline import listener, log, preemption
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 _PREFIX, _MAKE_GLOO = "hookline/", "make_gloo_tcp_collectives"
 _heartbeat_secs: int | None = None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import MutableMapping
 from pathlib import Path
 
+from hookline import log
 from hookline.errors import UnauthenticatedError
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 TOKEN, TOKEN_PATH = "HOOKLINE_TOKEN", "HOOKLINE_TOKEN_PATH"
 """The environment variables with a token, which the launcher makes, and with the path of its file."""

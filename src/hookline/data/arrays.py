@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -11,12 +10,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from hookline import arguments
+from hookline import arguments, log
 from hookline.data.batches import crc32c
 from hookline.data.gathered import Gathered
 from hookline.data.memory import room
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 def arrays(tree: Any, batch_size: int, shuffle_seed: int | None = None, epochs: int | None = 1) -> Arrays:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Sequence
 from typing import Any
 
+from hookline import log
 from hookline.data.arrays import Arrays
 from hookline.errors import FailedPreconditionError
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 def after_skip(arrays: Arrays, state: dict[str, Any], used: int, skip: int, who: str) -> dict[str, Any]:

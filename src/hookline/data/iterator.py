@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import math
 import threading
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import Any
 
 import jax
 
-from hookline import arguments
+from hookline import arguments, log
 from hookline.coordination import peers
 from hookline.data.arrays import Arrays
 from hookline.data.batches import Form, LastBatch, Padded, check_last_batch, is_object
@@ -25,7 +24,7 @@ from hookline.data.sources import sequence_of, shown
 from hookline.graph import Graph, Tensor, get_default_graph, placement
 from hookline.graph.nodes import Source
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 def iterator(

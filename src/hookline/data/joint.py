@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import collections
-import logging
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 
+from hookline import log
 from hookline.coordination.peers import Peers
 from hookline.data import batches
 from hookline.data.arrays import Arrays
@@ -17,7 +17,7 @@ from hookline.data.places import Places
 from hookline.errors import FailedPreconditionError, InvalidArgumentError, OpError
 from hookline.graph import spec as specs
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 class Report(NamedTuple):

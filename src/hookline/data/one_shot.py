@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 import threading
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from hookline import log
 from hookline.coordination import peers
 from hookline.data import batches
 from hookline.data.sequences import Demand, Read, Sequence, length_of, refusal, taken_over
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 class OneShot(Sequence):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 
-from hookline import preemption
+from hookline import log, preemption
 from hookline.coordination import Coordinator
 from hookline.data import batches
 from hookline.data.ahead import Ahead, Item
@@ -20,7 +19,7 @@ from hookline.graph import placement
 from hookline.graph.nodes import Source
 from hookline.session import Position
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 # Batches to read at once, from a source that can give many, for runs that take one each; and the bytes of all.
 _AT_ONCE, _AT_ONCE_BYTES = 64, 2**18

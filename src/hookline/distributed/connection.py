@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import socket
@@ -12,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from hookline import clock, preemption
+from hookline import clock, log, preemption
 from hookline.coordination import token
 from hookline.distributed.ray_actors import actor_class
 from hookline.distributed.ray_cluster import LOOPBACK_VARIABLE, ray_environment, require_ray
@@ -24,7 +23,7 @@ from hookline.errors import (
     UnavailableError,
 )
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 HEAD_GRACE_SECS = 15.0
 """The time that the head may be away. Ray silently ends all processes of a cluster 60 seconds after it is lost."""

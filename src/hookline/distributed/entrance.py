@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
 from collections.abc import Sequence
 
-from hookline import clock, errors, preemption
+from hookline import clock, errors, log, preemption
 from hookline.distributed.gate import LEASE_SECS
 from hookline.distributed.protocol import Ticket
 from hookline.distributed.transport import Transport
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 _POLL_SECS = 1.0
 _SAY_EVERY_SECS = 30.0

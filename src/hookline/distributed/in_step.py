@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 import socket
 import threading
@@ -13,12 +12,12 @@ from typing import Any
 
 import jax
 
-from hookline import arguments, clock
+from hookline import arguments, clock, log
 from hookline.coordination import peers, service, token
 from hookline.errors import DeadlineExceededError, UnauthenticatedError, UnavailableError
 from hookline.session import launches
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 WHO = "hookline.distributed.initialize"
 HEARTBEAT_SECS = 10

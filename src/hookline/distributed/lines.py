@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import random
 import secrets
@@ -18,10 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hookline import clock
+from hookline import clock, log
 from hookline.distributed.plain import NotPlainError, pack, unpack
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 LOST = (OSError, EOFError, AuthenticationError, AssertionError)
 """The errors if the other side is away, has gone, or has another key."""

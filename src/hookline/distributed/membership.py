@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hookline import errors
+from hookline import errors, log
 from hookline.distributed.placement import place, without_effect
 from hookline.distributed.protocol import Epoch, Status, Ticket
 from hookline.distributed.transport import Transport
@@ -17,7 +16,7 @@ from hookline.graph.graph import Graph
 from hookline.graph.keys import GraphKeys
 from hookline.graph.variable import Update, Variable
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 
 class Membership:

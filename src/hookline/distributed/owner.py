@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,12 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from hookline import clock, errors
+from hookline import clock, errors, log
 from hookline.distributed.protocol import Epoch, Peers, Pulled, Ticket, Transaction
 from hookline.distributed.server_state import Entry, ServerState
 from hookline.distributed.wire import Leaves, Structure
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 STAGED_SECS = 60.0
 """The least time for which a part is kept while its sender's request has not come to the step server."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import shutil
@@ -14,11 +13,11 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from hookline import clock
+from hookline import clock, log
 from hookline.distributed.processes import ProcessGroup
 from hookline.errors import CancelledError, PermissionDeniedError, UnavailableError
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 _LOOK_EVERY_SECS = 0.05
 # Its name mentions Windows and macOS, but on all systems it decides whether there may be other machines. If so, Ray

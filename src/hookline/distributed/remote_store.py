@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hookline import clock, errors
+from hookline import clock, errors, log
 from hookline.distributed.entrance import Entrance
 from hookline.distributed.membership import Membership
 from hookline.distributed.protocol import Committed
@@ -30,7 +29,7 @@ from hookline.session.local_store import LocalStore
 from hookline.session.slots import Leaves
 from hookline.session.store import VariableStore
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 _POLL_SECS = 1.0
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
-from hookline import summary
+from hookline import log, summary
 from hookline.graph import get_global_step
 from hookline.hooks import Firing, SessionRunHook, Trigger
 from hookline.hooks.cadence import DefaultSteps, chosen_trigger
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from hookline.coordination import Coordinator
     from hookline.session import Session
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 _EVERY_N_STEPS = DefaultSteps(100)
 

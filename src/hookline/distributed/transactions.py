@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from hookline import errors
+from hookline import errors, log
 from hookline.distributed.membership import Membership
 from hookline.distributed.plain import NotPlainError
 from hookline.distributed.protocol import Committed, Ticket, Transaction
@@ -18,7 +17,7 @@ from hookline.distributed.server_state import Entry
 from hookline.distributed.transport import Reply, Transport
 from hookline.session.retry import RETRY, Sent
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 
 class _Where(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,13 +9,14 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from hookline import log
 from hookline.distributed.updates import Input, PortableUpdate
 from hookline.distributed.wire import Leaves, Structure, unpack_all
 from hookline.errors import InvalidArgumentError
 from hookline.graph.variable import check_value
 from hookline.graph.views import take_path
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 Given = tuple[Leaves, Structure | None] | None
 """The value of an input: its leaves, and its structure unless it is one array; `None` if the server reads it itself."""

@@ -8,19 +8,19 @@ gradient's turn comes, it goes back over the tape (`session/tape.py`).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from hookline import log
 from hookline.graph import spec as specs
 from hookline.graph.graph import Function, Operation, Tensor, ancestors, get_default_graph
 from hookline.graph.nodes import HostCall
 from hookline.graph.variable import Update, Variable
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 
 class Gradient(Operation):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
 from typing import Any
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from hookline import arguments
+from hookline import arguments, log
 from hookline.graph import spec as specs
 from hookline.graph.dependence import depends_on_first, independent
 from hookline.graph.global_step import get_global_step
@@ -23,7 +22,7 @@ from hookline.graph.keys import GraphKeys
 from hookline.graph.ops import as_array, constant, group, op
 from hookline.graph.variable import Variable, update
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 class Optimizer:

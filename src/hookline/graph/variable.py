@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import operator
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
@@ -11,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline import arguments
+from hookline import arguments, log
 from hookline import sharding as rules
 from hookline.graph import placement
 from hookline.graph import spec as specs
@@ -22,7 +21,7 @@ from hookline.graph.nodes import Constant, check_range
 from hookline.graph.ops import op
 from hookline.graph.views import take_path
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 class VariableRead(Operation):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from hookline import log
 
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
     from hookline.session import RunMetadata, RunOptions, Session
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 class SessionRunArgs(NamedTuple):

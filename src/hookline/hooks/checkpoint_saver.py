@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hookline import arguments, preemption, summary
+from hookline import arguments, log, preemption, summary
 from hookline.checkpoint import (
     CheckpointSaverListener,
     PendingSave,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from hookline.coordination import Coordinator
     from hookline.session import Session
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 class _HasSaver(Protocol):

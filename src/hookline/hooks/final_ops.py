@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookline import arguments
+from hookline import arguments, log
 from hookline.errors import END_OF_INPUT
 from hookline.hooks.base import SessionRunHook
 
 if TYPE_CHECKING:
     from hookline.session import Session
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 class FinalOpsHook(SessionRunHook):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
-from hookline import arguments, clock
+from hookline import arguments, clock, log
 from hookline.coordination import peers
 from hookline.errors import DeadlineExceededError
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from hookline.coordination import Coordinator
     from hookline.session import Session
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 _LOG_EVERY_STEPS = 1000
 

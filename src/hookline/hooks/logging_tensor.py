@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline import arguments
+from hookline import arguments, log
 from hookline.errors import END_OF_INPUT
 from hookline.graph import Tensor
 from hookline.hooks.base import Firing, SessionRunHook
@@ -24,7 +23,7 @@ from hookline.hooks.triggers import every
 if TYPE_CHECKING:
     from hookline.session import Session
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 _ARRAYS = (np.generic, np.ndarray, jax.Array)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline import arguments
+from hookline import arguments, log
 from hookline.checkpoint import Saver
 from hookline.errors import NanLossDuringTrainingError
 from hookline.graph import Tensor, get_default_graph, latch, op, skip_updates_if
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from hookline.coordination import Coordinator
     from hookline.session import Session
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 RAISE, STOP, SKIP, ROLLBACK = "raise", "stop", "skip", "rollback"
 _REACTIONS = (RAISE, STOP, SKIP, ROLLBACK)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from typing import TYPE_CHECKING, Any
 
 import jax
 
-from hookline import arguments
+from hookline import arguments, log
 from hookline.coordination import peers
 from hookline.hooks.base import Firing, SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.hooks.cadence import chosen_trigger
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from hookline.coordination import Coordinator
     from hookline.session import RunMetadata, Session
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 class ProfilerHook(SessionRunHook):

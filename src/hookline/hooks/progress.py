@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import collections
-import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
-from hookline import arguments, clock
+from hookline import arguments, clock, log
 from hookline.coordination import peers
 from hookline.graph import Tensor
 from hookline.hooks.base import Firing, SessionRunHook
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from hookline.coordination import Coordinator
     from hookline.session import Session
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 _EVERY_SECS = 10.0
 _DRAW_EVERY_SECS = 0.2

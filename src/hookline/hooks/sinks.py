@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookline import arguments, clock
+from hookline import arguments, clock, log
 from hookline.coordination import peers
 from hookline.hooks.base import SessionRunHook
 from hookline.hooks.lookup import require_global_step
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from hookline.coordination import Coordinator
     from hookline.session import Session
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 _PLAIN = bool | int | float | str | None
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from hookline import arguments, summary
+from hookline import arguments, log, summary
 from hookline.hooks.base import Firing, SessionRunHook
 from hookline.hooks.cadence import DefaultSteps, chosen_trigger
 from hookline.hooks.lookup import check_writer, require_global_step
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from hookline.coordination import Coordinator
     from hookline.session import Session
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 _EVERY_N_STEPS = DefaultSteps(100)
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-
-from hookline import arguments
+from hookline import arguments, log
 from hookline.graph import Variable, get_default_graph
 from hookline.graph.eval_step import eval_step_of
 from hookline.hooks.base import SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.hooks.lookup import not_started
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 _LINES = 10
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
-from hookline import arguments
+from hookline import arguments, log
 from hookline.coordination import peers
 from hookline.hooks.base import Firing, SessionRunHook
 from hookline.hooks.lookup import require_global_step
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from hookline.coordination import Coordinator
     from hookline.session import Session
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 class StopAtStepHook(SessionRunHook):

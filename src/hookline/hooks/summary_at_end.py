@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookline import arguments
+from hookline import arguments, log
 from hookline.errors import END_OF_INPUT
 from hookline.graph import GraphKeys, Tensor
 from hookline.hooks.base import SessionRunHook
@@ -17,7 +16,7 @@ from hookline.summary import FileWriter, FileWriterCache
 if TYPE_CHECKING:
     from hookline.session import Session
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 class SummaryAtEndHook(SessionRunHook):

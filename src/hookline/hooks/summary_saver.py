@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hookline import arguments, summary
+from hookline import arguments, log, summary
 from hookline.hooks.base import Firing, SessionRunHook
 from hookline.hooks.cadence import chosen_trigger
 from hookline.hooks.lookup import check_writer, names_of, require_global_step
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from hookline.graph import Tensor
     from hookline.session import Session
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 class _HasSummaryOp(Protocol):

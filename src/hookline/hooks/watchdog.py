@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 import traceback
 from typing import TYPE_CHECKING
 
-from hookline import arguments, clock
+from hookline import arguments, clock, log
 from hookline.checkpoint.pending import saves_under_way
 from hookline.coordination import LooperThread
 from hookline.hooks.base import SessionRunHook
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from hookline.coordination import Coordinator
     from hookline.session import Session
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 _LOOKS_PER_STALL = 4
 

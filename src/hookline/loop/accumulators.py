@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -10,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hookline import log
 from hookline.loop.leaf_types import InvalidStep, is_nnx
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 class Accumulator(NamedTuple):

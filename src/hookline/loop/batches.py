@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from hookline import log
 from hookline.coordination import peers
 from hookline.data import iterator
 from hookline.data.batches import LastBatch
@@ -23,7 +23,7 @@ from hookline.graph.nodes import Source
 from hookline.graph.views import take_path
 from hookline.session import Session
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 BATCHES = "batches"
 """The name of a loop's iterator, and of its position in checkpoints."""

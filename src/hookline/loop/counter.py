@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,13 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hookline import log
 from hookline.checkpoint import leaves as paths
 from hookline.hooks import Firing, SessionRunHook, spaced
 
 if TYPE_CHECKING:
     from hookline.graph import Tensor
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 # `TrainState.step`, the `step` of an NNX optimizer in a tuple, the "step" of a dict.
 _COUNTER = re.compile(r"(\d+/)?step")

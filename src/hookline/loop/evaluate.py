@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hookline import arguments, summary
+from hookline import arguments, log, summary
 from hookline.checkpoint import Saver
 from hookline.data.batches import LastBatch
 from hookline.hooks import CheckpointSaverHook, Firing, SessionRunContext, SessionRunHook, SessionRunValues
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from hookline.coordination import Coordinator
     from hookline.session import Session
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 class Evaluate(SessionRunHook):

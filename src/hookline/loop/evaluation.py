@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import itertools
-import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline import arguments
+from hookline import arguments, log
 from hookline.coordination import peers
 from hookline.data.arrays import Arrays
 from hookline.data.batches import Form, LastBatch, check_last_batch, stacked
@@ -42,7 +41,7 @@ _MAX_UNREAD = 8
 # The number of batches on which processes in step agree at a time.
 _AT_ONCE = 8
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 T = TypeVar("T")
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
+from hookline import log
 from hookline.coordination import peers
 from hookline.graph import Tensor, Variable, placement
 from hookline.hooks import SessionRunHook
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hookline.coordination import Coordinator
     from hookline.session import Session
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 CHECKPOINT, SCRIPT = "checkpoint", "script"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import math
 import sys
 from collections.abc import Iterable, Mapping
@@ -11,7 +10,7 @@ from typing import Any
 
 import jax
 
-from hookline import arguments
+from hookline import arguments, log
 from hookline.data.batches import LastBatch
 from hookline.data.sources import is_one_shot
 from hookline.errors import Interrupted
@@ -36,7 +35,7 @@ from hookline.monitored.hook_list import is_claimed
 from hookline.monitored.training_session import Cadences, usual_hooks
 from hookline.session import Session
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 # Arguments of `Loop.session` that are not passed on.
 _OWN = {"hooks", "progress", "log_steps", "watch", "on_nan", "hyperparams", "per_step", "peak_flops"}

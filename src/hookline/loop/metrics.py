@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hookline import log
 from hookline.loop.accumulators import Accumulator, is_computed
 from hookline.loop.leaf_types import InvalidStep
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 ALONE = "loss"
 """The name of a number that a step returns without a name, and of the first of several."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping
 
+from hookline import log
 from hookline.graph import Tensor
 from hookline.hooks import NanTensorHook
 from hookline.loop.metrics import ALONE
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 def nan_hooks(metrics: Mapping[str, Tensor], returned: Collection[str], watch: str, on_nan: str) -> list[NanTensorHook]:

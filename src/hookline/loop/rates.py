@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 
-from hookline import arguments
+from hookline import arguments, log
 from hookline.graph import placement
 from hookline.graph import spec as specs
 from hookline.hooks.step_rates import FLOPS, rates_given
 from hookline.loop.step import Step
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 def rates_of(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from hookline import log
 from hookline.coordination import peers
 from hookline.graph import GraphKeys, Operation, Tensor, Variable, op, placement
 from hookline.graph import spec as specs
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hookline.coordination import Coordinator
     from hookline.session import Session
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 class RecentMeans(SessionRunHook):

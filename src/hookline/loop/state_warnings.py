@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import functools
-import logging
 from typing import Any
 
 import jax
 
+from hookline import log
 from hookline.checkpoint import devices
 from hookline.graph import placement
 from hookline.graph import spec as specs
 from hookline.loop.forms import NnxObjects, Tree
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 def warn_python_numbers(form: Tree | NnxObjects, step: str) -> None:

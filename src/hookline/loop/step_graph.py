@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 
-from hookline import arguments, summary
+from hookline import arguments, log, summary
 from hookline import sharding as rules
 from hookline.checkpoint import leaves as paths
 from hookline.data.batches import LastBatch
@@ -39,7 +38,7 @@ from hookline.loop.metrics import warn_left_out
 from hookline.loop.recent_means import RecentMeans
 from hookline.loop.step import Step
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 _LOOPS = "hookline/loop"
 """The collection with the loop of a graph."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
-from hookline import arguments
+from hookline import arguments, log
 from hookline.hooks import Firing, SessionRunHook
 from hookline.loop.best import Mode, is_better, mode_of
 from hookline.loop.evaluate import Evaluate, evaluations_of
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from hookline.coordination import Coordinator
     from hookline.session import Session
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 class StopIfNoImprovement(SessionRunHook):

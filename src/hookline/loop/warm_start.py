@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
 
-from hookline import arguments
+from hookline import arguments, log
 from hookline.checkpoint import fitting, layout, load_variable, reading
 from hookline.checkpoint import leaves as paths
 from hookline.checkpoint.manifest import Leaf, Manifest
@@ -21,7 +20,7 @@ from hookline.loop.checkpoint_lookup import AVERAGE, STATE, below, check_step, c
 from hookline.loop.optimizer_state import of_optimizer
 from hookline.session import Session
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 _WHO = "WarmStart"
 

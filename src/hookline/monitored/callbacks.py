@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from hookline import log
 from hookline.coordination import Coordinator
 from hookline.hooks.base import SessionRunHook
 from hookline.hooks.trigger import Trigger
@@ -15,7 +15,7 @@ from hookline.hooks.when import bare
 from hookline.monitored.identity import indistinct, namesakes
 from hookline.session import Session
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 Callback = Callable[..., Any]
 """A bound callback of a hook."""

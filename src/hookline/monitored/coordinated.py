@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
-from hookline import preemption
+from hookline import log, preemption
 from hookline.coordination import Coordinator
 from hookline.errors import PREEMPTION_ERRORS
 from hookline.monitored.hooked import HookedSession
 from hookline.session import RunMetadata, RunOptions
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 T = TypeVar("T")
 

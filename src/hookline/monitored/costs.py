@@ -6,14 +6,13 @@ Measured functions get a wrapper when they are looked up; without a report there
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import jax
 
-from hookline import clock
+from hookline import clock, log
 from hookline.hooks.base import Firing, SessionRunContext, SessionRunValues
 from hookline.hooks.when import bare
 from hookline.monitored.callbacks import Callback, override
@@ -21,7 +20,7 @@ from hookline.monitored.cost_report import ABOUT, CostReport, HookCost
 from hookline.session import DeferredResults, Session
 from hookline.session.compilation import Compiled
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 _PARTS = [*ABOUT]
 _STEP, _INPUT, _WAITING, _COMPILING, _STARTING, _ENDING, _OUTSIDE = (

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 
+from hookline import log
 from hookline.errors import PREEMPTION_ERRORS
 from hookline.hooks.base import Firing, SessionRunContext
 from hookline.monitored.callbacks import describe
 from hookline.monitored.hook_record import HookRecord
 from hookline.session import DeferredResults, LowLevel
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 class DeferredFirings:

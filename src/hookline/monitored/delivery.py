@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping
 from typing import Any
 
+from hookline import log
 from hookline.hooks.base import (
     Firing,
     SessionRunArgs,
@@ -20,7 +20,7 @@ from hookline.monitored.hook_record import DeferredFiring, HookRecord
 from hookline.monitored.scheduled_run import ScheduledRun
 from hookline.session import DeferredResults, RunMetadata, RunOptions
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 _LATE_RUNS_IN_STEP = 16
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 from types import TracebackType
 from typing import Any, Self
 
-from hookline import notebooks, preemption
+from hookline import log, notebooks, preemption
 from hookline.coordination import peers, service
 from hookline.errors import END_OF_INPUT, LEFT_IN_ORDER, OutOfRangeError
 from hookline.graph import Graph
@@ -25,7 +24,7 @@ from hookline.session import Session, origin
 from hookline.summary import FileWriterCache
 from hookline.summary.writer_cache import WriterScope
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 CLOSED = "Session is already closed."
 _CLOSED_INSIDE = (

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from hookline import arguments, clock
+from hookline import arguments, clock, log
 from hookline.checkpoint import checkpoint_exists, checkpoints_iterator
 from hookline.checkpoint.reading import checkpoint_at
 from hookline.errors import NotFoundError
@@ -20,7 +19,7 @@ from hookline.monitored.scaffold import Scaffold
 from hookline.session import Session, resolve_target
 from hookline.session.fetches import check_fetches
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 
 def evaluate_once(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from hookline import log
 from hookline.coordination import Coordinator
 from hookline.hooks.base import own_trigger
 from hookline.hooks.trigger import Trigger
@@ -18,7 +18,7 @@ from hookline.monitored.order import in_order
 from hookline.session import Session
 from hookline.session.fetches import leaves
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 
 class HookList:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import collections
-import logging
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from hookline import log
 from hookline.graph import Graph, Operation
 from hookline.hooks.base import Firing, SessionRunArgs, SessionRunHook
 from hookline.hooks.trigger import Trigger
@@ -18,7 +18,7 @@ from hookline.monitored.forecast import Forecast
 from hookline.monitored.hook_list import HookList
 from hookline.session import DeferredResults, RunMetadata, RunOptions
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 class DeferredFiring(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import logging
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,11 +10,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from hookline import log
 from hookline.coordination import peers
 from hookline.monitored.callbacks import check_distinct, declared_trigger, describe, override
 from hookline.monitored.identity import kind_of, namesakes
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 _STATE, _PHASE, _PHASES, _STEP = "state", "trigger", "triggers", "step"
 # Up to format 2 hooks were told apart by class and number.

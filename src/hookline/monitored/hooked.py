@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from hookline import preemption
+from hookline import log, preemption
 from hookline.hooks.base import SessionRunArgs, SessionRunContext
 from hookline.monitored.fast_path import FastPath, Make
 from hookline.monitored.hook_list import HookList
@@ -20,7 +19,7 @@ from hookline.monitored.stop_request import StopRequest
 from hookline.session import CHANGED, CachedStep, HookFetches, LowLevel, RunMetadata, RunOptions, Session
 from hookline.summary.writer_cache import SCOPE
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 _NO_OPTIONS = RunOptions()
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from hookline import clock, preemption
+from hookline import clock, log, preemption
 from hookline.coordination import peers, service
 from hookline.coordination.agreement import FAILURE, Agreement, Decision
 from hookline.coordination.peers import Peers
@@ -22,7 +22,7 @@ from hookline.errors import AbortedError, OpError, UnauthenticatedError
 from hookline.hooks.trigger import Trigger
 from hookline.session import launches
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 _COMPARE_EVERY_RUNS = 1000
 _TELL_SECS, _LOOK_EVERY_SECS = 2.0, 0.5

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard, TypeVar
 
-from hookline import preemption
+from hookline import log, preemption
 from hookline.errors import LEFT_IN_ORDER, PREEMPTION_ERRORS
 from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.recovery import RecoveryPolicy
 from hookline.session import RETRY, Retry, RunMetadata, RunOptions, Session
 from hookline.session.origin import INITIALISED
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 T = TypeVar("T")
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hookline import arguments
+from hookline import arguments, log
 from hookline.checkpoint import Saver, layout, lease, lineage, restart, together
 from hookline.checkpoint.pending import finish_saves
 from hookline.checkpoint.restart import Restart
@@ -16,7 +15,7 @@ from hookline.checkpoint.state_file import examined, leaving, write_state
 from hookline.errors import PREEMPTION_ERRORS, DataLossError, OpError, from_exception
 from hookline.session import Session
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 LATEST, LATEST_READABLE = "latest", "latest-readable"
 """The checkpoint to restore: the newest, or the newest that can be read."""

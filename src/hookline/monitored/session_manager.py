@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from hookline import arguments, clock, preemption
+from hookline import arguments, clock, log, preemption
 from hookline.checkpoint import Saver, latest_checkpoint
 from hookline.errors import (
     DeadlineExceededError,
@@ -29,7 +28,7 @@ from hookline.session import RunOptions, Session, StoreTarget
 from hookline.session.fetches import check_fetches
 from hookline.session.origin import INITIALISED, SHARED
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 _LOOK_EVERY_SECS = 0.1
 # A wait for the chief ends when the chief is ready; it asks again after this interval.

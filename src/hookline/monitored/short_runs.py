@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
+from hookline import log
 from hookline.monitored.callbacks import describe
 from hookline.monitored.hook_record import HookRecord
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 _MANY_SHORT_RUNS = 8
 

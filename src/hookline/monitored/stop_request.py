@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
-_logger = logging.getLogger(__name__)
+from hookline import log
+
+_logger = log.of(__name__)
 
 _MAX_STILL_WARNINGS = 5
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import enum
-import logging
 from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeVar
 
-from hookline import arguments, preemption
+from hookline import arguments, log, preemption
 from hookline.checkpoint.lease import DEFAULT_WAIT_SECS
 from hookline.coordination import peers
 from hookline.hooks import CheckpointSaverHook, SinkHook, StepCounterHook, SummarySaverHook
@@ -22,7 +21,7 @@ from hookline.monitored.scaffold import Scaffold
 from hookline.session import StoreTarget, resolve_target
 from hookline.sinks import Sink
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 N = TypeVar("N", int, float)
 

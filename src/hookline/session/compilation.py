@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import collections
-import logging
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
 
-from hookline import clock
+from hookline import clock, log
 from hookline.session.compiled_in import CompiledIn
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 _MANY = 16
 _MOST_KEPT = 1000

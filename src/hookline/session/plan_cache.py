@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from hookline import log
 from hookline.coordination import peers
 from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Graph, Operation, Tensor, ancestors
@@ -19,7 +19,7 @@ from hookline.session.hook_fetches import HookFetches
 from hookline.session.program_cache import ProgramCache, Request
 from hookline.session.repeated_step import RepeatedStep
 
-logger = logging.getLogger(__name__)
+logger = log.of(__name__)
 
 _MANY = 64
 _MOST_LATEST = 16

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 
-from hookline import arguments
+from hookline import arguments, log
 from hookline.sharding.fitting import check_axes, check_mesh, spread, tree_of
 from hookline.sharding.leaves import Leaf, leaves_of, listed
 from hookline.sharding.rules import Rule
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 _WHO = "sharding.by_metadata"
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
-from hookline import arguments
+from hookline import arguments, log
 from hookline.sharding.fitting import check_axes, check_mesh, parts, spread, tree_of
 from hookline.sharding.leaves import leaves_of, listed
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 Rule = Callable[[Any], Any]
 """A function from a state, concrete or abstract, to a tree with its form, of shardings and None."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from hookline import clock, errors
+from hookline import clock, errors, log
 from hookline.sinks.points import Written
 from hookline.sinks.sink import Point, Sink, Start
 from hookline.summary.outage import Outage
@@ -19,7 +18,7 @@ _SYNC_SECS = 10.0
 _MOST_WAITING, _MOST_BYTES = 10_000, 64 << 20
 _PASSING = (errors.ResourceExhaustedError, errors.UnavailableError, errors.DeadlineExceededError)
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 class Feeder:

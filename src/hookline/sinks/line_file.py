@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from hookline import arguments, errors
+from hookline import arguments, errors, log
 from hookline.checkpoint import durable
 from hookline.regular_file import NotReadable, open_regular
 from hookline.sinks.sink import Point, Sink, Start
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 class LineFile(Sink):

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import io
-import logging
 import re
 from collections.abc import Sequence
 from typing import Any
 
-from hookline import arguments
+from hookline import arguments, log
 from hookline.sinks.service import Service
 from hookline.sinks.sink import Point, Start
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 _NOT_ALLOWED = re.compile(r"[^\w\-. /]")
 _AT_ONCE = 1000  # The servers refuse more.
 _PASSING = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED")

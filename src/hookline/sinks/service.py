@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import importlib
 import json
-import logging
 import os
 from collections.abc import Sequence
 from typing import Any
 
+from hookline import log
 from hookline.checkpoint import durable
 from hookline.sinks.sink import Point, Sink, Start
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 class Service(Sink):

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import threading
 from collections import deque
 from contextlib import suppress
 
-from hookline import clock, errors
+from hookline import clock, errors, log
 from hookline.summary.event_file import EventFile, Pending
 from hookline.summary.outage import Outage
 
 _MOST_PENDING = 1000
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 class EventQueue:

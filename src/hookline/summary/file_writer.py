@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 import weakref
 from types import TracebackType
 from typing import Any, Protocol, Self, SupportsInt
 
-from hookline import arguments, clock
+from hookline import arguments, clock, log
 from hookline.coordination import peers
 from hookline.graph import Graph
 from hookline.summary import encode, records
 from hookline.summary.event_queue import EventQueue
 from hookline.summary.unwritten import Unwritten
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 _GRAPH_DEF = records.key(4, 2)
 _SUMMARY = records.key(5, 2)

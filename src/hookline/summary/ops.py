@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
@@ -12,12 +11,12 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from hookline import arguments, errors
+from hookline import arguments, errors, log
 from hookline.graph import GraphKeys, Tensor, get_default_graph, host_op, op, placement
 from hookline.graph import spec as specs
 from hookline.summary import buckets, encode, media
 
-_log = logging.getLogger(__name__)
+_log = log.of(__name__)
 _TAGS = "summary_tags"
 _ABOVE: ContextVar[str] = ContextVar("what tags begin with", default="")
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_./-]")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-
-from hookline import clock
+from hookline import clock, log
 
 _RETRY_SECS = 10.0
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 class Outage:

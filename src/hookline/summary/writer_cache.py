@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import weakref
@@ -10,11 +9,11 @@ from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from hookline import arguments
+from hookline import arguments, log
 from hookline.errors import OpError
 from hookline.summary.file_writer import FileWriter, Follower
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 class Following(Protocol):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-import logging
 from typing import Any
 
-_logger = logging.getLogger(__name__)
+from hookline import log
+
+_logger = log.of(__name__)
 
 
 def ignored(who: str, **given: Any) -> None:

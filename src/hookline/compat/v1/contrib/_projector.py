@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
+from hookline import log
 from hookline.compat.v1._machinery.namespaces import missing
 
 _MESSAGES = ("EmbeddingInfo", "ProjectorConfig", "SpriteMetadata")
 PUBLIC = [*_MESSAGES, "visualize_embeddings"]
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 _missing = missing("tf.contrib.tensorboard.plugins.projector", lambda: PUBLIC)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hookline import clock
+from hookline import clock, log
 from hookline.compat.v1 import math
 from hookline.compat.v1._machinery.graphs import GraphKeys, get_collection, get_default_graph, name_scope
 from hookline.compat.v1._machinery.ignored_arguments import ignored, unknown
@@ -24,7 +23,7 @@ __all__ = ["clip_gradient_norms", "create_train_op", "multiply_gradients", "trai
 
 __getattr__, __dir__ = offered("tf.contrib.slim.learning", lambda: __all__)
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 _OF_GRAPH = 0
 """Stands for the global step of the graph, as in TensorFlow."""
 

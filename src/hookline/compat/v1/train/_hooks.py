@@ -7,13 +7,12 @@ with the results that TensorFlow gives there; see `OwnCallbacks`.
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import numpy as np
 
 from hookline import hooks as core
-from hookline import summary
+from hookline import log, summary
 from hookline.checkpoint import Saver
 from hookline.compat.v1.train._logging_hook import LoggingTensorHook
 from hookline.compat.v1.train._own_callbacks import OwnCallbacks, also_called
@@ -35,7 +34,7 @@ __all__ = [
     "SummarySaverHook",
 ]
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 _MAX_STILL_WARNINGS = 5
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import hashlib
 import json
-import logging
 import os
 import tempfile
 import threading
@@ -18,13 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hookline import clock
+from hookline import clock, log
 from hookline.compat.v1._machinery.ignored_arguments import ignored, say_once
 from hookline.distributed import Cluster, ClusterOptions, PrivateRayCluster
 from hookline.distributed.connection import await_head
 from hookline.errors import DeadlineExceededError, UnavailableError
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 _LOOK_EVERY_SECS = 0.2
 _LISTENS_WITHIN_SECS = 1.0

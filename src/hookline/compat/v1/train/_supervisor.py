@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from hookline import clock
+from hookline import clock, log
 from hookline.checkpoint import Saver
 from hookline.compat.v1._machinery.graphs import get_default_graph
 from hookline.coordination import Coordinator, LooperThread
@@ -18,7 +17,7 @@ from hookline.monitored import Scaffold, SessionManager
 from hookline.session import Session
 from hookline.summary import FileWriter
 
-_logger = logging.getLogger(__name__)
+_logger = log.of(__name__)
 
 
 class Supervisor:
