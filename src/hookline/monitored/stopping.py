@@ -15,7 +15,7 @@ from hookline.monitored.in_step import InStep
 class Stopping(Ending):
     """The part of a monitored session that handles requests to stop, and decisions of the processes in step."""
 
-    def _should_stop(self) -> bool:
+    def _is_stopped(self) -> bool:
         """Returns whether a requested stop is in effect: a recovery may have made it unnecessary."""
         if self._closed or self._preemption.number is not None:
             return True
