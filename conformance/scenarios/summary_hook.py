@@ -41,6 +41,20 @@ def _(s: System) -> Record:
     return {"written": scalars(_hooked(s, 6, by=4, save_steps=6))}
 
 
+@scenario("summary_hook.two_runs_a_step")
+def _(s: System) -> Record:
+    """Where only every second run counts, as in a GAN, the steps that are written."""
+    step, train_op = counting(s)
+    summary = s.summary.scalar("x", s.constant(1.0))
+    hook = s.train.SummarySaverHook(save_steps=5, output_dir=s.folder, summary_op=summary)
+    with s.train.MonitoredSession(hooks=[hook]) as sess:
+        for _ in range(10):
+            sess.run(step)
+            sess.run(train_op)
+    s.summary.FileWriterCache.clear()
+    return {"written": scalars(s.events(s.folder))}
+
+
 @scenario("summary_hook.start_is_written_first")
 def _(s: System) -> Record:
     """`SessionLog(START)` stands before the first summary, at its step."""

@@ -30,6 +30,31 @@ def _(s: System) -> Record:
     return {"written": sorted(scalars(s.events(s.folder)))}
 
 
+@scenario("v1.summary.places")
+def _(s: System) -> Record:
+    """What each argument of a summary means at its place, also a name at that of the collections."""
+    tf = s.tf
+    x, pictures, sounds = tf.constant(1.0), tf.zeros([2, 2, 2, 1]), tf.zeros([2, 4])
+    made = [
+        tf.summary.scalar("a", x, ["c"], "f"),
+        tf.summary.histogram("b", x, ["c"], "f"),
+        tf.summary.image("i", pictures, 1, ["c"], "f"),
+        tf.summary.audio("s", sounds, 8000.0, 1, ["c"], "f"),
+        tf.summary.text("t", tf.constant("text", tf.string), ["c"]),
+        tf.summary.scalar("z", x, "uv"),
+    ]
+    merged = [
+        tf.summary.merge(made, ["d"], "n"),
+        tf.summary.merge(made, "name"),
+        tf.summary.merge(made),
+        tf.summary.merge_all("c", "f", "all"),
+    ]
+    with tf.Session() as sess:
+        counts = [len(tf.Summary.FromString(value).value) for value in sess.run(merged)]
+    names = {key: [each.name for each in tf.get_collection(key)] for key in ("c", "d", "n", "u", "uv", "name")}
+    return {"merged": [each.name for each in merged], "counts": counts, "names": names}
+
+
 @scenario("v1.summary.writer")
 def _(s: System) -> Record:
     """A writer takes summaries as messages and as bytes, steps of NumPy's, and a graph."""

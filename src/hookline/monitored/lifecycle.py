@@ -149,7 +149,7 @@ class MonitoredLifecycle(Opening):
             return False
         self._in_step.propose(in_step.STOP, "sys.exit()")
         with contextlib.suppress(*END_OF_INPUT):
-            while not self._should_stop():
+            while not self._is_stopped():
                 self.run(self._last_fetches)
         return self._session.failure is None
 

@@ -95,7 +95,7 @@ class MonitoredSession(MonitoredLifecycle):
         returns True, and `close` raises the error. During a run, which recovers itself, it returns False.
         """
         is_asked = self._stop.asked or self._preemption.signals.number is not None or self._in_step is not None
-        return is_asked and self._should_stop()
+        return is_asked and self._is_stopped()
 
 
 class SingularMonitoredSession(MonitoredLifecycle):
@@ -162,7 +162,7 @@ class SingularMonitoredSession(MonitoredLifecycle):
         if self._closed:
             return True
         if self._in_step is not None:
-            return self._should_stop()
+            return self._is_stopped()
         error = self._session.current.reported_error()
         if error is not None:
             raise error

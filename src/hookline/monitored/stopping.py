@@ -25,7 +25,7 @@ class Stopping(Ending):
 
     _exit: BaseException | None = None
 
-    def _should_stop(self) -> bool:
+    def _is_stopped(self) -> bool:
         """Returns whether a requested stop is in effect: a recovery may have made it unnecessary."""
         if self._closed or self._preemption.number is not None:
             return True

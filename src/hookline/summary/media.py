@@ -96,9 +96,9 @@ def audio(tag: str, clips_and_rate: tuple[Any, Any], max_outputs: int) -> bytes:
 
 def _sample_rate(tag: str, given: Any) -> float:
     rate = np.asarray(given)
-    if rate.shape or rate.dtype.kind not in "iuf" or not 0.5 < rate < 2**32:
+    if rate.size != 1 or rate.dtype.kind not in "iuf" or not 0.5 < rate.item() < 2**32:
         raise _refusal(f"Audio summary {tag!r} requires a positive number of frames a second, got {given!r}.")
-    return float(rate)
+    return float(rate.item())
 
 
 def _wav(frames: np.ndarray, rate: float) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import hookline.compat.v1 as tf
@@ -128,3 +129,45 @@ def test_a_directory_alone_is_a_path_of_checkpoints(step, tmp_path, monkeypatch,
         sess.run(weight.assign(5.0))
         saver.restore(sess, path if step else directory)
         assert sess.run(weight) == 1.0
+
+
+def test_merged_summaries_have_the_names_of_tensorflow_and_any_collections(sess):
+    one = tf.summary.scalar("a", 1.0)
+    by_name, by_place = tf.summary.merge([one], ["k"], "mine"), tf.summary.merge([one], collections=("k",))
+
+    assert [merged.name for merged in (by_name, by_place)] == ["mine/mine:0", "Merge/MergeSummary:0"]
+    assert tf.get_collection("k") == [by_name, by_place]
+    assert tf.summary.merge_all("summaries", None, "all").name == "all/all:0"
+    assert sess.run(by_name) == sess.run(by_place)
+
+
+def test_a_name_in_the_place_of_collections_is_taken_as_tensorflow_takes_it(sess):
+    one = tf.summary.scalar("a", 1.0, "xy")
+
+    assert tf.summary.merge([one], "name").name == "Merge/MergeSummary:0"
+    assert len(tf.get_collection("n")) == len(tf.get_collection("e")) == len(tf.get_collection("x")) == 1
+    assert tf.get_collection("name") == []
+
+
+@pytest.mark.parametrize("rate", [8000, 8000.0, [8000.0], np.array([8000.0], np.float32), np.int64(8000)])
+def test_sound_has_a_rate_of_any_kind_of_number(sess, rate):
+    rates = [rate, tf.constant(rate, tf.float32)]
+    sounds = [tf.summary.audio("a", np.zeros((1, 4), np.float32), each) for each in rates]
+
+    for sound in sess.run(sounds):
+        assert tf.Summary.FromString(sound).value[0].audio.sample_rate == 8000
+
+
+def test_averages_and_slots_are_shared_where_a_scope_reuses_variables():
+    made = []
+    for _ in range(2):
+        with tf.variable_scope("tower", reuse=tf.AUTO_REUSE):
+            weight = tf.get_variable("w", [])
+            averages = tf.train.ExponentialMovingAverage(0.9)
+            averages.apply([weight])
+            optimizer = tf.train.MomentumOptimizer(0.1, 0.9)
+            optimizer.minimize(weight * weight)
+            made.append((averages.average(weight), optimizer.get_slot(weight, "momentum")))
+
+    assert made[0] == made[1]
+    assert [slot.op.name for slot in made[0]] == [f"tower/tower/w/{AVERAGE}", "tower/tower/w/Momentum"]

@@ -162,3 +162,11 @@ def test_a_graph_of_hookline_keeps_its_own_tensors():
     assert x.shape == (None, 2)
     assert type(x.shape) is tuple
     assert not hasattr(x.op, "run")
+
+
+@pytest.mark.parametrize("fetches", [[], (), {}])
+def test_an_empty_graph_has_nothing_to_run(sess, fetches):
+    with pytest.raises(RuntimeError, match=r"The Session graph is empty\. Add operations to the graph"):
+        sess.run(fetches)
+    tf.no_op()
+    assert sess.run(fetches) == fetches

@@ -263,3 +263,30 @@ def test_text_is_compared_by_an_assertion(sess):
     assert sess.run(checked, {word: "yes"}) == 2
     with pytest.raises(tf.errors.InvalidArgumentError, match="Condition x == y did not hold"):
         sess.run(checked, {word: "no"})
+
+
+@pytest.mark.parametrize("make", [tf.constant, tf.convert_to_tensor])
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("a", b"a"), (b"a", b"a"), ("ä\0", b"\xc3\xa4\0"), (["a", b"b"], [b"a", b"b"]), ([["a"], ["b"]], [[b"a"], [b"b"]]),
+        (np.array(["a"]), [b"a"]), (np.array(["a", b"b"], object), [b"a", b"b"]), ([], []), ([[]], [[]]),
+    ],
+)  # fmt: skip
+def test_text_may_say_that_it_is_text(sess, make, value, expected):
+    for text in (make(value, tf.string), make(value, dtype="string")):
+        assert text.dtype == tf.string
+        assert plain(sess.run(text)) == expected
+
+
+def test_a_text_fills_a_shape(sess):
+    assert plain(sess.run(tf.constant("a", tf.string, [2]))) == [b"a", b"a"]
+    assert plain(sess.run(tf.constant(["a", "b"], tf.string, shape=[3]))) == [b"a", b"b", b"b"]
+
+
+@pytest.mark.parametrize("value", [1, True, None, [1.0], ["a", 1], np.array([1.5]), np.array([1, "b"], object)])
+def test_what_is_no_text_is_refused_as_text(value):
+    with pytest.raises(TypeError, match="string"):
+        tf.constant(value, tf.string)
+    with pytest.raises(TypeError):
+        tf.constant(["a", 1])

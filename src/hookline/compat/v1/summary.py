@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from hookline import summary as core
+from hookline.compat.v1._machinery.graphs import name_scope
 from hookline.compat.v1._machinery.ignored_arguments import ignored
 from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1.python_io import tf_record_iterator
-from hookline.graph import Graph, Tensor, get_default_graph
-from hookline.summary import FileWriterCache, merge, merge_all
+from hookline.graph import Graph, GraphKeys, Tensor, get_default_graph
+from hookline.summary import FileWriterCache
 from hookline.summary.ops import below, clean_name
 
 __all__ = [
@@ -29,7 +30,7 @@ __all__ = [
     "text",
 ]
 
-Collections = Sequence[str] | None
+Collections = Iterable[str] | None
 
 
 def summary_iterator(path: str) -> Iterator[Any]:
@@ -99,13 +100,40 @@ def text(name: str, tensor: Any, collections: Collections = None) -> Tensor:
     return _tagged(core.text, name, None, tensor, collections=collections)
 
 
-def _tagged(make: Callable[..., Tensor], name: str, family: str | None, *args: Any, **kwargs: Any) -> Tensor:
+def merge(inputs: Any, collections: Collections = None, name: str | None = None) -> Tensor:
+    """Merges several summaries into one.
+
+    References:
+        `tf.summary.merge`.
+    """
+    with name_scope(name, "Merge"):
+        return core.merge(inputs, _each(collections), name or "MergeSummary")
+
+
+def merge_all(key: str = GraphKeys.SUMMARIES, scope: str | None = None, name: str | None = None) -> Tensor | None:
+    """Merges all summaries of a collection in the default graph into one; None if there is nothing to merge.
+
+    References:
+        `tf.summary.merge_all`.
+    """
+    summaries = get_default_graph().get_collection(key, scope)
+    return merge(summaries, name=name) if summaries else None
+
+
+def _each(collections: Collections) -> list[str] | None:
+    """Returns the collections as a list. Text is one for each of its letters, as in TensorFlow: nobody asks for them."""
+    return None if collections is None else list(collections)
+
+
+def _tagged(
+    make: Callable[..., Tensor], name: str, family: str | None, *args: Any, collections: Collections, **kwargs: Any
+) -> Tensor:
     """Makes a summary whose tag is the name of its operation, numbered if any operation has it, below its family."""
     graph = get_default_graph()
     label = clean_name(name if family is None else f"{family}/{name}")
     tag = graph.free_name(f"{graph.current_scope}{label}")
     with graph.name_scope(None), below(family):
-        return make(tag, *args, **kwargs)
+        return make(tag, *args, collections=_each(collections), **kwargs)
 
 
 class FileWriter(core.FileWriter):
@@ -180,9 +208,9 @@ def audio_summary(
     return _outside(core.audio, tag, tensor, sample_rate, max_outputs=max_outputs, collections=collections)
 
 
-def _outside(make: Callable[..., Tensor], tag: str, *args: Any, **kwargs: Any) -> Tensor:
+def _outside(make: Callable[..., Tensor], tag: str, *args: Any, collections: Collections, **kwargs: Any) -> Tensor:
     with get_default_graph().name_scope(None):
-        return make(tag, *args, **kwargs)
+        return make(tag, *args, collections=_each(collections), **kwargs)
 
 
 def __getattr__(name: str) -> Any:

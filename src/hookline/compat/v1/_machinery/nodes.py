@@ -68,7 +68,7 @@ def op(fn: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
 
 
 # The kinds of plain values that a dtype of a kind accepts; arrays are cast.
-_FITS = {"b": "b", "i": "bi", "u": "bi", "f": "biuf"}
+_FITS = {"b": "b", "i": "bi", "u": "bi", "f": "biuf", "O": "OSU"}
 
 
 def constant(value: Any, dtype: Any = None, shape: Any = None, name: str = "Const", verify_shape: bool = False) -> Any:
@@ -88,12 +88,18 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str = "Cons
     is_plain = array is not value and array.size > 0
     if wanted is not None and is_plain and array.dtype.kind not in _FITS.get(wanted.dtype.kind, "biufc"):
         raise TypeError(f"Expected {wanted.name}, got {value!r} of type '{array.dtype.name}' instead.")
-    is_text = host_strings.is_plain_text(value) or (array.dtype.kind in "OSU" and wanted == dtypes.string)
+    if array.size == 0 and wanted == dtypes.string:
+        array = array.astype(object)
+    is_text = host_strings.is_plain_text(value) or (array.size == 0 and array.dtype == object)
     if is_text != (wanted == dtypes.string) and wanted is not None:
         raise TypeError(f"tf.constant: {value!r} of dtype {wanted.name} is required, and is not that.")
-    if array.dtype == object and not is_text:
+    if array.dtype.kind in "OSU" and not is_text:
         raise TypeError(f"tf.constant takes numbers and text, got {value!r}.")
-    found = host_strings.encoded(array) if is_text else as_array(array, wanted, plain=array is not value)
+    found = (
+        host_strings.encoded(value if array.size else array)
+        if is_text
+        else as_array(array, wanted, plain=array is not value)
+    )
     if shape is not None:
         shape = TensorShape(shape).as_list()
         found = found.reshape(shape) if found.size == np.prod(shape) else _filled(found, shape)

@@ -22,7 +22,7 @@ Shape = tuple[int | None, ...] | None
 def encoded(value: Any) -> np.ndarray:
     """Returns a value as a NumPy array; text becomes an array of `bytes`."""
     array = np.asarray(value)
-    if array.dtype.kind == "S" and not isinstance(value, np.ndarray | np.generic):
+    if array.dtype.kind in "SU" and not isinstance(value, np.ndarray | np.generic):
         array = np.asarray(value, dtype=object)  # Otherwise NumPy cuts off the zeros at the end of a text.
     if array.dtype.kind not in "SU" and not (array.dtype.kind == "O" and all(map(_is_word, array.flat))):
         return array

@@ -50,7 +50,9 @@ class ScriptDialect(Dialect):
         return [jax.tree.map(_as_numpy, value) for value in values]
 
     def check_run(self, graph: Any) -> None:
-        """Raises the errors of `tf.Assert` and the other checks."""
+        """Raises the errors of `tf.Assert` and the other checks, and that of an empty graph."""
+        if not graph.version:
+            raise RuntimeError("The Session graph is empty. Add operations to the graph before calling run().")
         raise_failed(graph)
 
     def is_compiled_in(self, op: Any, computed: Collection[Any]) -> bool:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from hookline.compat.v1._machinery.graphs import get_default_graph
 from hookline.compat.v1._tf.variable_scopes import variable_scope
+from hookline.compat.v1._tf.variable_store import store_of_graph
 from hookline.graph import Tensor, Variable, op
 from hookline.graph import spec as specs
 
@@ -26,9 +27,15 @@ def make_slot(primary: Variable, start: Any, label: str) -> Variable:
 
 
 def in_variable_scope(wanted: str, initial: Any) -> Variable:
-    """Returns a new untrained variable whose name begins with the current variable scope, whatever the name scope."""
+    """Returns an untrained variable whose name begins with the current variable scope, whatever the name scope.
+
+    It is new, unless the scope reuses variables and has made it before.
+    """
+    made = store_of_graph().variables
     with variable_scope(None, wanted, auxiliary_name_scope=False) as scope, get_default_graph().name_scope(None):
-        return Variable(initial, name=scope.name, trainable=False)
+        if not scope.reuse or scope.name not in made:
+            made[scope.name] = Variable(initial, name=scope.name, trainable=False)
+        return made[scope.name]
 
 
 def _filled(primary: Variable, start: float) -> Any:
