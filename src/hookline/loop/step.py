@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 
@@ -47,6 +47,9 @@ class Step:
         self._call = Call(who, function, list(form.parts))
         self._reset_steps = reset_steps if form.accumulates else None
         self.left_out: dict[str, str] = {}
+
+    # The values after the step: the metrics that hooks fetch must not change how they are rounded.
+    main_parts: ClassVar = ((("item", 0),),)
 
     @property
     def takes_key(self) -> bool:

@@ -6,6 +6,7 @@ and writes, the host operations that run last, and where each result is found.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any
@@ -16,6 +17,7 @@ from hookline.graph.graph import Function, Operation, Tensor
 from hookline.graph.guard import Guard, counts_runs
 from hookline.graph.nodes import Group, HostCall, Placeholder, SessionCall, Source
 from hookline.graph.variable import Update, Variable, VariableRead, is_counter
+from hookline.graph.views import Path
 
 Key = tuple[Operation, tuple[Any, ...]]
 OnHost = HostCall | SessionCall
@@ -53,6 +55,7 @@ class Plan:
         self._fed = {tensor.key: place for place, tensor in enumerate(fed)}
         self.operations = self.needed([*fetched, *hook_fetches])
         self.trained = frozenset(self.needed(fetched))
+        self._fetched = [element for element in fetched if isinstance(element, Tensor)]
         self.updates: dict[Variable, list[Update]] = {}
         self.remote: list[Update] = []
         for operation in self.operations:
@@ -114,6 +117,14 @@ class Plan:
 
     def _is_computed(self, element: Tensor | Operation) -> bool:
         return isinstance(element, Operation) or self.fed_place(element) is None
+
+    @functools.cached_property
+    def read_by_caller(self) -> dict[Operation, set[Path]]:
+        """The parts of operations' values that the caller's fetches need."""
+        read: dict[Operation, set[Path]] = {}
+        for tensor in (*self._fetched, *(tensor for operation in self.trained for tensor in operation.inputs)):
+            read.setdefault(tensor.op, set()).add(tensor.path)
+        return read
 
     # Versions of variables --------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -19,7 +19,8 @@ from hookline.graph.gradient import Gradient
 from hookline.graph.graph import Function, Operation, Tensor
 from hookline.graph.nodes import Constant, Group
 from hookline.graph.variable import Update, Variable, VariableRead
-from hookline.graph.views import Step, take, take_path
+from hookline.graph.views import Path, Step, take, take_path
+from hookline.session.byproducts import parts_apart
 from hookline.session.compiled_in import plain
 from hookline.session.plan import Key, Plan
 from hookline.session.tape import Cell, Cells, Tape, barrier
@@ -68,7 +69,19 @@ class Trace:
             return self._gradient(operation)
         if self._tape.passing(operation):
             return self._on_tape(operation)
-        return operation.call(lambda tensor: _copied(self._read(tensor, operation)))
+        return self._called(operation)
+
+    def _called(self, operation: Function) -> Any:
+        """Calls a function. What hooks alone may read of its result is computed apart from the rest."""
+
+        def call() -> Any:
+            return operation.call(lambda tensor: _copied(self._read(tensor, operation)))
+
+        spec, declared = operation.output.spec, getattr(operation.fn, "main_parts", None)
+        main = declared or self.plan.read_by_caller.get(operation)
+        if main is None or specs.is_array(spec) or (spec is specs.UNKNOWN and not declared):
+            return call()
+        return parts_apart(call, lambda spec: _parts_at(main, spec))
 
     # Faults -----------------------------------------------------------------------------------------------------
 
@@ -240,6 +253,21 @@ class Trace:
             return Cells([owners[id(leaf)] for leaf in leaves], treedef)
         moving = [cell for cell in cells.leaves if cell.moves]
         return self._tape.record(None, lambda *v: take(cells.value(dict(zip(moving, v, strict=True))), step), moving)
+
+
+def _parts_at(paths: Iterable[Path], spec: Any) -> list[bool]:
+    """Returns for each array of a value whether one of these paths leads to it, or into it."""
+    leaves, structure = jax.tree.flatten(spec)
+    marks = [copy.copy(leaf) for leaf in leaves]
+    numbers = {id(mark): number for number, mark in enumerate(marks)}
+    found: set[int | None] = set()
+    for path in paths:
+        part = structure.unflatten(marks)
+        for step in path:
+            part = part if specs.is_array(part) else take(part, step)
+        found |= {numbers.get(id(mark)) for mark in jax.tree.leaves(part)}
+    # A property may have made an array of others.
+    return [None in found or number in found for number in range(len(leaves))]
 
 
 def _copied(value: Any) -> Any:
