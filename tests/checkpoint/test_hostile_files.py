@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import random
 import re
@@ -218,3 +219,19 @@ def test_a_changed_record_gives_an_error_of_hookline_or_the_value(folder, count,
         shutil.rmtree(folder.with_name("again"), ignore_errors=True)
     capsys.readouterr()
     assert outcomes == {"fine", "refused"}
+
+
+def test_a_link_among_old_checkpoints_leaves_nothing_behind_and_its_target_alone(tmp_path):
+    folder, beyond = tmp_path / "logs", tmp_path / "beyond"
+    with hl.Graph().as_default():
+        hl.Variable(1.0, name="w")
+        with hl.Session() as sess:
+            sess.run(hl.global_variables_initializer())
+            saver = train.Saver(max_to_keep=1)
+            saver.save(sess, str(folder / "model.ckpt"), 1)
+            (folder / "model.ckpt-1").rename(beyond)
+            (folder / "model.ckpt-1").symlink_to(beyond)
+            for step in (2, 3):
+                saver.save(sess, str(folder / "model.ckpt"), step)
+    train.verify(str(beyond))
+    assert not [name for name in os.listdir(folder) if ".hookline-removed" in name]
