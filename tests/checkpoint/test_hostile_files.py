@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import random
 import re
@@ -19,6 +20,7 @@ import hookline as hl
 from hookline import errors, train
 from hookline.checkpoint import lease, owner, schema
 from hookline.checkpoint.manifest import FILE_NAME
+from hookline.cli.main import main
 
 
 @pytest.fixture(autouse=True)
@@ -96,6 +98,15 @@ def test_a_manifest_with_a_wrong_field_is_refused_with_file_and_field(folder, ch
     assert "model.ckpt-0" in str(caught.value)
 
 
+def test_a_shape_that_the_files_do_not_have_is_named(folder):
+    path = folder / "model.ckpt-2"
+    fields = json.loads((path / FILE_NAME).read_text())
+    leaf(fields, number=2).update(shape=[7], pieces=[])
+    (path / FILE_NAME).write_text(hostile.signed(fields))
+    with pytest.raises(errors.DataLossError, match=r"'state/w' has shape \(2, 3\) in its files, and \(7,\)"):
+        train.verify(str(path))
+
+
 def test_unknown_fields_of_a_manifest_and_of_an_owner_are_ignored(folder):
     path = folder / "model.ckpt-2"
     fields = json.loads((path / FILE_NAME).read_text())
@@ -171,17 +182,20 @@ def test_what_is_no_file_among_those_of_orbax_is_named(folder, name, what):
         train.load_variable(str(path), "state/w")
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(500, marks=pytest.mark.campaign)])
-def test_a_changed_record_gives_an_error_of_hookline_or_the_value(folder, count):
-    chance = random.Random(3)
+@pytest.mark.usefixtures("failed_reads")
+@pytest.mark.parametrize("count", [15, pytest.param(200, marks=pytest.mark.campaign)])
+def test_a_changed_record_gives_an_error_of_hookline_or_the_value(folder, count, capsys):
+    chance, whole = random.Random(3), count > 100
     path, state = folder / "model.ckpt-2", folder / "checkpoint"
     texts = {path / FILE_NAME: (path / FILE_NAME).read_text(), state: state.read_text()}
     outcomes = set()
     for _ in range(count):
+        signal.alarm(30)
         file, text = chance.choice(list(texts.items()))
         fields = json.loads(text)
+        change = hostile.changed_leaf if file != state and chance.randrange(2) else hostile.changed
         for _ in range(chance.randrange(1, 3)):
-            hostile.changed(fields, chance)
+            change(fields, chance)
         written = hostile.signed(fields) if file != state else json.dumps(fields)
         data = written.encode() if chance.randrange(4) else hostile.changed_text(written, chance)
         file.write_bytes(data)
@@ -190,12 +204,34 @@ def test_a_changed_record_gives_an_error_of_hookline_or_the_value(folder, count)
             lambda: train.list_variables(str(path)),
             lambda: train.verify(str(path)),
             lambda: train.load_variable(str(path), "batches"),
-            lambda: hl.train.load(str(folder)),
-        ):
+            lambda: train.load(str(folder)),
+            lambda: main(["inspect", "--json", str(folder)]),
+            lambda: main(["diff", "--json", str(folder / "model.ckpt-0"), str(path)]),
+            lambda: main(["clean", "--keep", "1", str(folder)]),
+            lambda: trained_in(shutil.copytree(folder, folder.with_name("again")), 3),
+        )[: None if whole else -1]:
             try:
                 look()
                 outcomes.add("fine")
             except errors.OpError:
                 outcomes.add("refused")
         file.write_text(text)
+        shutil.rmtree(folder.with_name("again"), ignore_errors=True)
+    capsys.readouterr()
     assert outcomes == {"fine", "refused"}
+
+
+def test_a_link_among_old_checkpoints_leaves_nothing_behind_and_its_target_alone(tmp_path):
+    folder, beyond = tmp_path / "logs", tmp_path / "beyond"
+    with hl.Graph().as_default():
+        hl.Variable(1.0, name="w")
+        with hl.Session() as sess:
+            sess.run(hl.global_variables_initializer())
+            saver = train.Saver(max_to_keep=1)
+            saver.save(sess, str(folder / "model.ckpt"), 1)
+            (folder / "model.ckpt-1").rename(beyond)
+            (folder / "model.ckpt-1").symlink_to(beyond)
+            for step in (2, 3):
+                saver.save(sess, str(folder / "model.ckpt"), step)
+    train.verify(str(beyond))
+    assert not [name for name in os.listdir(folder) if ".hookline-removed" in name]

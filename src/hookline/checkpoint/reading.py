@@ -15,7 +15,7 @@ from hookline import arguments, log
 from hookline.checkpoint import checksums, failures, layout, leaves, together
 from hookline.checkpoint.checksums import Shares
 from hookline.checkpoint.fitting import Match
-from hookline.checkpoint.manifest import MOST_BYTES, Leaf, Manifest
+from hookline.checkpoint.manifest import FILE_NAME, MOST_BYTES, Leaf, Manifest
 from hookline.checkpoint.state_file import latest_checkpoint, recorded
 from hookline.checkpoint.together import Together
 from hookline.coordination import peers
@@ -161,6 +161,10 @@ def _read(
         placed = read if on_host else {name: leaves.on_device(part[name], array) for name, array in read.items()}
         stored |= jax.block_until_ready(placed)  # Until then they also take the host's memory.
         del read, placed
+    for leaf in wanted:
+        if leaf.name in stored and tuple(stored[leaf.name].shape)[: len(leaf.shape)] != leaf.shape:
+            shape = tuple(stored[leaf.name].shape)
+            raise ValueError(f"{leaf.name!r} has shape {shape} in its files, and {leaf.shape} in {FILE_NAME}.")
     shares: dict[str, Shares] = {}
     for leaf in wanted if verify else ():
         if leaf.name in stored:

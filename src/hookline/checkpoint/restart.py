@@ -57,7 +57,7 @@ def find(directory: str) -> Restart:
         newer = expected is not None and path == expected.model_checkpoint_path
         older = (place for place, other in enumerate(candidates) if newer or _step(other) < _step(path))
         candidates.insert(next(older, len(candidates)), path)
-    if expected is None and os.path.isfile(state_file):
+    if expected is None and os.path.lexists(state_file) and not os.path.isdir(state_file):
         surprise = f"its state file '{state_file}' cannot be read"
     elif expected is not None and expected.model_checkpoint_path not in candidates:
         surprise = f"'{expected.model_checkpoint_path}', which its state file names, is gone"
