@@ -30,8 +30,8 @@ NAMESPACES = (
     "", "nn", "layers", "losses", "metrics", "train", "summary", "data", "image", "random", "initializers", "linalg",
     "strings", "sparse", "io", "app", "flags", "gfile", "logging", "python_io", "test", "estimator", "errors",
     "distributions", "contrib.layers", "contrib.framework", "contrib.losses", "contrib.metrics",
-    "contrib.distributions", "contrib.seq2seq", "contrib.slim", "contrib.slim.learning", "contrib.slim.utils",
-    "contrib.data",
+    "contrib.distributions", "contrib.opt", "contrib.seq2seq", "contrib.slim", "contrib.slim.learning",
+    "contrib.slim.utils", "contrib.data",
 )  # fmt: skip
 _LIBRARIES = {"jax.numpy": jax.numpy, "jax.nn": jax.nn, "jax.lax": jax.lax, "jax.random": jax.random, "optax": optax}
 _WIDTH = 60

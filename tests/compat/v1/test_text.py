@@ -269,8 +269,9 @@ def test_text_is_compared_by_an_assertion(sess):
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ("a", b"a"), (b"a", b"a"), ("ä\0", b"\xc3\xa4\0"), (["a", b"b"], [b"a", b"b"]), ([["a"], ["b"]], [[b"a"], [b"b"]]),
-        (np.array(["a"]), [b"a"]), (np.array(["a", b"b"], object), [b"a", b"b"]), ([], []), ([[]], [[]]),
+        ("a", b"a"), (b"a", b"a"), ("ä\0", b"\xc3\xa4\0"), (["a", b"b"], [b"a", b"b"]),
+        ([["a"], ["b"]], [[b"a"], [b"b"]]), (np.array(["a"]), [b"a"]),
+        (np.array(["a", b"b"], object), [b"a", b"b"]), ([], []), ([[]], [[]]),
     ],
 )  # fmt: skip
 def test_text_may_say_that_it_is_text(sess, make, value, expected):

@@ -121,7 +121,7 @@ def merge_all(key: str = GraphKeys.SUMMARIES, scope: str | None = None, name: st
 
 
 def _each(collections: Collections) -> list[str] | None:
-    """Returns the collections as a list. Text is one for each of its letters, as in TensorFlow: nobody asks for them."""
+    """Returns the collections as a list. Text is one for each of its letters, as in TensorFlow."""
     return None if collections is None else list(collections)
 
 

@@ -34,7 +34,7 @@ NEAREST: dict[str, str] = {
     "tf.contrib.learn": _LOOP,
     "tf.contrib.legacy_seq2seq": _CELL,
     "tf.contrib.lookup": "a dict, in tf.py_func",
-    "tf.contrib.opt": "tf.train, or hookline.train.Optimizer with Optax",
+    "tf.contrib.opt": "tf.train, tf.contrib.opt.AdamWOptimizer and its like, or hookline.train.Optimizer with Optax",
     "tf.contrib.predictor": "tf.train.Saver.restore in a tf.Session",
     "tf.contrib.rnn": _CELL,
     "tf.contrib.signal": "hookline.op with jax.numpy.fft and jax.scipy.signal",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookline.compat.v1 import math, summary
+from hookline.compat.v1 import dtypes, math, summary
 from hookline.compat.v1._tf import array_ops, variables
 
 
@@ -13,9 +13,17 @@ def batch_matmul(x: Any, y: Any, adj_x: bool = False, adj_y: bool = False, name:
     return math.matmul(x, y, adjoint_a=adj_x, adjoint_b=adj_y, name=name or "BatchMatMul")
 
 
+def arg_max(input: Any, dimension: int, output_type: Any = dtypes.int64, name: str | None = None) -> Any:
+    """`tf.arg_max`: the places of the largest values along a dimension."""
+    return math.argmax(input, dimension, name=name, output_type=output_type)
+
+
+def arg_min(input: Any, dimension: int, output_type: Any = dtypes.int64, name: str | None = None) -> Any:
+    """`tf.arg_min`: the places of the smallest values along a dimension."""
+    return math.argmin(input, dimension, name=name, output_type=output_type)
+
+
 all_variables = variables.global_variables
-arg_max = math.argmax
-arg_min = math.argmin
 audio_summary = summary.audio_summary
 complex_abs = math.abs
 concat_v2 = array_ops.concat

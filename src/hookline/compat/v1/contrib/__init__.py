@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hookline.compat.v1._machinery.namespaces import offered
-from hookline.compat.v1.contrib import distributions, framework, layers, losses, metrics, seq2seq, slim
+from hookline.compat.v1.contrib import distributions, framework, layers, losses, metrics, opt, seq2seq, slim
 
-__all__ = ["distributions", "framework", "layers", "losses", "metrics", "seq2seq", "slim"]
+__all__ = ["distributions", "framework", "layers", "losses", "metrics", "opt", "seq2seq", "slim"]
 
 __getattr__, __dir__ = offered("tf.contrib", lambda: __all__)

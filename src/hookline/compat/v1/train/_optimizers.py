@@ -18,7 +18,7 @@ from hookline.compat.v1.train._optimizer import Optimizer
 from hookline.graph import Operation, Tensor, Variable, control_dependencies, get_default_graph, update
 
 
-class _Formula(Optimizer):
+class Formula(Optimizer):
     """An optimizer that applies an update rule.
 
     Args:
@@ -60,6 +60,7 @@ class _Formula(Optimizer):
 _BY_ROWS = (
     _update_rules.momentum,
     _update_rules.nesterov,
+    _update_rules.lazy_adam,
     _update_rules.adadelta,
     _update_rules.rmsprop,
     _update_rules.centered_rmsprop,
@@ -77,14 +78,14 @@ def _applied(
     return tuple(where_touched(grad, *pair) for pair in zip(new, values, strict=True)) if by_rows else new
 
 
-class GradientDescentOptimizer(_Formula):
+class GradientDescentOptimizer(Formula):
     """Gradient descent."""
 
     def __init__(self, learning_rate: Any, use_locking: bool = False, name: str = "GradientDescent") -> None:
         super().__init__(_update_rules.gradient_descent, (), use_locking, name, learning_rate=learning_rate)
 
 
-class MomentumOptimizer(_Formula):
+class MomentumOptimizer(Formula):
     """SGD with momentum."""
 
     def __init__(
@@ -100,8 +101,11 @@ class MomentumOptimizer(_Formula):
         super().__init__(formula, slots, use_locking, name, learning_rate=learning_rate, momentum=momentum)
 
 
-class AdamOptimizer(_Formula):
+class AdamOptimizer(Formula):
     """Adam, with epsilon before the correction of the second moment ("epsilon hat" of Kingma and Ba)."""
+
+    _rule: Callable[..., Any] = staticmethod(_update_rules.adam)
+    _decays: tuple[str, ...] = ("beta1", "beta2")
 
     def __init__(
         self,
@@ -113,26 +117,26 @@ class AdamOptimizer(_Formula):
         name: str = "Adam",
     ) -> None:
         slots = [("m", name, 0.0), ("v", name, 0.0)]
-        super().__init__(_update_rules.adam, slots, use_locking, name, learning_rate=learning_rate, beta1=beta1,
+        super().__init__(self._rule, slots, use_locking, name, learning_rate=learning_rate, beta1=beta1,
                          beta2=beta2, epsilon=epsilon)  # fmt: skip
 
     def _create_slots(self, var_list: Sequence[Variable]) -> None:
-        for decay in ("beta1", "beta2"):
+        for decay in self._decays:
             start = self._call_if_callable(self._hyperparameters[decay])
             self._create_non_slot_variable(start, f"{decay}_power", var_list)
         super()._create_slots(var_list)
 
-    def _get_beta_accumulators(self) -> tuple[Variable, Variable]:
+    def _get_beta_accumulators(self) -> tuple[Variable, ...]:
         graph = get_default_graph()
-        return self._non_slots["beta1_power", graph], self._non_slots["beta2_power", graph]
+        return tuple(self._non_slots[f"{decay}_power", graph] for decay in self._decays)
 
     def _prepare(self) -> None:
         super()._prepare()
-        powers = zip(("power1", "power2"), self._get_beta_accumulators(), strict=True)
+        powers = zip(("power1", "power2"), self._get_beta_accumulators(), strict=False)
         self._prepared = self._prepared | dict(powers)
 
     def _finish(self, update_ops: Sequence[Any], name_scope: str) -> Operation:
-        decays = (self._prepared["beta1"], self._prepared["beta2"])
+        decays = [self._prepared[decay] for decay in self._decays]
         with control_dependencies(update_ops):
             powers = [
                 update(power, _multiplied, decay, name=f"{power.op.name}/update")
@@ -145,7 +149,7 @@ def _multiplied(power: Any, decay: Any) -> Any:
     return power * jnp.asarray(decay, power.dtype)
 
 
-class AdagradOptimizer(_Formula):
+class AdagradOptimizer(Formula):
     """Adagrad, without an epsilon; the sum of squares starts above zero."""
 
     def __init__(
@@ -161,7 +165,7 @@ class AdagradOptimizer(_Formula):
         super().__init__(_update_rules.adagrad, slots, use_locking, name, learning_rate=learning_rate)
 
 
-class AdadeltaOptimizer(_Formula):
+class AdadeltaOptimizer(Formula):
     """Adadelta."""
 
     def __init__(
@@ -178,7 +182,7 @@ class AdadeltaOptimizer(_Formula):
         )
 
 
-class RMSPropOptimizer(_Formula):
+class RMSPropOptimizer(Formula):
     """RMSProp, whose mean of squares starts at 1, with the rate inside of the momentum."""
 
     def __init__(
@@ -197,7 +201,7 @@ class RMSPropOptimizer(_Formula):
                          momentum=momentum, epsilon=epsilon)  # fmt: skip
 
 
-class FtrlOptimizer(_Formula):
+class FtrlOptimizer(Formula):
     """FTRL-Proximal ("follow the regularised leader"): sparse weights."""
 
     def __init__(
@@ -222,7 +226,7 @@ class FtrlOptimizer(_Formula):
                          shrinkage=l2_shrinkage_regularization_strength, beta=beta or 0.0)  # fmt: skip
 
 
-class ProximalGradientDescentOptimizer(_Formula):
+class ProximalGradientDescentOptimizer(Formula):
     """Proximal gradient descent."""
 
     def __init__(
@@ -237,7 +241,7 @@ class ProximalGradientDescentOptimizer(_Formula):
                          l1=l1_regularization_strength, l2=l2_regularization_strength)  # fmt: skip
 
 
-class ProximalAdagradOptimizer(_Formula):
+class ProximalAdagradOptimizer(Formula):
     """Proximal Adagrad."""
 
     def __init__(

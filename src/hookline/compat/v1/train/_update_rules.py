@@ -47,6 +47,58 @@ def adam(
     return var - rate * m / (jnp.sqrt(v) + epsilon), m, v
 
 
+def lazy_adam(var: Any, m: Any, v: Any, grad: Any, **hyperparameters: Any) -> Any:
+    """Adam, for rows that were looked up alone."""
+    return adam(var, m, v, grad, **hyperparameters)
+
+
+def nadam(
+    var: Any,
+    m: Any,
+    v: Any,
+    grad: Any,
+    learning_rate: Any,
+    beta1: Any,
+    beta2: Any,
+    epsilon: Any,
+    power1: Any,
+    power2: Any,
+) -> Any:
+    """Adam with Nesterov momentum."""
+    rate = learning_rate * jnp.sqrt(1 - power2) / (1 - power1)
+    m = m + (grad - m) * (1 - beta1)
+    v = v + (grad * grad - v) * (1 - beta2)
+    return var - rate * (m * beta1 + grad * (1 - beta1)) / (jnp.sqrt(v) + epsilon), m, v
+
+
+def adamax(
+    var: Any, m: Any, v: Any, grad: Any, learning_rate: Any, beta1: Any, beta2: Any, epsilon: Any, power1: Any
+) -> Any:
+    """AdaMax: Adam with the infinity norm."""
+    m = m + (grad - m) * (1 - beta1)
+    v = jnp.maximum(beta2 * v, jnp.abs(grad))
+    return var - learning_rate / (1 - power1) * m / (v + epsilon), m, v
+
+
+def add_sign(var: Any, m: Any, grad: Any, learning_rate: Any, alpha: Any, beta: Any, sign_decay: Any) -> Any:
+    """AddSign: longer steps where the gradient has the sign of its mean."""
+    m = m * beta + grad * (1 - beta)
+    return var - learning_rate * (alpha + sign_decay * jnp.sign(grad) * jnp.sign(m)) * grad, m
+
+
+def power_sign(var: Any, m: Any, grad: Any, learning_rate: Any, logbase: Any, beta: Any, sign_decay: Any) -> Any:
+    """PowerSign: AddSign with a factor that is a power."""
+    m = m * beta + grad * (1 - beta)
+    return var - learning_rate * jnp.exp(logbase * sign_decay * jnp.sign(grad) * jnp.sign(m)) * grad, m
+
+
+def trust_ratio(var: Any, grad: Any, weight_decay: Any, eeta: Any, epsilon: Any) -> Any:
+    """Returns the factor of the learning rate in LARS: the norm of a variable over that of its gradient."""
+    norm, slope = jnp.linalg.norm(var.ravel()), jnp.linalg.norm(grad.ravel())
+    ratio = eeta * norm / (slope + weight_decay * norm + epsilon)
+    return jnp.where((norm > 0) & (slope > 0), ratio, 1.0)
+
+
 def adagrad(var: Any, accum: Any, grad: Any, learning_rate: Any) -> Any:
     """Adagrad."""
     accum = accum + grad * grad
