@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var, jaxprs_in_params, new_jaxpr_eqn
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var, jaxpr_as_fun, jaxprs_in_params, new_jaxpr_eqn
 
 from hookline.graph.dependence import called
 
@@ -42,7 +42,7 @@ def parts_apart(function: Callable[[], Any], are_main: Callable[[Any], Sequence[
     """
     closed, shape = jax.make_jaxpr(function, return_shape=True)()
     jaxpr = _Split(closed.jaxpr, are_main(shape)).apart()
-    return jax.tree.structure(shape).unflatten(jax.core.eval_jaxpr(jaxpr, closed.consts))
+    return jax.tree.structure(shape).unflatten(jaxpr_as_fun(ClosedJaxpr(jaxpr, closed.consts))())
 
 
 class _Split:
