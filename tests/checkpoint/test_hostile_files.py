@@ -121,7 +121,7 @@ def test_unknown_fields_of_a_manifest_and_of_an_owner_are_ignored(folder):
 
 @pytest.mark.parametrize("text", ["[" * 200_000, '{"a":' * 200_000, '{"a": ' + "[" * 65 + "]" * 65 + "}"])
 def test_a_deep_text_is_refused_before_the_parser_sees_it(text):
-    with pytest.raises(schema.Mismatch, match="is not JSON of at most 64 levels"):
+    with pytest.raises(schema.Mismatch, match="has more than 64 levels|is not JSON"):
         schema.values(text)
     assert schema.values('{"a": "[[[[" , "b": "\\"' + "[" * 100 + '"}') == {"a": "[[[[", "b": '"' + "[" * 100}
 

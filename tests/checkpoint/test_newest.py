@@ -300,3 +300,22 @@ def test_a_recovery_and_a_rollback_stay_in_the_line(tmp_path, caplog, what):
     caplog.clear()
     assert latest_checkpoint(without_state(tmp_path)) == f"{tmp_path}/model.ckpt-{steps[-1]}"
     assert errors_in(caplog) == []
+
+
+def test_a_line_of_another_run_is_left_alone_though_the_state_file_lists_it(tmp_path, caplog):
+    def train_to(folder, last_step, every=2):
+        with hl.Graph().as_default():
+            count = train.get_or_create_global_step().assign_add(1)
+            hooks = [train.StopAtStepHook(last_step=last_step)]
+            with train.MonitoredTrainingSession(
+                checkpoint_dir=str(folder), hooks=hooks, save_checkpoint_steps=every
+            ) as session:
+                while not session.should_stop():
+                    session.run(count)
+
+    train_to(tmp_path / "run", 10)
+    train_to(tmp_path / "other", 3)
+    shutil.copytree(tmp_path / "other" / "model.ckpt-3", tmp_path / "run" / "model.ckpt-3")
+    train_to(tmp_path / "run", 31, every=4)
+    assert {"model.ckpt-2", "model.ckpt-6", "model.ckpt-10"} <= set(os.listdir(tmp_path / "run"))
+    assert any("left alone" in record.getMessage() for record in caplog.records)

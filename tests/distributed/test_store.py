@@ -248,6 +248,37 @@ def test_a_chief_that_comes_again_knows_the_checkpoints_of_the_one_before(tmp_pa
     assert sorted(path.name for path in tmp_path.glob("model.ckpt-*")) == ["model.ckpt-7", "model.ckpt-8"]
 
 
+class Counts(hl.train.SessionRunHook):
+    count = 0
+
+    def after_run(self, run_context, run_values):
+        self.count += 1
+
+    def get_state(self):
+        return {"count": self.count}
+
+    def set_state(self, state):
+        self.count = state["count"]
+
+
+def test_a_chief_that_has_lost_its_session_still_keeps_the_states_of_hooks_that_are_not_here(tmp_path):
+    for hooks in ([Counts()], [], [Counts()]):
+        transport, faults = in_process(1), [errors.AbortedError(None, None, "lost")]  # Each finds a checkpoint only.
+        with hl.Graph().as_default():
+            lose = hl.host_op(lambda faults=faults: (_ for _ in ()).throw(faults.pop()) if faults else 0.0)
+            with hl.control_dependencies([lose.node()] if not hooks else []):
+                train = hl.train.get_or_create_global_step().assign_add(1)
+            with hl.train.MonitoredTrainingSession(
+                Target(transport),
+                checkpoint_dir=str(tmp_path),
+                hooks=hooks,
+                recovery=hl.train.RecoveryPolicy(initial_backoff_secs=0),
+            ) as sess:
+                for _ in range(3):
+                    sess.run(train)
+    assert hooks[0].count == 6
+
+
 def test_a_chief_that_comes_back_restores_nothing_though_its_local_variables_are_new():
     transport = in_process(1)
     seen = []

@@ -150,3 +150,19 @@ def test_every_fires_on_its_grid_alone_whatever_was_there_before(trigger, cadenc
     resumed.resume(trigger.get_state(), saved_at, saved_at)
     assert resumed.steps_until_trigger(saved_at) == cadence - saved_at % cadence
     assert fired(resumed, range(saved_at + 1, 150)) == [s for s in range(saved_at + 1, 150) if s % cadence == 0]
+
+
+class Multiples(Trigger):
+    """A trigger of one's own, which prints as an address."""
+
+    def __init__(self, of: int) -> None:
+        self.of = of
+
+    def next_step(self, after: int) -> int:
+        return (after // self.of + 1) * self.of
+
+
+@pytest.mark.parametrize("steps_per_run", [1, 16])
+def test_a_trigger_of_ones_own_that_is_resumed_with_a_shorter_cadence_keeps_its_grid(tmp_path, steps_per_run):
+    assert trained(tmp_path, Multiples(100), 250).steps == [100, 200]
+    assert trained(tmp_path, Multiples(20), 300, steps_per_run).steps == [260, 280, 300]

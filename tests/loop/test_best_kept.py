@@ -91,3 +91,8 @@ def test_an_evaluation_that_begins_anew_lets_the_best_so_far_stay_for_good_and_s
     caplog.clear()
     assert trained(tmp_path, 16, hook()) == sorted({4, new_best, 15, 16})
     assert not [record for record in caplog.records if "stays for good" in record.getMessage()]
+
+
+def test_two_evaluations_that_would_remove_each_others_best_checkpoint_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="'val' and 'other' both have keep_best.*Leave it out of one"):
+        trained(tmp_path, 6, val(), val("other"))

@@ -29,7 +29,7 @@ def batches():
         yield rng.normal(size=(BATCH, FEATURES)).astype("float32"), rng.integers(0, CLASSES, BATCH)
 
 
-# Models: the parameters, and a function from them and inputs to logits and activations ---------------------------------
+# Models: the parameters, and a function from them and inputs to logits and activations ----------------------------
 
 
 def make(*shapes):

@@ -260,3 +260,59 @@ def test_no_hook_ever_gets_the_state_of_another_and_none_is_lost(sessions):
             hook.count += len(hooks)
             counted[identity] = hook.count
         states = found.taken()
+
+
+def test_a_state_stays_if_the_hook_that_is_added_for_it_fails(tmp_path):
+    class Fails(Counts):
+        def after_create_session(self, session: Any, coord: Any) -> None:
+            raise ValueError("not ready")
+
+    Fails.__qualname__ = Counts.__qualname__
+    trained(tmp_path, 3, Counts("a"))
+    with hl.Graph().as_default():
+        train_op = train.get_or_create_global_step().assign_add(1)
+        with train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path)) as session:
+            with pytest.raises(ValueError, match="not ready"):
+                session.add_hook(Fails("a"))
+            session.run(train_op)
+    assert trained(tmp_path, 5, Counts("a"))[0].count == 4
+
+
+class Odd(train.Trigger):
+    """A trigger of one's own, which prints as an address."""
+
+    def next_step(self, after: int) -> int:
+        return (after // 10 + 1) * 10
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: train.every(10),
+        lambda: train.steps_where(lambda step: step % 10 == 0),
+        Odd,
+        lambda: Odd() | train.every(10),
+    ],
+    ids=["every", "a predicate", "of one's own", "an or"],
+)
+def test_a_bound_hook_that_was_due_at_the_save_fires_in_its_next_run_after_the_resume(tmp_path, make):
+    hook = Prints(make())
+    for steps in (range(10), range(10, 20)):
+        with hl.Graph().as_default():
+            step = train.get_or_create_global_step()
+            generate, discriminate = step.assign_add(1), step.assign_add(1)
+            fired, hook = hook.steps, Prints(make())
+            with train.MonitoredTrainingSession(
+                checkpoint_dir=str(tmp_path), hooks=[train.when(generate, hook)], save_summaries_steps=None
+            ) as session:
+                for before in steps:  # Even steps come from the discriminator.
+                    session.run(discriminate if before % 2 else generate)
+    assert (fired, hook.steps) == ([], [11])
+
+
+def test_a_variable_that_is_called_global_step_and_cannot_be_counted_hinders_no_session():
+    with hl.Graph().as_default():
+        collections = [hl.GraphKeys.GLOBAL_VARIABLES, hl.GraphKeys.GLOBAL_STEP]
+        pair = hl.Variable([0.0, 1.0], name="global_step", trainable=False, collections=collections)
+        with train.MonitoredSession(hooks=[Duck()]) as session:
+            assert list(session.run(pair)) == [0.0, 1.0]

@@ -13,6 +13,7 @@ from hookline import log
 from hookline.checkpoint import layout, lease
 from hookline.checkpoint.layout import base_of
 from hookline.checkpoint.lease import Lease
+from hookline.checkpoint.lineage import Lineage
 from hookline.checkpoint.retention import Kept, Retention
 from hookline.checkpoint.retry import RetryPolicy
 from hookline.checkpoint.state_file import STATE_FILE_NAME, leaving, recorded, write_state
@@ -96,14 +97,16 @@ class CheckpointManager:
         self._best_step = step
         self._write_best()
 
-    def recover_best(self, step: int, path: str) -> bool:
-        """See `Saver.recover_best`; `path` is the checkpoint of that step, if there is one."""
+    def recover_best(self, step: int, path: str, last: Lineage | None) -> bool:
+        """See `Saver.recover_best`; `path` is the checkpoint of that step, if there is one that led to `last`."""
+        try:
+            manifest = layout.read_manifest(path)[1]
+        except (NotFoundError, DataLossError, InvalidArgumentError):
+            manifest = None
+        if manifest is None or not (last is None or manifest.lineage is None or last.follows(manifest.lineage)):
+            self._lose_best(path)
+            return False
         if not any(kept.step == step for kept in self._retention.kept):
-            try:
-                manifest = layout.read_manifest(path)[1]
-            except (NotFoundError, DataLossError, InvalidArgumentError):
-                self._lose_best(path)
-                return False
             self._retention.adopt(Kept(path, manifest.timestamp, manifest.extra, step))
         self.keep_best(step)
         return True

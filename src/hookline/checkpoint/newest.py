@@ -47,8 +47,8 @@ class Choice(NamedTuple):
         named += f" and {more} more" if more > 0 else ""
         alone = len(self.others) == 1
         return (
-            f"{chosen} is the newest by the clock, but does not follow from {named}, and no state file decides between "
-            f"them. {'The other one is' if alone else 'The others are'} left alone: not counted by max_to_keep, and "
+            f"{chosen} is the newest by the clock, but neither leads to {named} nor follows from "
+            f"{'it. The other one is' if alone else 'them. The others are'} left alone: not counted by max_to_keep, and "
             f"replaced only by a save of the same step. To go on from {'it' if alone else 'one of them'}, end this "
             f"training and move '{chosen.path}' away"
         )

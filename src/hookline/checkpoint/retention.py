@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from hookline import arguments
+from hookline.checkpoint.schema import LARGEST
 from hookline.checkpoint.state_file import CheckpointState
 
 _SECS_PER_HOUR = 3600.0
@@ -42,6 +44,10 @@ class Retention:
         name = "keep_checkpoint_every_n_hours"
         if keep_every_n_hours is not None and arguments.number("Saver", name, keep_every_n_hours) <= 0:
             raise ValueError(f"Saver requires keep_checkpoint_every_n_hours > 0 (or None), got {keep_every_n_hours}.")
+        if keep_every_n_hours == math.inf:
+            keep_every_n_hours = None
+        if max_to_keep is not None and max_to_keep > LARGEST:
+            max_to_keep = None
         self._max_to_keep = max_to_keep or None
         self._hours = keep_every_n_hours
         self._period_secs = None if keep_every_n_hours is None else keep_every_n_hours * _SECS_PER_HOUR

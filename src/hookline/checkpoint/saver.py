@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from hookline import arguments, clock
-from hookline.checkpoint import checksums, contents, failures, layout, together
+from hookline.checkpoint import checksums, contents, failures, layout, lineage, together
 from hookline.checkpoint.lease import DEFAULT_WAIT_SECS, Lease
 from hookline.checkpoint.manager import CheckpointManager
 from hookline.checkpoint.manifest import Manifest
@@ -360,7 +360,7 @@ class Saver:
         self.wait()
         newest = next(reversed(self._manager.paths), sess.lowlevel.restored[0])
         path = f"{layout.base_of(newest)}-{step:0{self._digits}d}"
-        found = together.current().chief(lambda: self._manager.recover_best(step, path))
+        found = together.current().chief(lambda: self._manager.recover_best(step, path, lineage.last_of(sess)))
         if found:
             self._manager.keep_best(step)
         return found

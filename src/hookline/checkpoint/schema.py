@@ -67,12 +67,14 @@ def values(text: str) -> Any:
     """Returns the values in a JSON text; raises `Mismatch` if it is none, or a deep one."""
     brackets = _NO_BRACKET.sub("", _STRING.sub("", text))
     for _ in range(_DEEPEST):  # Each round takes the innermost ones away.
-        if not brackets:
+        before, brackets = brackets, brackets.replace("[]", "").replace("{}", "")
+        if brackets == before:
             break
-        brackets = brackets.replace("[]", "").replace("{}", "")
     # Python's parser would recurse into them, and the stack of a thread is not endless.
+    else:
+        raise Mismatch(f"has more than {_DEEPEST} levels")
     if brackets:
-        raise Mismatch(f"is not JSON of at most {_DEEPEST} levels")
+        raise Mismatch("is not JSON")
     try:
         return json.loads(text)
     except ValueError as error:  # Also for numbers of very many digits.

@@ -115,7 +115,10 @@ def recorded(directory: str, file: str = STATE_FILE_NAME) -> CheckpointState | N
             return None
         if not layout.names(directory):
             raise FailedPreconditionError(None, None, _of_another(path, error)) from error
-        _logger.warning("%s is not a state file of hookline: %s. The checkpoints are looked at instead.", path, error)
+        if (path, str(error)) not in _warned:
+            _warned.add((path, str(error)))
+            text = "%s is not a state file of hookline: %s. The checkpoints are looked at instead."
+            _logger.warning(text, path, error)
         return None
     state, newest = found.state, found.state.model_checkpoint_path
     if not _is_inside(newest):
@@ -255,7 +258,10 @@ def examined(directory: str, file: str = STATE_FILE_NAME) -> tuple[CheckpointSta
         doubt = choice.doubt
         # Others may save beside it under other names.
         line = [each for each in choice.line if base_of(each.path) == base_of(choice.line[-1].path)]
-        newest, known = line[-1].path, dict(listed)
+        newest = line[-1].path
+        if choice.others:  # What did not lead to it is left alone, also if the state file lists it.
+            listed = [(path, timestamp) for path, timestamp in listed if any(each.path == path for each in line)]
+        known = dict(listed)
         listed += [(each.path, each.manifest.timestamp) for each in line if each.path not in known]
     if not listed:
         return None, ""

@@ -163,7 +163,7 @@ def leave_at_once(status: int) -> None:
     The first status holds. A negative one is the number of a signal.
     """
     global _status
-    _status = _status or status
+    _status = status if _status is None else _status
 
 
 @atexit.register

@@ -128,6 +128,10 @@ class Arrays:
     def __iter__(self) -> ArraysIterator:
         return ArraysIterator(self)
 
+    def has(self, epoch: Any, example: Any) -> bool:
+        """Returns whether there is such a place: the next example to read, counted from the beginning of its epoch."""
+        return isinstance(epoch, int) and isinstance(example, int) and epoch >= 0 and 0 <= example < self.examples
+
     def rows(self) -> RowsIterator:
         """Returns an iterator whose batches are gathered when their rows are read."""
         return RowsIterator(self)
@@ -211,7 +215,7 @@ class Pass:
         Raises:
             ValueError: That iterator had other examples, or another order.
         """
-        if not all(isinstance(state.get(name), int) for name in ("epoch", "example")):
+        if not self.source.has(state.get("epoch"), state.get("example")) or "of" not in state:
             raise ValueError(f"arrays cannot continue at {state!r}, which is no position of theirs.")
         if state["of"] != self.source.of:
             raise ValueError(

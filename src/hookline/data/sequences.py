@@ -290,8 +290,7 @@ def in_arrays(position: dict[str, Any], arrays: Arrays | None) -> tuple[int, int
     state = _decoded(position["state"], "hookline.data.arrays") if "state" in position else None
     if not isinstance(state, dict) or state.get("of") != arrays.of:
         return None
-    epoch, example = state.get("epoch"), state.get("example")
-    return (epoch, example) if isinstance(epoch, int) and isinstance(example, int) else None
+    return (state["epoch"], state["example"]) if arrays.has(state.get("epoch"), state.get("example")) else None
 
 
 def refusal(text: str) -> FailedPreconditionError:

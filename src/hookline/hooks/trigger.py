@@ -206,8 +206,19 @@ class Trigger(abc.ABC):
             self._take_over(state)
         else:
             self.set_state(state)
-        if step is not None and not (before and before == now and taken_at == step):
+        if step is not None and (before is None or before != now or taken_at != step):
             self.skip_to(step)
+
+    def look(self, step: int) -> None:
+        """Asks about the steps up to `step`, before a save, so that the state says whether one of them is due.
+
+        Example:
+            A hook bound to the runs of a generator is due at 100, in a run of the discriminator. The checkpoint of 100
+            says so, and the hook fires in the next run of the generator. `every(20)` at 250, which fired at 240, has
+            looked at 250: if it is resumed with another predicate or cadence, no step before counts.
+        """
+        if self._base is not None and self._base <= step and not self.should_trigger_for_step(step):
+            self._looked = max(self._looked, step)
 
     def skip_to(self, step: int) -> None:
         """Leaves out what was due up to `step`."""
@@ -287,6 +298,11 @@ class _Composite(Trigger):
         self._go_on_from(state)
         for part, its_state in zip(self.parts, state["parts"], strict=True):
             part.set_state(its_state)
+
+    def look(self, step: int) -> None:
+        super().look(step)
+        for part in self.parts:
+            part.look(step)
 
     def skip_to(self, step: int) -> None:
         super().skip_to(step)

@@ -72,7 +72,8 @@ class Evaluate(SessionRunHook):
         TypeError: `eval_step` is neither a function nor tensors; `batches` is not a source of batches, or contains
             text.
         ValueError: `batches` is an iterator, which gives each batch once, or is empty; `mode` is missing. When a
-            session is created: a batch cannot be split. From the first run: the session saves no checkpoints to keep.
+            session is created: a batch cannot be split; another evaluation has `keep_best`. From the first run:
+            the session saves no checkpoints to keep.
 
     Example:
         >>> import hookline as hl, numpy as np
@@ -172,6 +173,13 @@ class Evaluate(SessionRunHook):
         if self.step is not None and self.step > step:
             self.values, self.step = {}, None
         self._is_begun = self._is_marked = False
+        others = evaluations_of(session).values()
+        rival = next((each.name for each in others if each is not self and each._keep_best and self._keep_best), None)
+        if rival is not None:
+            raise ValueError(
+                f"Evaluate: {rival!r} and {self.name!r} both have keep_best, and a session keeps one best checkpoint: "
+                "each would remove that of the other. Leave it out of one of them."
+            )
         if evaluations_of(session).setdefault(self.name, self) is not self:
             raise ValueError(
                 f"Evaluate: two evaluations are called {self.name!r}, and would write the same summaries. Give one of "

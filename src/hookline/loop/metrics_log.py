@@ -65,6 +65,9 @@ class _EachRun(Trigger):
     def start(self, step: int) -> None:
         self._points.start(step)
 
+    def look(self, step: int) -> None:
+        self._points.look(step)
+
     def get_state(self) -> dict[str, Any]:
         return self._points.get_state()
 

@@ -46,12 +46,13 @@ class HookStates:
 
     def __init__(self, hooks: Sequence[Any], before: HookStates | None = None) -> None:
         self._hooks = hooks
-        # The entries that no hook has taken, and the names that were logged.
-        self._left: dict[str, dict[str, Any]] = {} if before is None else before._left
+        # The entries that no hook has taken, and the names that were logged. The list before keeps its own entries:
+        # the hook that is added may fail, and then its state stays.
+        self._left: dict[str, dict[str, Any]] = {} if before is None else dict(before._left)
         self._named: set[str] = set() if before is None else before._named
 
-    def taken(self) -> dict[str, Any]:
-        """Returns the entries for a checkpoint."""
+    def taken(self, step: int | None = None) -> dict[str, Any]:
+        """Returns the entries for a checkpoint of this global step; None in a graph without one."""
         found: dict[str, Any] = {
             name: {part: entry[part] for part in (_STATE, _STEP) if part in entry}
             for name, entry in self._left.items()
@@ -59,7 +60,7 @@ class HookStates:
         }
         for name, places in namesakes(self._hooks).items():
             hooks = [self._hooks[place] for place in places]
-            phases = [_phase(hook) for hook in hooks]
+            phases = [_phase(hook, step) for hook in hooks]
             entry: dict[str, Any] = {}
             if any(phases):
                 entry = {_PHASES: phases} if len(hooks) > 1 else {_PHASE: phases[0]}
@@ -76,10 +77,13 @@ class HookStates:
         """Gives the states of a checkpoint to the hooks; what none of them takes is logged once.
 
         Args:
-            states: The entries, as `taken` returned them, or states by class and number.
+            states: The entries, as `taken` returned them, or states by class and number. If there are none, the states
+                that stay are the same: a chief that has lost its session goes on from servers, and restores nothing.
             step: The global step of the checkpoint; None in a graph without one.
         """
         check_distinct(self._hooks, "hooks")  # Again, because `begin` may have set their keys.
+        if not states:
+            return
         self._left, unclear = _entries(states, collections.Counter(map(kind_of, self._hooks)))
         for entry in self._left.values():
             if step is not None:
@@ -117,8 +121,11 @@ class HookStates:
                 continue
             if len(group) == 1 and _PHASES not in entry:
                 self._give_alone(name, group[0], entry, step)
-            elif not _resume_all(group, entry, step):
-                unclear.append(name)
+            else:
+                if not _resume_all(group, entry, step):
+                    unclear.append(name)
+                if _STATE in entry:  # Of a time when one hook had this identity, and a state.
+                    self._left[name] = {part: entry[part] for part in (_STATE, _STEP) if part in entry}
         return unclear
 
     def _give_alone(self, name: str, hook: Any, entry: dict[str, Any], step: int | None) -> None:
@@ -164,9 +171,13 @@ def _entries(states: Mapping[str, Any], present: Mapping[str, int]) -> tuple[dic
     return found, unclear
 
 
-def _phase(hook: Any) -> dict[str, Any]:
+def _phase(hook: Any, step: int | None = None) -> dict[str, Any]:
     trigger = declared_trigger(hook)
-    return {} if trigger is None else trigger.get_state()
+    if trigger is None:
+        return {}
+    if step is not None:
+        trigger.look(step)
+    return trigger.get_state()
 
 
 def _resume(hook: Any, phase: Mapping[str, Any], step: int | None, taken_at: int | None) -> None:

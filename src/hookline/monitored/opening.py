@@ -46,7 +46,7 @@ class Opening(Stopping):
             try:
                 raw.lowlevel.serve(coord)
                 raw.lowlevel.may_limit = lambda owner: is_claimed(owner) or not is_hook(owner)
-                raw.lowlevel.hook_states = lambda: self._hooks.states.taken()
+                raw.lowlevel.hook_states = lambda: self._hooks.states.taken(_step_of(raw))
                 self._hooks.states.restore(raw.lowlevel.restored_hook_states, _step_of(raw))
                 self._hooks.after_create_session(raw, coord)
                 hooked.use(self._hooks)
@@ -145,5 +145,5 @@ class Opening(Stopping):
 def _step_of(session: Session) -> int | None:
     try:
         return session.global_step
-    except RuntimeError:  # The graph has none.
+    except (RuntimeError, TypeError):  # The graph has none, or one that cannot be counted.
         return None
