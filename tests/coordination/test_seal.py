@@ -138,7 +138,7 @@ def test_a_forged_call_ends_the_wait_of_the_agreement_too():
 
 def test_a_forged_roll_call_is_reported():
     board, ended = MemoryBoard(), []
-    roll_call = RollCall(Peers(SealedBoard(board, Seal(SECRET)), 0, 1), lambda question: None, lambda answers: None)
+    roll_call = RollCall(Peers(SealedBoard(board, Seal(SECRET)), 0, 1))
     roll_call.ended = lambda: ended.append(True)
     board.set("roll-call/0/call", 'news [1, 0, "stop"]')
     roll_call._thread.join(10)

@@ -27,10 +27,10 @@ class RollCall:
 
     Args:
         of: The processes.
-        answer: Returns the answer of this process to a question, as JSON.
-        judge: Called in process 0 with all answers; returns the problem, or None.
 
     Attributes:
+        answer: Returns the answer of this process to a question, as JSON.
+        judge: Called in process 0 with all answers; returns the problem, or None.
         verdict: The problem that process 0 has found; None as long as there is none.
         heard: Called with the news of another process.
         ended: Called, in its thread, when the roll calls have ended.
@@ -38,9 +38,10 @@ class RollCall:
         error: The error if somebody other than the processes has written on the board, which ends them, too.
     """
 
-    def __init__(self, of: Peers, answer: Callable[[str], Any], judge: Callable[[list[Any]], str | None]) -> None:
-        self._peers, self._answer, self._judge = of, answer, judge
-        self._number = 0
+    def __init__(self, of: Peers) -> None:
+        self._peers, self._number = of, 0
+        self.answer: Callable[[str], Any] = lambda question: []
+        self.judge: Callable[[list[Any]], str | None] = lambda answers: None
         self.heard: Callable[[Any], None] = lambda news: None
         self.ended: Callable[[], None] = lambda: None
         self.gone: int | None = None
@@ -108,10 +109,10 @@ class RollCall:
             if called.startswith(_NEWS):
                 self.heard(json.loads(called.removeprefix(_NEWS)))
                 continue
-            self._set(f"{number}/answer/{index}", json.dumps(self._answer(called.removeprefix(_CALL))))
+            self._set(f"{number}/answer/{index}", json.dumps(self.answer(called.removeprefix(_CALL))))
             if self._peers.is_chief:
                 answers = [json.loads(self._get(f"{number}/answer/{each}")) for each in range(self._peers.count)]
-                self._set(f"{number}/verdict", json.dumps(self._judge(answers)))
+                self._set(f"{number}/verdict", json.dumps(self.judge(answers)))
                 board.delete(_key(f"{number - 1}/"))  # Each answer shows that its process has read the last round.
             if (verdict := json.loads(self._get(f"{number}/verdict"))) is not None:
                 self.verdict = verdict

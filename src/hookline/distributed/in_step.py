@@ -162,7 +162,8 @@ def environment(
 def _greet(secret: bytes | None, timeout_secs: float) -> None:
     place = service.place()
     if place.count > 1:
-        peers.greet(secret, place.index, place.count, timeout_secs)
+        board = peers.greet(secret, place.index, place.count, timeout_secs)
+        launches.listen(peers.Peers(board, place.index, place.count))
 
 
 def _given(address: str | None, count: int | None, index: int | None) -> dict[str, Any]:

@@ -98,7 +98,8 @@ class Launches:
         self.sessions: list[OpenSession] = []
         self._pending: Launch | None = None
         self._forget()
-        self._roll_call = RollCall(of, self._stands, self._judge)
+        self._roll_call = listen(of)
+        self._roll_call.answer, self._roll_call.judge = self._stands, self._judge
         self._roll_call.heard, self._roll_call.ended = self._hear, self._note_end
         of.observe = self._observe
 
@@ -318,6 +319,17 @@ def _crc_of(fed: Iterable[Any]) -> int:
             leaf = jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
         crc = placement.crc32c(np.asarray(leaf), crc)
     return crc
+
+
+_roll_call: RollCall | None = None
+
+
+def listen(found: Peers) -> RollCall:
+    """Starts to answer the other processes, once; when this one ends its script, they hear of it."""
+    global _roll_call
+    if _roll_call is None:
+        _roll_call = RollCall(found)
+    return _roll_call
 
 
 @functools.cache
