@@ -139,10 +139,10 @@ def test_a_forged_call_ends_the_wait_of_the_agreement_too():
 def test_a_forged_roll_call_is_reported():
     board, ended = MemoryBoard(), []
     roll_call = RollCall(Peers(SealedBoard(board, Seal(SECRET)), 0, 1))
-    roll_call.ended = lambda: ended.append(True)
+    roll_call.ended = ended.append
     board.set("roll-call/0/call", 'news [1, 0, "stop"]')
     roll_call._thread.join(10)
-    assert ended
+    assert ended == [None]
     assert "'roll-call/0/call'" in str(roll_call.error)
     roll_call.close()
 

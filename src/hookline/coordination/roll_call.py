@@ -27,23 +27,22 @@ class RollCall:
 
     Args:
         of: The processes.
+        ended: Called, in its thread, when the roll calls have ended, with the process that has ended its script, if any.
 
     Attributes:
         answer: Returns the answer of this process to a question, as JSON.
         judge: Called in process 0 with all answers; returns the problem, or None.
         verdict: The problem that process 0 has found; None as long as there is none.
         heard: Called with the news of another process.
-        ended: Called, in its thread, when the roll calls have ended.
         gone: The process that has ended its script, and with it the roll calls.
         error: The error if somebody other than the processes has written on the board, which ends them, too.
     """
 
-    def __init__(self, of: Peers) -> None:
-        self._peers, self._number = of, 0
+    def __init__(self, of: Peers, ended: Callable[[int | None], None] = lambda gone: None) -> None:
+        self._peers, self._number, self.ended = of, 0, ended
         self.answer: Callable[[str], Any] = lambda question: []
         self.judge: Callable[[list[Any]], str | None] = lambda answers: None
         self.heard: Callable[[Any], None] = lambda news: None
-        self.ended: Callable[[], None] = lambda: None
         self.gone: int | None = None
         self.error: UnauthenticatedError | None = None
         self.verdict: str | None = None
@@ -96,7 +95,7 @@ class RollCall:
             self.error = error
         except Exception:  # The board and the other processes are gone: all its users report that.
             return
-        self.ended()
+        self.ended(self.gone)
 
     def _listen(self) -> None:
         index, board = self._peers.index, self._peers.board
