@@ -70,6 +70,8 @@ def trusting():
     say(error=error_of(lambda: hl.distributed.initialize(ADDRESS, 2, ME, token_path=path)), log=LOG)
     say(late=error_of(lambda: hl.distributed.initialize(token_path=__file__)))
     say(sealed=error_of(lambda: hl.distributed.initialize(require_token=True)) is None)
+    os.environ["HOOKLINE_TOKEN_PATH"] = __file__
+    say(late_and_required=error_of(lambda: hl.distributed.initialize(require_token=True)))
 
 
 def scheduled():

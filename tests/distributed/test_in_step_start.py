@@ -63,7 +63,8 @@ def test_processes_start_with_the_same_token_or_all_are_told_the_difference(tmp_
     assert [each.found["error"] is None for each in (chief, other)] == [is_same] * 2
     assert [each.found["sealed"] for each in (chief, other)] == [others == "one"] * 2
     if others is None:
-        assert "token_path comes too late" in chief.found["late"][1]
+        assert "the token comes too late" in chief.found["late"][1]
+        assert "the token comes too late" in chief.found["late_and_required"][1]
     if not is_same:
         kind, text = chief.found["error"]
         assert kind == other.found["error"][0] == "UnauthenticatedError"

@@ -26,7 +26,7 @@ def found(token_path: str | None, environ: MutableMapping[str, str]) -> bytes | 
         environ: The environment variables.
 
     Raises:
-        UnauthenticatedError: There is no such file, or the token is too short.
+        UnauthenticatedError: There is no such file, it cannot be read, or the token is too short.
     """
     given = environ.pop(TOKEN, None)
     if token_path is None and given:
@@ -38,7 +38,11 @@ def found(token_path: str | None, environ: MutableMapping[str, str]) -> bytes | 
         f"There is no token for the processes in step: {path} is not a file. Copy the job's token there (mode 0600), "
         f"or name its file with {TOKEN_PATH}."
     )
-    return _checked(file_of(path, missing).read_text(encoding="utf-8", errors="replace"), str(path))
+    try:
+        text = file_of(path, missing).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UnauthenticatedError(None, None, f"The token file {path} cannot be read: {error.strerror}.") from error
+    return _checked(text, str(path))
 
 
 def file_of(path: str | Path, missing: str) -> Path:

@@ -103,13 +103,12 @@ def initialize(
         launches.meet_always()
     arguments.path(WHO, "token_path", token_path, optional=True)
     is_sealed = peers.is_sealed()
-    if is_sealed is False and token_path is not None:
+    secret = None if is_sealed else token.found(token_path, os.environ)
+    if is_sealed is False and secret is not None:
         raise RuntimeError(
-            f"{WHO}: token_path comes too late, after the first session. Call it right after the imports."
+            f"{WHO}: the token comes too late, the processes have joined without one. Call it right after the imports."
         )
-    if is_sealed:
-        secret = None
-    elif (secret := token.found(token_path, os.environ)) is None and require_token:
+    if require_token and not is_sealed and secret is None:
         raise UnauthenticatedError(
             None,
             None,
