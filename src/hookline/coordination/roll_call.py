@@ -27,7 +27,7 @@ class RollCall:
 
     Args:
         of: The processes.
-        ended: Called, in its thread, when the roll calls have ended, with the process that has ended its script, if any.
+        ended: Called, in its thread, when the roll calls have ended, with the process that has left, if any.
 
     Attributes:
         answer: Returns the answer of this process to a question, as JSON.
