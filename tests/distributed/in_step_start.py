@@ -14,7 +14,7 @@ import jax
 
 import hookline as hl
 from hookline import preemption
-from hookline.session import launches
+from hookline.distributed import in_step
 
 ME = int(sys.argv[2]) if len(sys.argv) > 2 else 0
 ADDRESS = sys.argv[3] if len(sys.argv) > 3 else ""
@@ -128,7 +128,7 @@ def refused():
 
 def left_early():
     logging.basicConfig()
-    launches._STUCK_SECS = 0.5
+    in_step._STUCK_SECS = 0.5
     hl.distributed.initialize(ADDRESS, 2, ME)
     if ME == 1:
         sys.exit()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import socket
@@ -25,6 +26,7 @@ HEARTBEAT_SECS = 10
 """Seconds of silence after which a process counts as lost: loaded machines and short outages take less."""
 
 _SAY_AFTER_SECS = 10.0
+_STUCK_SECS, _LOOK_EVERY_SECS = 5.0, 0.5
 # At its own limit, JAX aborts the process with a trace of C++ functions: our limit comes first.
 _LONGER_SECS = 60
 _ADDRESS, _COUNT, _INDEX = "HOOKLINE_COORDINATOR_ADDRESS", "HOOKLINE_NUM_PROCESSES", "HOOKLINE_PROCESS_ID"
@@ -162,7 +164,28 @@ def _greet(secret: bytes | None, timeout_secs: float) -> None:
     place = service.place()
     if place.count > 1:
         board = peers.greet(secret, place.index, place.count, timeout_secs)
-        launches.listen(peers.Peers(board, place.index, place.count))
+        launches.listen(peers.Peers(board, place.index, place.count), functools.partial(_note_end, place.index))
+
+
+def _note_end(index: int, gone: int | None) -> None:
+    if gone not in (None, index):
+        threading.Thread(target=_await_devices, args=(index, gone), name="hookline-devices", daemon=True).start()
+
+
+def _await_devices(index: int, gone: int) -> None:
+    """Ends this process if it starts a backend, for which JAX waits, while another has ended its script without one."""
+    waited = 0.0
+    while service.is_starting_devices() or not service.devices_are_in_use():
+        if waited >= _STUCK_SECS:
+            _logger.critical(
+                "Process %d has ended its script without a device, and process %d, which starts its own, ends at once: "
+                "JAX would wait for the other. All processes must run the script to its end.",
+                gone,
+                index,
+            )
+            service.end_now(os.EX_TEMPFAIL)
+        clock.sleep(_LOOK_EVERY_SECS)
+        waited = waited + _LOOK_EVERY_SECS if service.is_starting_devices() else 0.0
 
 
 def _given(address: str | None, count: int | None, index: int | None) -> dict[str, Any]:

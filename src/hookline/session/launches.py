@@ -5,8 +5,6 @@ from __future__ import annotations
 import collections
 import functools
 import hashlib
-import logging
-import os
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
@@ -16,13 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline import clock
-from hookline.coordination import peers, service
+from hookline.coordination import peers
 from hookline.coordination.peers import Peers
 from hookline.coordination.roll_call import RollCall
 from hookline.errors import AbortedError, FailedPreconditionError, UnauthenticatedError
 from hookline.graph import placement
-
-_logger = logging.getLogger(__name__)
 
 _MASK, _FACTOR = 2**61 - 1, 1_000_003
 
@@ -31,7 +27,6 @@ _KEPT = 4096
 """The number of launches that a process can report at any time."""
 _AROUND = 32
 _SURE_SECS = 0.5
-_STUCK_SECS, _LOOK_EVERY_SECS = 5.0, 0.5
 
 
 class Launch(NamedTuple):
@@ -329,33 +324,17 @@ def _crc_of(fed: Iterable[Any]) -> int:
 _roll_call: RollCall | None = None
 
 
-def listen(found: Peers) -> RollCall:
-    """Starts to answer the other processes, once; when this one ends its script, they hear of it."""
+def listen(found: Peers, ended: Callable[[int | None], None] = lambda gone: None) -> RollCall:
+    """Starts to answer the other processes, once; when this one ends its script, they hear of it.
+
+    Args:
+        found: The processes.
+        ended: Called, in a thread, with the process that has ended its script before this one has a session.
+    """
     global _roll_call
     if _roll_call is None:
-        _roll_call = RollCall(found, functools.partial(_note_early_end, found.index))
+        _roll_call = RollCall(found, ended)
     return _roll_call
-
-
-def _note_early_end(index: int, gone: int | None) -> None:
-    if gone not in (None, index):
-        threading.Thread(target=_await_devices, args=(index, gone), name="hookline-devices", daemon=True).start()
-
-
-def _await_devices(index: int, gone: int) -> None:
-    """Ends this process if it starts a backend, for which JAX waits, while another has ended its script without one."""
-    waited = 0.0
-    while service.is_starting_devices() or not service.devices_are_in_use():
-        if waited >= _STUCK_SECS:
-            _logger.critical(
-                "Process %d has ended its script without a device, and process %d, which starts its own, ends at once: "
-                "JAX would wait for the other. All processes must run the script to its end.",
-                gone,
-                index,
-            )
-            service.end_now(os.EX_TEMPFAIL)
-        clock.sleep(_LOOK_EVERY_SECS)
-        waited = waited + _LOOK_EVERY_SECS if service.is_starting_devices() else 0.0
 
 
 @functools.cache
