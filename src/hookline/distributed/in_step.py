@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import logging
 import os
 import socket
@@ -164,7 +163,7 @@ def _greet(secret: bytes | None, timeout_secs: float) -> None:
     place = service.place()
     if place.count > 1:
         board = peers.greet(secret, place.index, place.count, timeout_secs)
-        launches.listen(peers.Peers(board, place.index, place.count), functools.partial(_note_end, place.index))
+        launches.listen(peers.Peers(board, place.index, place.count), lambda gone: _note_end(place.index, gone))
 
 
 def _note_end(index: int, gone: int | None) -> None:
