@@ -12,7 +12,8 @@ class Process:
 
     def __init__(self, board, index, count, judge):
         self.stands, self.has_answered = index, threading.Event()
-        self.roll_call = RollCall(Peers(board, index, count), self.answer, judge)
+        self.roll_call = RollCall(Peers(board, index, count))
+        self.roll_call.answer, self.roll_call.judge = self.answer, judge
 
     def answer(self, question):
         self.has_answered.set()

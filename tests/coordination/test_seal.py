@@ -138,11 +138,11 @@ def test_a_forged_call_ends_the_wait_of_the_agreement_too():
 
 def test_a_forged_roll_call_is_reported():
     board, ended = MemoryBoard(), []
-    roll_call = RollCall(Peers(SealedBoard(board, Seal(SECRET)), 0, 1), lambda question: None, lambda answers: None)
-    roll_call.ended = lambda: ended.append(True)
+    roll_call = RollCall(Peers(SealedBoard(board, Seal(SECRET)), 0, 1))
+    roll_call.ended = ended.append
     board.set("roll-call/0/call", 'news [1, 0, "stop"]')
     roll_call._thread.join(10)
-    assert ended
+    assert ended == [None]
     assert "'roll-call/0/call'" in str(roll_call.error)
     roll_call.close()
 
@@ -163,6 +163,11 @@ def test_a_token_comes_from_the_argument_or_the_launcher_or_a_named_file(tmp_pat
 def test_a_token_that_is_missing_short_or_read_by_others_is_told(tmp_path, caplog):
     with pytest.raises(UnauthenticatedError, match=r"absent is not a file.*HOOKLINE_TOKEN_PATH"):
         token.found(str(tmp_path / "absent"), {})
+    with pytest.raises(UnauthenticatedError, match=r"token file /proc/self/mem cannot be read: Input/output error"):
+        token.found("/proc/self/mem", {})
+    with pytest.raises(UnauthenticatedError, match=r"cannot be read: File name too long"):
+        token.found("a" * 300, {})
+    caplog.clear()
     short = tmp_path / "short"
     short.write_text("guess me\n")
     short.chmod(0o644)

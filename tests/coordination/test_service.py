@@ -27,6 +27,14 @@ def test_gloo_takes_the_host_that_it_listens_on():
     assert "hostname: str" in (_jax.make_gloo_tcp_collectives.__doc__ or ""), told
 
 
+def test_the_start_of_a_backend_holds_a_lock():
+    told = "JAX has renamed _backend_lock: see hookline/coordination/service.py"
+    assert "with _backend_lock:" in inspect.getsource(xla_bridge.backends), told
+    assert not service.is_starting_devices()
+    with xla_bridge._backend_lock:
+        assert service.is_starting_devices(), told
+
+
 @pytest.mark.parametrize("found", [None, lambda distributed_client: distributed_client])
 def test_a_jax_whose_gloo_takes_no_host_listens_as_before_and_says_so(monkeypatch, caplog, found):
     monkeypatch.setattr(_jax, "make_gloo_tcp_collectives", found)

@@ -14,6 +14,7 @@ import jax
 
 import hookline as hl
 from hookline import preemption
+from hookline.distributed import in_step
 
 ME = int(sys.argv[2]) if len(sys.argv) > 2 else 0
 ADDRESS = sys.argv[3] if len(sys.argv) > 3 else ""
@@ -69,6 +70,8 @@ def trusting():
     say(error=error_of(lambda: hl.distributed.initialize(ADDRESS, 2, ME, token_path=path)), log=LOG)
     say(late=error_of(lambda: hl.distributed.initialize(token_path=__file__)))
     say(sealed=error_of(lambda: hl.distributed.initialize(require_token=True)) is None)
+    os.environ["HOOKLINE_TOKEN_PATH"] = __file__
+    say(late_and_required=error_of(lambda: hl.distributed.initialize(require_token=True)))
 
 
 def scheduled():
@@ -121,6 +124,15 @@ def refused():
         say(taken=error_of(lambda: hl.distributed.initialize(address, 1, 0)))
     say(alone=error_of(lambda: hl.distributed.initialize("127.0.0.1:1", 2, 1, start_timeout_secs=1)))
     os._exit(0)
+
+
+def left_early():
+    logging.basicConfig()
+    in_step._STUCK_SECS = 0.5
+    hl.distributed.initialize(ADDRESS, 2, ME)
+    if ME == 1:
+        sys.exit()
+    jax.devices()
 
 
 def interrupted():

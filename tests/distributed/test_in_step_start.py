@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -62,7 +63,8 @@ def test_processes_start_with_the_same_token_or_all_are_told_the_difference(tmp_
     assert [each.found["error"] is None for each in (chief, other)] == [is_same] * 2
     assert [each.found["sealed"] for each in (chief, other)] == [others == "one"] * 2
     if others is None:
-        assert "token_path comes too late" in chief.found["late"][1]
+        assert "the token comes too late" in chief.found["late"][1]
+        assert "the token comes too late" in chief.found["late_and_required"][1]
     if not is_same:
         kind, text = chief.found["error"]
         assert kind == other.found["error"][0] == "UnauthenticatedError"
@@ -70,6 +72,14 @@ def test_processes_start_with_the_same_token_or_all_are_told_the_difference(tmp_
         assert "process 0 has another token than process 1" in other.found["error"][1] or not others
     # Nothing listens beyond the loopback interface, so nobody is warned.
     assert not any("no token" in line for each in (chief, other) for line in each.found["log"])
+
+
+def test_a_process_that_leaves_before_it_uses_a_device_ends_the_others_which_would_wait_for_it():
+    begun = time.monotonic()
+    waits, _ = together("left_early")
+    assert waits.status == os.EX_TEMPFAIL, waits.errors
+    assert "Process 1 has ended its script without a device, and process 0, which starts its own" in waits.errors
+    assert time.monotonic() - begun < 60
 
 
 def by_open_mpi(index: int) -> dict[str, str]:

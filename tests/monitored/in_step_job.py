@@ -526,6 +526,13 @@ def one_leaves_its_session_open():
 
 
 @scenario
+def one_ends_its_script_before_its_first_session():
+    if int(os.environ["LEAVES"]) == ME:
+        sys.exit()
+    return trained(lambda summed: [])
+
+
+@scenario
 def one_that_has_failed_stays():
     hl.monitored.in_step._STUCK_SECS = 1.0
     try:

@@ -289,6 +289,18 @@ def test_a_process_that_ends_its_script_with_an_open_session_ends_the_others_wit
     assert time.monotonic() - begun < 30
 
 
+@pytest.mark.parametrize("leaves", [1, pytest.param(0, marks=pytest.mark.campaign)])
+def test_a_process_that_ends_its_script_before_its_first_session_ends_those_that_wait_for_it(leaves):
+    begun = time.monotonic()
+    ended = in_step.run(JOB, "one_ends_its_script_before_its_first_session", environment={"LEAVES": str(leaves)})
+    # It waits in JAX's shutdown, and process 0 takes the service with it.
+    assert ended[leaves].status in (0, -signal.SIGABRT), ended
+    waited = ended[1 - leaves]
+    assert waited.status, ended
+    assert f"AbortedError: Process {leaves} has ended its script, and process {1 - leaves} waits for it" in waited.err
+    assert time.monotonic() - begun < 30
+
+
 def test_what_fails_in_one_ends_the_others_with_its_words():
     ended = in_step.run(JOB, "one_fails")
     assert all(each.status for each in ended)

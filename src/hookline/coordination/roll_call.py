@@ -27,22 +27,22 @@ class RollCall:
 
     Args:
         of: The processes.
-        answer: Returns the answer of this process to a question, as JSON.
-        judge: Called in process 0 with all answers; returns the problem, or None.
+        ended: Called, in its thread, when the roll calls have ended, with the process that has left, if any.
 
     Attributes:
+        answer: Returns the answer of this process to a question, as JSON.
+        judge: Called in process 0 with all answers; returns the problem, or None.
         verdict: The problem that process 0 has found; None as long as there is none.
         heard: Called with the news of another process.
-        ended: Called, in its thread, when the roll calls have ended.
         gone: The process that has ended its script, and with it the roll calls.
         error: The error if somebody other than the processes has written on the board, which ends them, too.
     """
 
-    def __init__(self, of: Peers, answer: Callable[[str], Any], judge: Callable[[list[Any]], str | None]) -> None:
-        self._peers, self._answer, self._judge = of, answer, judge
-        self._number = 0
+    def __init__(self, of: Peers, ended: Callable[[int | None], None] = lambda gone: None) -> None:
+        self._peers, self._number, self.ended = of, 0, ended
+        self.answer: Callable[[str], Any] = lambda question: []
+        self.judge: Callable[[list[Any]], str | None] = lambda answers: None
         self.heard: Callable[[Any], None] = lambda news: None
-        self.ended: Callable[[], None] = lambda: None
         self.gone: int | None = None
         self.error: UnauthenticatedError | None = None
         self.verdict: str | None = None
@@ -95,7 +95,7 @@ class RollCall:
             self.error = error
         except Exception:  # The board and the other processes are gone: all its users report that.
             return
-        self.ended()
+        self.ended(self.gone)
 
     def _listen(self) -> None:
         index, board = self._peers.index, self._peers.board
@@ -108,10 +108,10 @@ class RollCall:
             if called.startswith(_NEWS):
                 self.heard(json.loads(called.removeprefix(_NEWS)))
                 continue
-            self._set(f"{number}/answer/{index}", json.dumps(self._answer(called.removeprefix(_CALL))))
+            self._set(f"{number}/answer/{index}", json.dumps(self.answer(called.removeprefix(_CALL))))
             if self._peers.is_chief:
                 answers = [json.loads(self._get(f"{number}/answer/{each}")) for each in range(self._peers.count)]
-                self._set(f"{number}/verdict", json.dumps(self._judge(answers)))
+                self._set(f"{number}/verdict", json.dumps(self.judge(answers)))
                 board.delete(_key(f"{number - 1}/"))  # Each answer shows that its process has read the last round.
             if (verdict := json.loads(self._get(f"{number}/verdict"))) is not None:
                 self.verdict = verdict

@@ -136,6 +136,12 @@ def _warn_of_gloo() -> None:
     _logger.warning("Gloo listens on the address of this machine's name: hookline knows no other way in this JAX.")
 
 
+def is_starting_devices() -> bool:
+    """Returns whether this process is starting a backend now. JAX waits for all others in it."""
+    lock = getattr(xla_bridge, "_backend_lock", None)
+    return lock is not None and lock.locked()
+
+
 def devices_are_in_use() -> bool:
     """Returns whether this process has started a backend: from then on it can join no others."""
     return xla_bridge.backends_are_initialized()

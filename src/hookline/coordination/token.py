@@ -26,7 +26,7 @@ def found(token_path: str | None, environ: MutableMapping[str, str]) -> bytes | 
         environ: The environment variables.
 
     Raises:
-        UnauthenticatedError: There is no such file, or the token is too short.
+        UnauthenticatedError: There is no such file, it cannot be read, or the token is too short.
     """
     given = environ.pop(TOKEN, None)
     if token_path is None and given:

@@ -24,6 +24,7 @@ HEARTBEAT_SECS = 10
 """Seconds of silence after which a process counts as lost: loaded machines and short outages take less."""
 
 _SAY_AFTER_SECS = 10.0
+_STUCK_SECS, _LOOK_EVERY_SECS = 5.0, 0.5
 # At its own limit, JAX aborts the process with a trace of C++ functions: our limit comes first.
 _LONGER_SECS = 60
 _ADDRESS, _COUNT, _INDEX = "HOOKLINE_COORDINATOR_ADDRESS", "HOOKLINE_NUM_PROCESSES", "HOOKLINE_PROCESS_ID"
@@ -102,13 +103,12 @@ def initialize(
         launches.meet_always()
     arguments.path(WHO, "token_path", token_path, optional=True)
     is_sealed = peers.is_sealed()
-    if is_sealed is False and token_path is not None:
+    secret = None if is_sealed else token.found(token_path, os.environ)
+    if is_sealed is False and secret is not None:
         raise RuntimeError(
-            f"{WHO}: token_path comes too late, after the first session. Call it right after the imports."
+            f"{WHO}: the token comes too late, the processes have joined without one. Call it right after the imports."
         )
-    if is_sealed:
-        secret = None
-    elif (secret := token.found(token_path, os.environ)) is None and require_token:
+    if require_token and not is_sealed and secret is None:
         raise UnauthenticatedError(
             None,
             None,
@@ -161,7 +161,29 @@ def environment(
 def _greet(secret: bytes | None, timeout_secs: float) -> None:
     place = service.place()
     if place.count > 1:
-        peers.greet(secret, place.index, place.count, timeout_secs)
+        board = peers.greet(secret, place.index, place.count, timeout_secs)
+        launches.listen(peers.Peers(board, place.index, place.count), lambda gone: _note_end(place.index, gone))
+
+
+def _note_end(index: int, gone: int | None) -> None:
+    if gone not in (None, index):
+        threading.Thread(target=_await_devices, args=(index, gone), name="hookline-devices", daemon=True).start()
+
+
+def _await_devices(index: int, gone: int) -> None:
+    """Ends this process if it starts a backend, for which JAX waits, while another has ended its script without one."""
+    waited = 0.0
+    while service.is_starting_devices() or not service.devices_are_in_use():
+        if waited >= _STUCK_SECS:
+            _logger.critical(
+                "Process %d has ended its script without a device, and process %d, which starts its own, ends at once: "
+                "JAX would wait for the other. All processes must run the script to its end.",
+                gone,
+                index,
+            )
+            service.end_now(os.EX_TEMPFAIL)
+        clock.sleep(_LOOK_EVERY_SECS)
+        waited = waited + _LOOK_EVERY_SECS if service.is_starting_devices() else 0.0
 
 
 def _given(address: str | None, count: int | None, index: int | None) -> dict[str, Any]:

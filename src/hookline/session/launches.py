@@ -98,7 +98,8 @@ class Launches:
         self.sessions: list[OpenSession] = []
         self._pending: Launch | None = None
         self._forget()
-        self._roll_call = RollCall(of, self._stands, self._judge)
+        self._roll_call = listen(of)
+        self._roll_call.answer, self._roll_call.judge = self._stands, self._judge
         self._roll_call.heard, self._roll_call.ended = self._hear, self._note_end
         of.observe = self._observe
 
@@ -214,9 +215,9 @@ class Launches:
         """The error if somebody other than the processes has written on their board; else None."""
         return self._roll_call.error
 
-    def _note_end(self) -> None:
+    def _note_end(self, gone: int | None) -> None:
         for session in list(self.sessions):
-            session.hear_end(self._roll_call.gone, self.distrusted)
+            session.hear_end(gone, self.distrusted)
 
     def silent(self, within_secs: float) -> list[int]:
         """Returns the processes that do not answer within this time."""
@@ -318,6 +319,22 @@ def _crc_of(fed: Iterable[Any]) -> int:
             leaf = jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
         crc = placement.crc32c(np.asarray(leaf), crc)
     return crc
+
+
+_roll_call: RollCall | None = None
+
+
+def listen(found: Peers, ended: Callable[[int | None], None] = lambda gone: None) -> RollCall:
+    """Starts to answer the other processes, once; when this one ends its script, they hear of it.
+
+    Args:
+        found: The processes.
+        ended: Called, in a thread, with the process that has ended its script before this one has a session.
+    """
+    global _roll_call
+    if _roll_call is None:
+        _roll_call = RollCall(found, ended)
+    return _roll_call
 
 
 @functools.cache
