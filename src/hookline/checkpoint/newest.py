@@ -48,8 +48,8 @@ class Choice(NamedTuple):
         alone = len(self.others) == 1
         return (
             f"{chosen} is the newest by the clock, but neither leads to {named} nor follows from "
-            f"{'it. The other one is' if alone else 'them. The others are'} left alone: not counted by max_to_keep, and "
-            f"replaced only by a save of the same step. To go on from {'it' if alone else 'one of them'}, end this "
+            f"{'it. The other one is' if alone else 'them. The others are'} left alone: not counted by max_to_keep, "
+            f"and replaced only by a save of the same step. To go on from {'it' if alone else 'one of them'}, end this "
             f"training and move '{chosen.path}' away"
         )
 
