@@ -89,6 +89,7 @@ def pytest_xdist_auto_num_workers() -> int:
 # What holds a worker for long, by the folder or the file.
 _LONG = (
     "tests/examples/",
+    "tests/loop/test_bits.py",
     "tests/loop/test_devices.py",
     "tests/loop/test_on_mesh.py",
     "tests/loop/test_steps_per_run.py",
