@@ -284,8 +284,10 @@ def test_an_exit_with_another_status_in_one_ends_the_others_at_once_with_an_erro
 def test_a_process_that_ends_its_script_with_an_open_session_ends_the_others_within_seconds():
     begun = time.monotonic()
     ended = in_step.run(JOB, "one_leaves_its_session_open")
-    assert ended[0].status == os.EX_TEMPFAIL
-    assert "process 0 ends at once, because its main thread does not answer: it has ended its script" in ended[0].err
+    # It is in a collective, which Python cannot interrupt; or between two, and raises.
+    stuck = "process 0 ends at once, because its main thread does not answer: it has ended its script"
+    raised = "AbortedError: Process 1 has failed, and the others end with it: it has ended its script"
+    assert {os.EX_TEMPFAIL: stuck, 1: raised}[ended[0].status] in ended[0].err
     assert time.monotonic() - begun < 30
 
 

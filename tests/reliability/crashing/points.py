@@ -130,7 +130,7 @@ class Points:
         remove_tree, unlink = shutil.rmtree, os.unlink
 
         def rmtree(path, *args, **kwargs):
-            kind = "removal" if str(path).endswith("-removed") else "clean-up"
+            kind = "removal" if "-removed-" in os.path.basename(path) else "clean-up"
             if kind == "clean-up":
                 self.reach("clean-up: before")
             self._inside.kind = kind
