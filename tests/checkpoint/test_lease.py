@@ -462,7 +462,7 @@ def test_however_often_the_files_of_leases_are_removed_never_do_two_processes_sa
 
 
 def test_an_owner_file_that_was_never_finished_is_removed(session, tmp_path):
-    (tmp_path / f"{lease.OWNER_NAME}.0123").write_text("{")
+    (tmp_path / f"{lease.OWNER_NAME}.{'0123abcd' * 4}").write_text("{")
     Saver().save(session, str(tmp_path / "model.ckpt"), 1)
     session.close()
     assert sorted(os.listdir(tmp_path)) == ["checkpoint", "model.ckpt-1"]

@@ -213,3 +213,22 @@ def test_clean_lists_exactly_what_goes(world):
     assert gone == {"model.ckpt-1", "model.ckpt-1.hookline-removed", "model.ckpt-1.hookline-writing-0badcafe"}
     shown = {word for line in listed.stdout.splitlines() for word in line.split()[:1] if "ckpt" in word}
     assert shown == gone
+
+
+@pytest.mark.parametrize("name", ["checkpoint.tmp", "graph.txt.tmp", ".hookline-owner.mine", ".hookline-owner.d"])
+def test_a_file_of_a_person_beside_a_small_file_of_hookline_stays(world, name):
+    path = world / "run" / name
+    if name.endswith(".d"):
+        path.mkdir()
+        path /= "thesis.txt"
+    path.write_text("years of work")
+    trained(world / "run", 4)
+    assert path.read_text() == "years of work"
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "graph.txt"])
+def test_a_small_file_that_a_killed_process_has_left_goes(world, name):
+    left = world / "run" / f"{name}.hookline-writing-0badcafe"
+    left.write_text("{")
+    trained(world / "run", 4)
+    assert not left.exists()

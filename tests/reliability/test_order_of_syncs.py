@@ -25,7 +25,7 @@ _IN_CHECKPOINT = [
     "state/ocdbt.process_0/d",
     "state/ocdbt.process_0/d/*",
     "state/ocdbt.process_0/manifest.ocdbt",
-    "hookline.json.tmp",
+    "hookline.json.hookline-writing-*",
 ]
 _ALWAYS = [
     "../.. after start",
@@ -34,7 +34,7 @@ _ALWAYS = [
     *(f"{_WRITING} after rename to {before}" for before in _BEFORE_A_SAVE),
     f"{_WRITING} after rename to {_WRITING}/hookline.json",
     ". after rename to model.ckpt",
-    "checkpoint.tmp after rename to model.ckpt",
+    "checkpoint.hookline-writing-* after rename to model.ckpt",
     ". after rename to checkpoint",
 ]
 _WITH_REMOVAL = [". after rename to model.ckpt.hookline-removed-*"]
@@ -69,7 +69,7 @@ _EACH_TIME = {
     ".. after start",
     f"{_WRITING}/state/d/* after rename to checkpoint",
     ". after rename to model.ckpt",
-    "checkpoint.tmp after rename to model.ckpt",
+    "checkpoint.hookline-writing-* after rename to model.ckpt",
 }
 
 

@@ -8,7 +8,6 @@ import os
 import pytest
 
 from hookline import errors
-from hookline.checkpoint import durable
 from hookline.sinks import Csv, Histogram, JsonLines, Point, Start
 
 from .conftest import read_csv, read_json, scalar
@@ -110,7 +109,7 @@ def test_going_back_leaves_the_old_file_or_the_new_one(sink, tmp_path, monkeypat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(durable, "rename", killed)
+        patched.setattr(os, "replace", killed)
         with pytest.raises(KeyboardInterrupt):
             sink.open(start(tmp_path, 2))
     assert steps(sink, tmp_path) == [1, 2, 3, 4]

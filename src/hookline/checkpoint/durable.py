@@ -5,12 +5,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import stat
+from collections.abc import Iterator
+from typing import BinaryIO
 
 from hookline import log
 from hookline.checkpoint import failures
 
 _logger = log.of(__name__)
+WRITING_SUFFIX = ".hookline-writing-"
+"""The beginning of the suffix, which ends with random digits, of what is being written and not in its place yet."""
+being_written: set[str] = set()
+"""The absolute paths of what this process is writing under such names."""
+
 _NOT_SUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 _told: set[str] = set()
 
@@ -70,31 +78,36 @@ def rename(old: str, new: str) -> None:
 
 def write(path: str, text: str) -> None:
     """Writes a small file so that any reader, at any moment, sees either the old or the new text."""
-    temporary = f"{path}.tmp"
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+@contextlib.contextmanager
+def replacing(path: str) -> Iterator[BinaryIO]:
+    """Yields a new file that takes the place of another one at the end, when it is on the disk.
+
+    Until then it has a random name beside it, by which a leftover of a killed process is known as hookline's.
+    """
+    temporary = f"{os.path.abspath(path)}{WRITING_SUFFIX}{secrets.token_hex(4)}"
+    being_written.add(temporary)
     try:
-        write_new(temporary, text, sync=True)
+        with create(temporary) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError:
+    except BaseException:
         with contextlib.suppress(OSError):
             os.remove(temporary)
         raise
+    finally:
+        being_written.discard(temporary)
     sync_directory(os.path.dirname(path) or ".")
 
 
-def write_new(path: str, text: str, *, sync: bool) -> None:
-    """Writes a file of its own; see `create`."""
-    with os.fdopen(create(path), "w", encoding="utf-8") as file:
-        file.write(text)
-        if sync:
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def create(path: str) -> int:
-    """Makes a file in place of what a killed process left there, or somebody else: a FIFO, a link."""
-    with contextlib.suppress(FileNotFoundError):
-        os.remove(path)
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+def create(path: str) -> BinaryIO:
+    """Opens a new file to write to; raises `FileExistsError` if there is anything at the path, even a link."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb")
 
 
 def _raise(error: OSError) -> None:

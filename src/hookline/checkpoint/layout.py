@@ -21,11 +21,11 @@ from typing import NamedTuple
 
 from hookline import arguments, errors, log
 from hookline.checkpoint import durable, failures
+from hookline.checkpoint.durable import WRITING_SUFFIX, being_written
 from hookline.checkpoint.manifest import FILE_NAME, MOST_BYTES, Manifest, NewerFormat
 from hookline.regular_file import NotReadable, read_text
 
 SAVING_SUFFIX = ".hookline-saving"
-_WRITING_SUFFIX = ".hookline-writing-"
 REPLACED_SUFFIX = ".hookline-replaced"
 REMOVED_SUFFIX = ".hookline-removed"
 BROKEN_SUFFIX = ".hookline-broken"
@@ -48,7 +48,6 @@ class Leftover(NamedTuple):
 
 
 _logger = log.of(__name__)
-_being_written: set[str] = set()
 # Leftovers of failed attempts that could not be removed.
 _left: set[str] = set()
 
@@ -224,8 +223,8 @@ def prepare(path: str, was_saved: Callable[[], bool] = lambda: False) -> str:
         _logger.warning(text, path, flaw(path), move_aside(path))
     for left in [left for left in _left if os.path.dirname(left) == os.path.dirname(path)]:
         _discard_if_possible(left)
-    writing = f"{path}{_WRITING_SUFFIX}{secrets.token_hex(4)}"
-    _being_written.add(writing)
+    writing = f"{path}{WRITING_SUFFIX}{secrets.token_hex(4)}"
+    being_written.add(writing)
     return writing
 
 
@@ -238,7 +237,7 @@ def commit(
 
     `changing` is entered for the renames, when all files are on the disk; an error ends the attempt.
     """
-    path = writing.rpartition(_WRITING_SUFFIX)[0]
+    path = writing.rpartition(WRITING_SUFFIX)[0]
     saving, replaced = path + SAVING_SUFFIX, f"{path}{REPLACED_SUFFIX}-{secrets.token_hex(4)}"
     if len(text := manifest.to_json()) > MOST_BYTES:
         raise errors.InvalidArgumentError(
@@ -252,23 +251,23 @@ def commit(
     durable.sync_directory(os.path.dirname(path))
     with changing():
         if _is_there(path):
-            _being_written.update((saving, replaced))
+            being_written.update((saving, replaced))
             try:
                 durable.rename(writing, saving)
                 durable.rename(path, replaced)
                 durable.rename(saving, path)
             finally:
-                _being_written.difference_update((saving, replaced))
+                being_written.difference_update((saving, replaced))
             _discard_if_possible(replaced)
         else:
             durable.rename(writing, path)
-    _being_written.discard(writing)
+    being_written.discard(writing)
 
 
 def abandon(writing: str) -> None:
     """Removes the leftovers of a failed attempt in the directory of `prepare`."""
     _discard_if_possible(writing)
-    _being_written.discard(writing)
+    being_written.discard(writing)
 
 
 def move_aside(path: str) -> str:
@@ -327,13 +326,13 @@ def leftovers(directory: str) -> list[Leftover]:
 
 
 def removable_leftovers(path: str) -> list[Leftover]:
-    """Returns the leftovers of killed processes, of checkpoints named like `path` with any step number."""
+    """Returns the leftovers of killed processes: of checkpoints named like `path`, and of small files beside them."""
     return [
         left
         for left in leftovers(os.path.dirname(path))
-        if base_of(left.of) == base_of(path)
+        if (base_of(left.of) == base_of(path) or (left.kind == "writing" and os.path.isfile(left.path)))
         and left.kind != "broken"
-        and left.path not in _being_written
+        and left.path not in being_written
         and locate(left.of) != left.path
         and _is_own(left)
     ]
@@ -353,7 +352,7 @@ def clean(path: str) -> None:
 
 def _finish(path: str) -> None:
     saving = path + SAVING_SUFFIX
-    if saving in _being_written or not _is_there(saving):
+    if saving in being_written or not _is_there(saving):
         return
     if locate(path) != saving:
         if _is_own(Leftover(saving, path, "saving")):

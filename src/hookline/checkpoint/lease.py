@@ -205,9 +205,8 @@ class Lease:
                 return has_it
             mine = Owner.this_process(_HEARTBEAT_SECS)
             if locked:  # Other processes may have been killed while they wrote owner files.
-                for name in os.listdir(self._directory):
-                    if name.startswith(f"{OWNER_NAME}."):
-                        os.remove(self._path(name))
+                for left in filter(owner.is_unfinished, map(self._path, os.listdir(self._directory))):
+                    os.remove(left)
             owner.write(self._path(OWNER_NAME), mine)
             if not locked:
                 clock.sleep(_LOOK_EVERY_SECS)  # If two processes take over at the same moment, the last one has it.

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import secrets
 import socket
 from collections.abc import Callable
@@ -15,6 +16,9 @@ from hookline.regular_file import read_text
 
 _MOST_BYTES = 2**16
 _LONGEST_BEAT_SECS = 3600.0
+
+
+_UNFINISHED = re.compile(r"\.hookline-owner\.[0-9a-f]{32}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,10 +93,16 @@ def read(path: str) -> Owner | None:
         return None
 
 
+def is_unfinished(path: str) -> bool:
+    """Returns whether this is an owner file that a killed process has written, and not put into its place."""
+    return _UNFINISHED.fullmatch(os.path.basename(path)) is not None and os.path.isfile(path)
+
+
 def write(path: str, owner: Owner) -> None:
     """Writes an owner file atomically."""
     temporary = f"{path}.{owner.token}"
-    durable.write_new(temporary, json.dumps(dataclasses.asdict(owner)), sync=False)
+    with durable.create(temporary) as file:
+        file.write(json.dumps(dataclasses.asdict(owner)).encode())
     os.replace(temporary, path)
 
 

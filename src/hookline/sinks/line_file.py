@@ -122,12 +122,8 @@ class LineFile(Sink):
             if not dropped:
                 return
             old.seek(0)
-            temporary = f"{self._path}.tmp"
-            with os.fdopen(durable.create(temporary), "wb") as new:
+            with durable.replacing(self._path) as new:
                 new.writelines(line for line in old if self._stays(line, step))
-                new.flush()
-                os.fsync(new.fileno())
-        durable.rename(temporary, self._path)
         _logger.info(
             "%s resumes after step %d: dropped %d lines of later steps or incomplete lines from '%s'.",
             type(self).__name__,

@@ -178,8 +178,8 @@ _RENAMED_TO = {
 
 def _kind_of_rename(source, target, *_):
     source, target = os.path.basename(os.fspath(source)), os.path.basename(os.fspath(target))
-    if ".hookline-writing-" in source:
-        return "commit"
+    if target in _RENAMED_TO:
+        return _RENAMED_TO[target]
     if ".hookline-removed-" in target:
         return "removal"
-    return _RENAMED_TO.get(target, "other rename")
+    return "commit" if ".hookline-writing-" in source else "other rename"
