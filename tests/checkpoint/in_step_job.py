@@ -11,7 +11,7 @@ import numpy as np
 
 import hookline as hl
 from hookline import clock, train
-from hookline.checkpoint import layout, orbax_io, together
+from hookline.checkpoint import moves, orbax_io, together
 from hookline.coordination import peers
 from hookline.graph import placement
 from hookline.session import launches
@@ -191,7 +191,7 @@ def disk_errors(folder):
     with model.session as sess:
         keeper = train.Saver(retry=ONCE)
         keeper.save(sess, str(folder / "model.ckpt"), 0)
-        for process, (where, name) in enumerate([(layout, "commit"), (orbax_io, "start_writing")]):
+        for process, (where, name) in enumerate([(moves, "commit"), (orbax_io, "start_writing")]):
             undo = failing(where, name, full, process=process)
             pending = keeper.save_async(sess, str(folder / "model.ckpt"), 1)
             found.append([*said(pending.wait), names(folder)])
@@ -379,7 +379,7 @@ def is_killed(folder):
         keeper = train.Saver(max_to_keep=2)
         for step in range(4):
             if step == 3 and victim == ME:
-                module, name = {"part": (orbax_io, "start_writing"), "commit": (layout, "commit")}[where]
+                module, name = {"part": (orbax_io, "start_writing"), "commit": (moves, "commit")}[where]
                 setattr(module, name, lambda *_, **__: os.kill(os.getpid(), 9))
             path = keeper.save(sess, str(folder / "model.ckpt"), step)
             print(json.dumps(path), flush=True)

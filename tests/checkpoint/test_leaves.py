@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from hookline import errors
-from hookline.checkpoint import host, layout, leaves, orbax_io, reading
+from hookline.checkpoint import host, leaves, moves, orbax_io, reading
 from hookline.checkpoint.manifest import Manifest
 
 
 def through_a_checkpoint(values, path):
     entries, stored = leaves.pack(values)
-    writing = layout.prepare(path)
+    writing = moves.prepare(path)
     orbax_io.begin(writing, [0])
     orbax_io.start_writing(writing, host.copies(stored))()
     orbax_io.join_parts(writing, [0])
-    layout.commit(writing, Manifest(entries))
+    moves.commit(writing, Manifest(entries))
     return {name: reading.load_variable(path, name) for name in values}
 
 

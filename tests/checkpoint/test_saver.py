@@ -27,7 +27,7 @@ from orbax.checkpoint.args import StandardSave
 
 import hookline as hl
 from hookline import checkpoint, errors, train
-from hookline.checkpoint import RetryPolicy, Saver, layout, manager, orbax_io, reading
+from hookline.checkpoint import RetryPolicy, Saver, manager, moves, orbax_io, reading
 from hookline.checkpoint.fitting import Match
 from hookline.testing import FakeClock
 
@@ -713,7 +713,7 @@ def test_what_was_to_be_removed_when_the_process_was_killed_is_removed_by_the_ne
     saver.save(sess, path, 1)
     saver.save(sess, path, 2)
     with monkeypatch.context() as killed:
-        killed.setattr(layout, "remove", lambda old: None)
+        killed.setattr(moves, "remove", lambda old: None)
         saver.save(sess, path, 3)
     assert names_in(logdir) == ["checkpoint", "model.ckpt-1", "model.ckpt-2", "model.ckpt-3"]
     again = Saver(max_to_keep=2)
@@ -732,7 +732,7 @@ def test_old_checkpoints_that_cannot_be_removed_stay_until_they_can_and_make_no_
     with started() as sess, FakeClock() as clock:
         saver, begun = Saver(max_to_keep=1), clock.monotonic()
         with monkeypatch.context() as patched:
-            patched.setattr(layout, "remove", busy)
+            patched.setattr(moves, "remove", busy)
             for step in range(3):
                 saver.save(sess, path, step)
         assert clock.monotonic() == begun

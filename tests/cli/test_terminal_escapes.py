@@ -100,11 +100,11 @@ def test_no_error_and_no_log_line_holds_one(evil_run, caplog, capsys):
     (evil_run / "checkpoint").write_text(EVIL)
     with caplog.at_level(logging.DEBUG):
         train.latest_checkpoint(str(evil_run))
-        logging.getLogger("hookline.checkpoint.layout").warning("of %s: %d", EVIL, 3)
+        logging.getLogger("hookline.checkpoint.moves").warning("of %s: %d", EVIL, 3)
         try:
             raise ValueError(EVIL)
         except ValueError:
-            logging.getLogger("hookline.checkpoint.layout").exception("failed")
+            logging.getLogger("hookline.checkpoint.moves").exception("failed")
     assert r"\x1b" in caplog.text
     assert not RAW.search(caplog.text)
 

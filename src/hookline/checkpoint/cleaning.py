@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 
-from hookline.checkpoint import examine, layout, lease, reading, restart
+from hookline.checkpoint import examine, layout, lease, moves, reading, restart
 from hookline.checkpoint.retention import Kept, Retention
 from hookline.checkpoint.state_file import (
     STATE_FILE_NAME,
@@ -59,10 +59,10 @@ def plan(directory: str, keep: int | None = None) -> Plan:
     retention.recover(kept, good, state.last_preserved_timestamp, best)
     going = retention.trim()
     going += [path for path in leaving(directory) if path not in (*paths, *going) and layout.locate(path)]
-    going = [path for path in going if not layout.may_remove(path)]
+    going = [path for path in going if not moves.may_remove(path)]
     stays = retention.state(paths[-1])
     stays = dataclasses.replace(stays, max_to_keep=state.max_to_keep, lost_best=state.lost_best)
-    left = [each.path for each in layout.removable_leftovers(paths[-1])]
+    left = [each.path for each in moves.removable_leftovers(paths[-1])]
     return Plan(keep, tuple(going), tuple(left), stays)
 
 
@@ -97,9 +97,9 @@ def clean(directory: str, keep: int | None = None, wait_secs: float = 0.0) -> Pl
                 write_state(directory, found.state, leaving=found.going)
             for path in found.going:
                 with held.changing():
-                    layout.remove(path)
+                    moves.remove(path)
         with held.changing():
-            layout.clean(os.path.abspath(found.state.model_checkpoint_path))
+            moves.clean(os.path.abspath(found.state.model_checkpoint_path))
         return found
     finally:
         give_back()

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterable
 
 from hookline import log
-from hookline.checkpoint import layout, lease
+from hookline.checkpoint import layout, lease, moves
 from hookline.checkpoint.layout import base_of
 from hookline.checkpoint.lease import Lease
 from hookline.checkpoint.lineage import Lineage
@@ -178,7 +178,7 @@ class CheckpointManager:
             return
         directory = os.path.dirname(path) or "."
         with lease.changing():
-            layout.clean(base)
+            moves.clean(base)
         self._broken |= {place for place in _recorded_paths(directory, state_file) if layout.flaw(place)}
         self._leaving += leaving(directory, state_file)
         self._cleaned.add(base)
@@ -203,7 +203,7 @@ class CheckpointManager:
     def _remove(self, old: str, new: str) -> None:
         """Removes a checkpoint: one that this saver has written, or one of hookline's beside the new one."""
         directory = os.path.dirname(os.path.abspath(old))
-        stays = "" if os.path.abspath(old) in self._written else layout.may_remove(old)
+        stays = "" if os.path.abspath(old) in self._written else moves.may_remove(old)
         if (
             not stays
             and os.path.abspath(old) not in self._written
@@ -221,7 +221,7 @@ class CheckpointManager:
                 return
             try:  # Once: the next save tries again, and must not be slower for each checkpoint that stays.
                 with held.changing():
-                    layout.remove(old)
+                    moves.remove(old)
             except (OSError, OpError) as error:
                 _logger.warning("'%s' could not be removed, and stays until the next save: %s", old, error)
                 self._leaving.append(old)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from hookline.checkpoint import failures, layout
+from hookline.checkpoint import failures, moves
 from hookline.checkpoint.host import HostCopy
 from hookline.checkpoint.lease import Lease
 from hookline.checkpoint.manifest import Manifest
@@ -85,7 +85,7 @@ class Writing:
             with self._in_orbax():
                 orbax_io.join_parts(self._directory, self._parts)
             assert self._lease is not None
-            layout.commit(self._directory, made[0], self._lease.changing)
+            moves.commit(self._directory, made[0], self._lease.changing)
             return made[0].timestamp
 
         written: list[dict[str, Any]] | None = None
@@ -106,7 +106,7 @@ class Writing:
     def abandon(self) -> None:
         """Removes the files written so far."""
         if self._directory and self._others.is_chief:
-            layout.abandon(self._directory)
+            moves.abandon(self._directory)
 
     def _begin(self) -> None:
         if (found := self._try(self._prepared)) is not None:
@@ -119,7 +119,7 @@ class Writing:
         if self._others.is_chief:
             self._lease = self._take()
             with self._lease.changing():
-                self._directory = layout.prepare(self._place, self._was_saved)
+                self._directory = moves.prepare(self._place, self._was_saved)
             with self._in_orbax():
                 orbax_io.begin(self._directory, self._parts)
         return self._directory

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hookline import arguments, log
-from hookline.checkpoint import Saver, layout, lease, lineage, restart, together
+from hookline.checkpoint import Saver, layout, lease, lineage, moves, restart, together
 from hookline.checkpoint.pending import finish_saves
 from hookline.checkpoint.restart import Restart
 from hookline.checkpoint.state_file import examined, leaving, write_state
@@ -130,7 +130,7 @@ def _put_aside(directory: str, broken: Sequence[tuple[str, DataLossError]]) -> s
             said.append(f"'{path}' is skipped: {error}")
         else:
             with held.changing():
-                said.append(f"'{path}' is skipped, and was moved to '{layout.move_aside(path)}': {error}")
+                said.append(f"'{path}' is skipped, and was moved to '{moves.move_aside(path)}': {error}")
     return "; ".join(said)
 
 
