@@ -202,16 +202,11 @@ class CheckpointManager:
 
     def _remove(self, old: str, new: str) -> None:
         """Removes a checkpoint: one that this saver has written, or one of hookline's beside the new one."""
-        directory = os.path.dirname(os.path.abspath(old))
-        stays = "" if os.path.abspath(old) in self._written else moves.may_remove(old)
-        if (
-            not stays
-            and os.path.abspath(old) not in self._written
-            and directory != os.path.dirname(os.path.abspath(new))
-        ):
-            stays = "it is in another directory"
-        if stays or os.path.islink(old):
-            _logger.warning("%s does not remove '%s': %s.", self._name, old, stays or "it is a link")
+        place, beside = os.path.abspath(old), os.path.dirname(os.path.abspath(new))
+        directory, is_own = os.path.dirname(place), place in self._written
+        is_elsewhere = not is_own and directory != beside
+        if stays := "it is in another directory" if is_elsewhere else moves.may_remove(old, is_own=is_own):
+            _logger.warning("%s does not remove '%s': %s.", self._name, old, stays)
             return
         with contextlib.ExitStack() as until_removed:
             try:
@@ -222,6 +217,7 @@ class CheckpointManager:
             try:  # Once: the next save tries again, and must not be slower for each checkpoint that stays.
                 with held.changing():
                     moves.remove(old)
+                self._written.discard(place)
             except (OSError, OpError) as error:
                 _logger.warning("'%s' could not be removed, and stays until the next save: %s", old, error)
                 self._leaving.append(old)

@@ -136,14 +136,14 @@ def remove(path: str) -> None:
             _discard(left.path)
 
 
-def may_remove(path: str) -> str:
+def may_remove(path: str, *, is_own: bool = False) -> str:
     """Returns why the checkpoint at a path must stay, as a clause; empty if hookline wrote it and may remove it.
 
-    What a link leads to may lie anywhere, and be anybody's.
+    What a link leads to may lie anywhere, and be anybody's. With `is_own` this process has written it.
     """
     if os.path.islink(path):
         return "it is a link"
-    if not is_there(path):
+    if is_own or not is_there(path):
         return ""
     try:
         read_manifest(path)

@@ -5,6 +5,7 @@ Each takes the variable, its slots, the gradient and the hyperparameters, and re
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -28,23 +29,9 @@ def nesterov(var: Any, accum: Any, grad: Any, learning_rate: Any, momentum: Any)
     return var - learning_rate * grad - learning_rate * momentum * accum, accum
 
 
-def adam(
-    var: Any,
-    m: Any,
-    v: Any,
-    grad: Any,
-    learning_rate: Any,
-    beta1: Any,
-    beta2: Any,
-    epsilon: Any,
-    power1: Any,
-    power2: Any,
-) -> Any:
+def adam(var: Any, m: Any, v: Any, grad: Any, **hyperparameters: Any) -> Any:
     """Adam; the powers are the decays raised to the number of this step."""
-    rate = learning_rate * jnp.sqrt(1 - power2) / (1 - power1)
-    m = m + (grad - m) * (1 - beta1)
-    v = v + (grad * grad - v) * (1 - beta2)
-    return var - rate * m / (jnp.sqrt(v) + epsilon), m, v
+    return _adam(var, m, v, grad, lambda m: m, **hyperparameters)
 
 
 def lazy_adam(var: Any, m: Any, v: Any, grad: Any, **hyperparameters: Any) -> Any:
@@ -52,11 +39,17 @@ def lazy_adam(var: Any, m: Any, v: Any, grad: Any, **hyperparameters: Any) -> An
     return adam(var, m, v, grad, **hyperparameters)
 
 
-def nadam(
+def nadam(var: Any, m: Any, v: Any, grad: Any, beta1: Any, **hyperparameters: Any) -> Any:
+    """Adam with Nesterov momentum."""
+    return _adam(var, m, v, grad, lambda m: m * beta1 + grad * (1 - beta1), beta1=beta1, **hyperparameters)
+
+
+def _adam(
     var: Any,
     m: Any,
     v: Any,
     grad: Any,
+    direction: Callable[[Any], Any],
     learning_rate: Any,
     beta1: Any,
     beta2: Any,
@@ -64,11 +57,10 @@ def nadam(
     power1: Any,
     power2: Any,
 ) -> Any:
-    """Adam with Nesterov momentum."""
     rate = learning_rate * jnp.sqrt(1 - power2) / (1 - power1)
     m = m + (grad - m) * (1 - beta1)
     v = v + (grad * grad - v) * (1 - beta2)
-    return var - rate * (m * beta1 + grad * (1 - beta1)) / (jnp.sqrt(v) + epsilon), m, v
+    return var - rate * direction(m) / (jnp.sqrt(v) + epsilon), m, v
 
 
 def adamax(
