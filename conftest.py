@@ -156,7 +156,6 @@ def environment(pytestconfig: pytest.Config) -> Callable[..., dict[str, str]]:
         settings = {"jax_compilation_cache_dir": pytestconfig.stash[_COMPILED], **_CACHING}
         if not optimizes:
             settings["jax_disable_most_optimizations"] = True
-            settings["xla_flags"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
         if not writes:
             settings["jax_persistent_cache_min_compile_time_secs"] = 1e9
         return os.environ | {name.upper(): str(value) for name, value in settings.items()}

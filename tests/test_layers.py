@@ -18,7 +18,7 @@ SRC = Path(hookline.__file__).parent
 LAYERS = [
     {"escapes"},
     {"errors", "clock", "arguments", "interrupts", "log", "notebooks", "paths", "regular_file", "units", "version"},
-    {"listener"},
+    {"jax_internals", "listener"},
     {"preemption", "sharding"},
     {"graph"},
     {"coordination"},

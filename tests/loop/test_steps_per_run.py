@@ -197,9 +197,9 @@ def names_in(directory):
 
 
 def counting(state, batch):
-    """The step of the tests that look at what came when: it is not the same in another order."""
+    """The step of the tests that look at what came when: in another order it comes to something else. It is exact."""
     seen = sum(leaf.sum() for leaf in jax.tree.leaves(batch))
-    total = state["total"] * 1.01 + seen
+    total = (state["total"] * 3 + seen) % 65521
     return {"total": total, "n": state["n"] + 1}, {"loss": total, "seen": seen}
 
 

@@ -28,7 +28,7 @@ def main() -> int:
         JAX_PLATFORMS="cpu",
         OPENBLAS_NUM_THREADS="1",
         OMP_NUM_THREADS="1",
-        XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
+        JAX_DISABLE_MOST_OPTIMIZATIONS="1",
     )
     from .crashing.driver import Driver
 

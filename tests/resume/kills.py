@@ -20,7 +20,7 @@ def main(folder, steps_each, kinds):
         JAX_COMPILATION_CACHE_DIR=os.path.join(folder, "programs"),
         JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
         JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES="-1",
-        XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
+        JAX_DISABLE_MOST_OPTIMIZATIONS="1",
     )
     from .killing import kill_all
 

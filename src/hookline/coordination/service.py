@@ -1,22 +1,18 @@
-"""JAX's coordination service: the only module with names that are private in JAX."""
+"""JAX's coordination service: the board of processes in step, their places, and how one of them ends."""
 
 from __future__ import annotations
 
 import atexit
 import dataclasses
-import functools
 import os
 import signal
 from typing import Any, NoReturn
 
 import jax
-from jax._src import distributed, xla_bridge
 
-from hookline import listener, log, preemption
+from hookline import jax_internals, listener, preemption
 
-_logger = log.of(__name__)
-
-_PREFIX, _MAKE_GLOO = "hookline/", "make_gloo_tcp_collectives"
+_PREFIX = "hookline/"
 _heartbeat_secs: int | None = None
 _bind_address: str | None = None
 _status: int | None = None
@@ -26,7 +22,7 @@ _LOST = ("Gloo", "Socket closed", "Connection reset by peer", "Connection closed
 
 
 def _client() -> Any:
-    return distributed.global_state.client
+    return jax_internals.distributed_state().client
 
 
 class ServiceBoard:
@@ -78,7 +74,7 @@ class Place:
 
 def place() -> Place:
     """Returns the place of this process; unlike `jax.process_index` it starts no backend."""
-    state = distributed.global_state
+    state = jax_internals.distributed_state()
     return Place(state.process_id, state.num_processes, state.coordinator_address)
 
 
@@ -108,43 +104,6 @@ def described() -> str:
         "heartbeat_timeout_seconds, which are 100 unless it has given others."
     )
     return f"This is process {place().index} of {place().count} that run in step. {heartbeat}"
-
-
-def keep_gloo_on(host: str) -> None:
-    """Makes Gloo, which carries the collectives of CPUs, listen on this host; by default it takes the machine's name.
-
-    It has an effect until this process starts a backend.
-    """
-    library = getattr(xla_bridge, "_jax", None)
-    made = getattr(library, _MAKE_GLOO, None)
-    if made is None:
-        _warn_of_gloo()
-    elif not hasattr(made, "__wrapped__"):  # Not a second time.
-
-        @functools.wraps(made)
-        def make(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return made(*args, **{"hostname": host, **kwargs})
-            except TypeError:
-                _warn_of_gloo()
-                return made(*args, **kwargs)
-
-        setattr(library, _MAKE_GLOO, make)
-
-
-def _warn_of_gloo() -> None:
-    _logger.warning("Gloo listens on the address of this machine's name: hookline knows no other way in this JAX.")
-
-
-def is_starting_devices() -> bool:
-    """Returns whether this process is starting a backend now. JAX waits for all others in it."""
-    lock = getattr(xla_bridge, "_backend_lock", None)
-    return lock is not None and lock.locked()
-
-
-def devices_are_in_use() -> bool:
-    """Returns whether this process has started a backend: from then on it can join no others."""
-    return xla_bridge.backends_are_initialized()
 
 
 def is_loss(error: BaseException | None) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from hookline import arguments, clock, log
+from hookline import arguments, clock, jax_internals, log
 from hookline.coordination import peers, service, token
 from hookline.errors import DeadlineExceededError, UnauthenticatedError, UnavailableError
 from hookline.session import launches
@@ -120,7 +120,7 @@ def initialize(
         _logger.info("%s", service.described())
         _greet(secret, timeout_secs)
         return
-    if service.devices_are_in_use():
+    if jax_internals.devices_are_in_use():
         raise RuntimeError(
             f"{WHO} must come before all that uses devices, such as jax.devices() or an array: this process has used "
             "them already, and can join no others. Call it right after the imports."
@@ -173,7 +173,7 @@ def _note_end(index: int, gone: int | None) -> None:
 def _await_devices(index: int, gone: int) -> None:
     """Ends this process if it starts a backend, for which JAX waits, while another has ended its script without one."""
     waited = 0.0
-    while service.is_starting_devices() or not service.devices_are_in_use():
+    while jax_internals.is_starting_devices() or not jax_internals.devices_are_in_use():
         if waited >= _STUCK_SECS:
             _logger.critical(
                 "Process %d has ended its script without a device, and process %d, which starts its own, ends at once: "
@@ -183,7 +183,7 @@ def _await_devices(index: int, gone: int) -> None:
             )
             service.end_now(os.EX_TEMPFAIL)
         clock.sleep(_LOOK_EVERY_SECS)
-        waited = waited + _LOOK_EVERY_SECS if service.is_starting_devices() else 0.0
+        waited = waited + _LOOK_EVERY_SECS if jax_internals.is_starting_devices() else 0.0
 
 
 def _given(address: str | None, count: int | None, index: int | None) -> dict[str, Any]:
@@ -230,8 +230,8 @@ def _launched(environ: Mapping[str, str]) -> dict[str, Any]:
 
 def _keep_gloo_inside(address: str | None) -> None:
     """Keeps Gloo on the loopback interface if process 0 is there, and so all of them."""
-    if address is not None and service.is_loopback(address) and not service.devices_are_in_use():
-        service.keep_gloo_on(address.rpartition(":")[0].strip("[]"))
+    if address is not None and service.is_loopback(address) and not jax_internals.devices_are_in_use():
+        jax_internals.keep_gloo_on(address.rpartition(":")[0].strip("[]"))
 
 
 def _check_free(address: str, given: Mapping[str, Any]) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var, jaxpr_as_fun, jaxprs_in_params, new_jaxpr_eqn
 
+from hookline import jax_internals
 from hookline.graph.dependence import called
 
 _BARRIER = jax.lax.optimization_barrier_p
@@ -179,8 +180,9 @@ def _body_of(equation: JaxprEqn, wanted: Sequence[bool]) -> tuple[list[bool], li
         taken = [_Split(branch.jaxpr, are_main).taken for branch in params["branches"]]
         return are_main, [True, *map(any, zip(*taken, strict=True))], ["branches"]
     if name == "scan":
-        consts, rest = params["num_consts"], params["num_consts"] + params["num_carry"]
-        are_main, taken = _of_loop(params["jaxpr"].jaxpr, are_main, consts, params["num_carry"])
+        consts, carried = jax_internals.counts_of_scan(params)
+        rest = consts + carried
+        are_main, taken = _of_loop(params["jaxpr"].jaxpr, are_main, consts, carried)
         return are_main, [*taken[:consts], *are_main[: rest - consts], *taken[rest:]], ["jaxpr"]
     if name == "while":
         tests, consts = params["cond_nconsts"], params["body_nconsts"]

@@ -1,0 +1,74 @@
+"""What is private in JAX, or differs between its versions: a JAX that renames it fails here, with a sentence."""
+
+import inspect
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax._src import distributed, xla_bridge
+from jaxlib import _jax
+
+import hookline
+from hookline import jax_internals
+
+RENAMED = "JAX has renamed {}: see hookline/jax_internals.py"
+
+
+@pytest.mark.parametrize("name", ["key_value_set", "blocking_key_value_get", "key_value_delete"])
+def test_the_client_has_what_the_board_calls(name):
+    assert callable(getattr(_jax.DistributedRuntimeClient, name, None)), RENAMED.format(name)
+
+
+@pytest.mark.parametrize("name", ["client", "process_id", "num_processes", "coordinator_address"])
+def test_the_state_of_processes_in_step_has_what_is_read(name):
+    assert hasattr(jax_internals.distributed_state(), name), RENAMED.format(name)
+    assert jax_internals.distributed_state() is distributed.global_state
+
+
+def test_gloo_takes_the_host_that_it_listens_on():
+    told = RENAMED.format("make_gloo_tcp_collectives, or its hostname")
+    assert xla_bridge._jax is _jax, told
+    assert "make_gloo_tcp_collectives(" in inspect.getsource(xla_bridge.make_cpu_client), told
+    assert "hostname: str" in (_jax.make_gloo_tcp_collectives.__doc__ or ""), told
+
+
+def test_the_start_of_a_backend_holds_a_lock():
+    told = RENAMED.format("_backend_lock")
+    assert "with _backend_lock:" in inspect.getsource(xla_bridge.backends), told
+    assert not jax_internals.is_starting_devices()
+    with xla_bridge._backend_lock:
+        assert jax_internals.is_starting_devices(), told
+
+
+def test_a_process_that_has_computed_has_devices_in_use():
+    jnp.zeros(()).block_until_ready()
+    assert jax_internals.devices_are_in_use(), RENAMED.format("backends_are_initialized")
+
+
+def test_a_scan_says_what_it_carries():
+    def scan(factor, offset, carried, rows):
+        step = lambda carry, row: ({"a": carry["a"] * factor + offset, "b": carry["b"] + 1}, row)  # noqa: E731
+        return jax.lax.scan(step, carried, rows)
+
+    traced = jax.make_jaxpr(scan)(2.0, 3.0, {"a": 1.0, "b": 0}, jnp.ones((4, 1)))
+    (equation,) = [equation for equation in traced.eqns if equation.primitive.name == "scan"]
+    assert jax_internals.counts_of_scan(equation.params) == (2, 2), RENAMED.format("the parameters of a scan")
+
+
+@pytest.mark.parametrize("found", [None, lambda distributed_client: distributed_client])
+def test_a_jax_whose_gloo_takes_no_host_listens_as_before_and_says_so(monkeypatch, caplog, found):
+    monkeypatch.setattr(_jax, "make_gloo_tcp_collectives", found)
+    jax_internals.keep_gloo_on("127.0.0.1")
+    if found is not None:
+        assert _jax.make_gloo_tcp_collectives(distributed_client=3) == 3
+    assert [record.message for record in caplog.records] == [
+        "Gloo listens on the address of this machine's name: hookline knows no other way in this JAX."
+    ]
+
+
+def test_no_other_module_knows_of_it():
+    private = re.compile(r"(from|import) jax(lib|\._)|from jax import _|jax\.(_|lib\b)")
+    modules = Path(hookline.__file__).parent.rglob("*.py")
+    assert [path.name for path in modules if private.search(path.read_text())] == ["jax_internals.py"]
