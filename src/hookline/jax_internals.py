@@ -20,7 +20,7 @@ _MAKE_GLOO = "make_gloo_tcp_collectives"
 
 
 def distributed_state() -> Any:
-    """Returns what `jax.distributed.initialize` sets: `client`, `process_id`, `num_processes`, `coordinator_address`."""
+    """Returns what `jax.distributed.initialize` sets: the client, the place of this process, the address."""
     return distributed.global_state
 
 
