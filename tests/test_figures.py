@@ -6,7 +6,33 @@ import importlib.util
 import json
 from pathlib import Path
 
+from tests import record
+
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_the_readme_says_what_ran_where():
+    found = json.loads(record.RESULTS.read_text())
+    assert record.table(found) in (ROOT / "README.md").read_text()
+    pins = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("jax==")]
+    assert any(f"JAX {pin.removeprefix('jax==')}" in row for row in found for pin in pins), "make test RECORD=1"
+
+
+REPORT = """<testsuites><testsuite tests="12" failures="1" errors="2" skipped="3" time="1"/></testsuites>"""
+
+
+def test_a_run_of_the_tests_is_a_row_and_a_failure_is_not_hidden(tmp_path, monkeypatch):
+    (tmp_path / "report.xml").write_text(REPORT)
+    (tmp_path / "README.md").write_text("Before.\n<!-- tested -->\n<!-- /tested -->\nAfter.\n")
+    monkeypatch.setattr(record, "ROOT", tmp_path)
+    monkeypatch.setattr(record, "RESULTS", tmp_path / "tested.json")
+    record.main("test", str(tmp_path / "report.xml"))
+    record.main("test-all", str(tmp_path / "report.xml"))
+    page = (tmp_path / "README.md").read_text()
+    assert page.startswith("Before.\n<!-- tested -->\n| Python |")
+    assert page.endswith("<!-- /tested -->\nAfter.\n")
+    assert page.count("6 passed, **3 failed**") == 2
+    assert record.row().partition(",")[0] in page
 
 
 def test_the_readme_and_the_page_say_what_make_bench_has_found():
