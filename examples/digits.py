@@ -91,7 +91,11 @@ def main():
     with hl.train.MonitoredTrainingSession(checkpoint_dir=args.logdir, hooks=hooks, save_checkpoint_secs=10) as sess:
         start = sess.raw_session().global_step
         done = sess.should_stop()
-        print(f"Already trained to step {start}: nothing to do." if done else f"Training from step {start}. The first step compiles the network, for some seconds.")
+        print(
+            f"Already trained to step {start}: nothing to do."
+            if done
+            else f"Training from step {start}. The first step compiles the network, for some seconds."
+        )
         while not sess.should_stop():
             sess.run(train_op)
 

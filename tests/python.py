@@ -24,6 +24,7 @@ import subprocess
 import sys
 import threading
 import types
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from subprocess import PIPE
@@ -244,6 +245,8 @@ def _run(arguments: list[str], environment: dict[str, str], folder: str) -> None
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     logging.root.handlers.clear()  # What was imported has configured it.
+    for category in (DeprecationWarning, FutureWarning):  # pytest does the same in its own process.
+        warnings.filterwarnings("error", category=category, module=r"(hookline|tests|__main__)\b")
     os.chdir(folder)
     for name in sorted({*environment, *os.environ}):  # JAX read them when it was imported.
         if name.startswith("JAX_") and os.environ.get(name) != environment.get(name):
@@ -253,8 +256,6 @@ def _run(arguments: list[str], environment: dict[str, str], folder: str) -> None
                 jax.config.update(setting, given)
     os.environ.clear()
     os.environ.update(environment)
-    if "JAX_DISABLE_MOST_OPTIMIZATIONS" in environment:
-        runpy.run_path(str(Path(__file__).with_name("programs.py")))["share_contexts"]()
     is_unbuffered = arguments[0] == "-u"
     for name, number in (("stdout", 1), ("stderr", 2)):
         stream = io.TextIOWrapper(

@@ -56,7 +56,10 @@ def _cell(ran: dict, target: str) -> str:
 
 def put(page: Path, text: str) -> None:
     """Replaces what stands between the two markers."""
-    before, inside = page.read_text(encoding="utf-8"), re.compile(r"(?<=<!-- tested -->\n).*?(?=<!-- /tested -->)", re.S)
+    before, inside = (
+        page.read_text(encoding="utf-8"),
+        re.compile(r"(?<=<!-- tested -->\n).*?(?=<!-- /tested -->)", re.S),
+    )
     page.write_text(inside.sub(lambda _: f"{text}\n", before), encoding="utf-8")
 
 
