@@ -179,8 +179,9 @@ def _body_of(equation: JaxprEqn, wanted: Sequence[bool]) -> tuple[list[bool], li
         taken = [_Split(branch.jaxpr, are_main).taken for branch in params["branches"]]
         return are_main, [True, *map(any, zip(*taken, strict=True))], ["branches"]
     if name == "scan":
-        consts, rest = params["num_consts"], params["num_consts"] + params["num_carry"]
-        are_main, taken = _of_loop(params["jaxpr"].jaxpr, are_main, consts, params["num_carry"])
+        consts, carried = _counts_of_scan(params)
+        rest = consts + carried
+        are_main, taken = _of_loop(params["jaxpr"].jaxpr, are_main, consts, carried)
         return are_main, [*taken[:consts], *are_main[: rest - consts], *taken[rest:]], ["jaxpr"]
     if name == "while":
         tests, consts = params["cond_nconsts"], params["body_nconsts"]
@@ -193,6 +194,14 @@ def _body_of(equation: JaxprEqn, wanted: Sequence[bool]) -> tuple[list[bool], li
         names = [key for key in ("jaxpr", "call_jaxpr") if key in params]
         return are_main, _Split(body, are_main).taken, names
     return are_main, every, []
+
+
+def _counts_of_scan(params: dict[str, Any]) -> tuple[int, int]:
+    """Returns the numbers of constants and of carried values of a `scan`."""
+    if "num_consts" in params:  # until JAX 0.11
+        return params["num_consts"], params["num_carry"]
+    consts, carried, _ = params["ft_in"].unpack()
+    return len(list(consts)), len(list(carried))
 
 
 def _of_loop(body: Jaxpr, are_main: Sequence[bool], start: int, count: int) -> tuple[list[bool], list[bool]]:
