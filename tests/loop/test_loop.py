@@ -512,6 +512,7 @@ def test_weak_types_become_what_a_hand_written_loop_makes_of_them(form, begin, s
     for name, leaf in by_hand.items():
         assert (final[name].dtype, final[name].weak_type) == (leaf.dtype, leaf.weak_type)
         np.testing.assert_array_equal(final[name], leaf)
+    np.testing.assert_array_equal(hl.train.load(tmp_path, like=init())["last"], by_hand["last"])
     assert sum("Compiling" in line and "writes" in line and "state" in line for line in caplog.messages) <= 2
 
 
