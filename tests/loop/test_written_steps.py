@@ -381,6 +381,11 @@ def test_a_value_that_the_step_calls_a_loss_is_no_part_of_the_state():
         kl_loss = batch.mean()
         return params, kl_loss, 0.0
 
+    def scaled(model, loss_scale, batch):
+        new_loss_scale = loss_scale * 2
+        return model, new_loss_scale, {"loss": batch.mean()}
+
+    assert hl.train.Loop(scaled, (MODEL, TAU), batches()).run(last_step=1, progress=False)[1] == 2 * TAU
     assert hl.train.Loop(before, TAU, batches()).run(last_step=1, progress=False) == TAU
     assert hl.train.Loop(after, (TAU, TAU), batches()).run(last_step=1, progress=False) == (1.5, 0.5)
     with pytest.raises(TypeError, match="`return params, tau, metric`, or `return params, metric, metric`, where tau"):

@@ -164,7 +164,7 @@ class NnxObjects:
     def held(self, values: Any) -> Any:  # noqa: D102
         from flax import nnx
 
-        return strong(nnx.to_pure_dict(nnx.split(self._objects)[1]))
+        return in_dtypes(self.values, strong(nnx.to_pure_dict(nnx.split(self._objects)[1])))
 
     def learn(self) -> list[str]:  # noqa: D102
         leaves, structure = jax.tree.flatten(self.values)

@@ -84,7 +84,8 @@ class _Result:
         if not readings:
             self._refuse_order()
             return self._most_similar()
-        readings = [reading for reading in readings if not any(map(self._is_loss, reading.places))] or readings
+        likely = [reading for reading in readings if not any(self._is_loss(reading, at) for at in reading.places)]
+        readings = likely or readings
         if len(readings) > 1:
             self._refuse(readings[0], str(readings[1]))
         self._check_metrics(readings[0])
@@ -177,15 +178,15 @@ class _Result:
                 others = [other for at, other in enumerate(before) if at != number]
                 is_likely = _is_inexact(part) and any(_fits(other, item) for other in others)
             name, is_at_end = reading.shown[place], place in (reading.places[0], reading.places[-1])
-            if is_likely and (self._is_loss(place) or (is_at_end and not has_metrics)):
+            if is_likely and (self._is_loss(reading, place) or (is_at_end and not has_metrics)):
                 shown = [*reading.shown]
                 shown[place] = "metric"
                 self._refuse(reading, f"`return {', '.join(shown)}`, where {name} stays as it was")
 
-    def _is_loss(self, place: int) -> bool:
-        """Returns whether a value is returned as a variable called a loss, which is the name of no part."""
+    def _is_loss(self, reading: _Reading, place: int) -> bool:
+        """Returns whether a value is returned as a variable called a loss, and the part is not called so."""
         label = self._labels[place]
-        return isinstance(label, str) and is_loss(label) and label not in self._names
+        return isinstance(label, str) and is_loss(label) and not is_loss(reading.shown[place])
 
     def _refuse(self, reading: _Reading, other: str) -> None:
         written, some = ", ".join(self._names), next(iter(reading.found))
