@@ -150,7 +150,7 @@ def test_averages_that_a_training_begins_to_keep_need_no_new_optimizer(old, tmp_
 
 def test_a_counter_in_a_part_of_the_state_begins_anew_too(tmp_path):
     def step(weights, optimizer, batch):
-        return weights, {"step": optimizer["step"] + 1}
+        return weights, {"step": optimizer["step"] + 1}, {}
 
     make = lambda: hl.train.Loop(  # noqa: E731
         step, {"weights": jnp.ones(3), "optimizer": {"step": jnp.zeros((), int)}}, hl.data.arrays(X, 8, epochs=None)

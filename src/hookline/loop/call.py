@@ -13,6 +13,7 @@ from hookline.loop.leaf_types import are_nnx
 
 # rng, key, dropout_rng, prng_key, ...
 _KEY = re.compile(r"(.+_)?(key|subkey|rngs?|prng)")
+_STEP = re.compile(r"(global_)?step")
 
 
 def required(who: str, function: Any) -> list[str] | None:
@@ -100,6 +101,7 @@ class Call:
 
     Attributes:
         key: The name of the parameter for the random key; `None` for none.
+        step: The name of the parameter for the global step; `None` for none.
     """
 
     def __init__(self, who: str, function: Any, state: Sequence[str], *, keyed: bool = True) -> None:
@@ -109,6 +111,7 @@ class Call:
         self._state = list(state)
         self._rest = [name for name in self._names or () if name not in self._state]
         self.key: str | None = None
+        self.step: str | None = None
         self._is_optional = False
         self._batch: list[tuple[str, Any]] = []
 
@@ -122,11 +125,14 @@ class Call:
             return
         rest = self._rest
         keys = [name for name in rest if _KEY.fullmatch(name)] if self._keyed and len(rest) > 1 else []
-        by_name = isinstance(batch, Mapping) and len(rest) > 1 and set(rest) <= {*batch, *keys[-1:]}
+        steps = [name for name in rest if _STEP.fullmatch(name)] if self._keyed and len(rest) > 1 else []
+        by_name = isinstance(batch, Mapping) and len(rest) > 1 and set(rest) <= {*batch, *keys[-1:], *steps[-1:]}
         self._is_optional = False
         self.key = keys[-1] if keys and not (by_name and keys[-1] in batch) else None
         rest = [name for name in rest if name != self.key]
         parts = batch if type(batch) is list else list(batch) if isinstance(batch, tuple) else []
+        self.step = steps[-1] if steps and not (steps[-1] in batch if by_name else len(rest) == len(parts)) else None
+        rest = [name for name in rest if name != self.step]
         if self._keyed and self.key is None and len(rest) == 2 != len(parts) and not by_name:
             self.key = rest.pop()  # Whatever it is called.
         if self._keyed and self.key is None and (optional := _optional_key(self._function)):
@@ -141,7 +147,7 @@ class Call:
             raise TypeError(self._refusal(batch))
 
     def _refusal(self, batch: Any) -> str:
-        key = ", and a random key if it requires one more" if self._keyed else ""
+        key = ", the global step as `step`, and a random key if it requires one more" if self._keyed else ""
         return (
             f"{self._who}: {self.name} is called with the state ({', '.join(self._state)}), a batch{key}; it requires "
             f"{', '.join(self._names or ()) or 'nothing'}. A batch is one argument; or one for each of its parts, if "
@@ -149,12 +155,14 @@ class Call:
             f"spread if it is a dict whose keys are parameters, or a tuple, over the first parameters."
         )
 
-    def __call__(self, state: Sequence[Any], batch: Any, *key: Any) -> Any:
-        """Calls the function with the parts of a state, a batch, and a key if it takes one."""
+    def __call__(self, state: Sequence[Any], batch: Any, *key: Any, step: Any = None) -> Any:
+        """Calls the function with the parts of a state, a batch, a key if it takes one, and the global step."""
         if self._names is None:
             return self._function(*state, batch, *key)
         given = dict(zip(self._state, state, strict=True))
         given |= {name: batch if part is None else batch[part] for name, part in self._batch}
+        if self.step is not None:
+            given[self.step] = step
         if self.key is not None:
             (given[self.key],) = key
         by_name = {self.key: given[self.key]} if self.key is not None and self._is_optional else {}
@@ -162,13 +170,14 @@ class Call:
 
     @property
     def is_plain(self) -> bool:
-        """Whether one parameter gets the whole batch, and no optional one gets a key."""
-        return self._names is None or (len(self._batch) == 1 and not self._is_optional)
+        """Whether one parameter gets the whole batch, none the global step, and no optional one a key."""
+        return self._names is None or (len(self._batch) == 1 and self.step is None and not self._is_optional)
 
     def __str__(self) -> str:
         parts = ", ".join(name for name, _ in self._batch)
         what = "a batch" if len(self._batch) < 2 else "the parts of a batch"
-        key = f", and a random key as {self.key}" if self.key else ""
+        key = f", and the global step as {self.step}" if self.step else ""
+        key += f", and a random key as {self.key}" if self.key else ""
         state = (
             f"the parts of the state as {', '.join(self._state)}"
             if len(self._state) > 1

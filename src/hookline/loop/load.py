@@ -16,7 +16,7 @@ from hookline.errors import NotFoundError
 from hookline.graph import spec as specs
 from hookline.loop.checkpoint_lookup import below, checkpoint_of, root_of
 from hookline.loop.forms import NnxObjects, Tree
-from hookline.loop.leaf_types import are_nnx, is_number
+from hookline.loop.leaf_types import are_nnx, is_number, is_weak
 
 _ADVICE = (
     "Give a `like` of the structure, shapes and dtypes of the trained state, and for a part of it the prefix of that "
@@ -107,11 +107,17 @@ def _averaged(path: str, manifest: Manifest, root: str, like: Any) -> dict[str, 
 
 
 def _with_numbers(like: Any, there: dict[str, Leaf]) -> Any:
-    """Replaces Python numbers of `like` by specs, if the training has saved them as arrays."""
+    """Replaces numbers of weak type in `like` by specs, because the training may have given them another dtype."""
+
+    def typed(path: str, leaf: Any) -> Any:
+        if path in there and is_number(leaf):
+            return _spec(there[path])
+        if path in there and isinstance(leaf, jax.Array) and is_weak(leaf):
+            return jax.ShapeDtypeStruct(leaf.shape, _spec(there[path]).dtype, sharding=leaf.sharding)
+        return leaf
+
     pairs, structure = paths.with_paths(like)
-    return structure.unflatten(
-        [_spec(there[path]) if is_number(leaf) and path in there else leaf for path, leaf in pairs]
-    )
+    return structure.unflatten([typed(path, leaf) for path, leaf in pairs])
 
 
 def _widened(values: Any, plain: dict[str, Leaf], there: dict[str, Leaf]) -> Any:

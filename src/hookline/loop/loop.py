@@ -48,6 +48,7 @@ class Loop(StepGraph):
     variable called `state`, its batches an iterator; so checkpoints, resume, recovery, preemption, summaries and every
     hook work on it as on any graph. A required parameter called `key` or `rng` (or `dropout_rng`, ...), or one more
     after the batch, gets a new random key in each step. So does an optional one of such a name whose default is None.
+    A parameter called `step` or `global_step` gets the global step.
 
     The state is any pytree: a `TrainState`, a dict, Equinox modules, the functional form of Flax NNX. Leaves that are
     no arrays stay outside the variable. The step changes NNX objects in place and returns only its metrics; after a
@@ -56,12 +57,12 @@ class Loop(StepGraph):
     A state of several parts is spread over parameters: a tuple over the first ones, `train_step(model, opt_state,
     batch)`, a dict over the parameters with the names of its keys, in any order. So is a batch, `train_step(model,
     opt_state, x, y)`. The step returns the parts side by side, in the order of the parameters; other values, before and
-    after them, are metrics.
+    after them, are metrics. A part that does not come back stays, with a warning; two readings are an error.
 
     The step must be traceable, jitted or not. Metrics are numbers and arrays in a dict, which may be nested, a named
-    tuple, a dataclass, or `(loss, aux)`; a single number is called `loss`. The metric of an object with `compute()` is
-    the result of that. Other values are left out, with a warning. Metrics of NNX and `clu` in the state accumulate: see
-    `reset_metrics_steps`.
+    tuple, a dataclass, or `(loss, aux)`; a single number is called `loss`, and variables `d_loss, g_loss` keep these
+    names. The metric of an object with `compute()` is the result of that. Other values are left out, with a warning.
+    Metrics of NNX and `clu` in the state accumulate: see `reset_metrics_steps`.
 
     Args:
         train_step: The step.
@@ -232,7 +233,7 @@ class Loop(StepGraph):
             progress: Whether a `ProgressHook` shows the step and the metrics on `sys.stderr`. One among `hooks`
                 replaces it.
             log_steps: Global steps between lines of metrics in the log; None for no lines.
-            watch: The metric to watch for NaN; None for none.
+            watch: The metric to watch for NaN; None for none. Without "loss", each one like `d_loss` is watched.
             on_nan: The reaction to NaN, as in `NanTensorHook`: "raise", "stop", "skip" or "rollback".
             warm_start: The source of a new training's initial values: the directory of another training, a checkpoint,
                 or a `WarmStart`. If `logdir` has a checkpoint, the training resumes from that and ignores this.

@@ -15,6 +15,7 @@ from hookline.loop import accumulators, metrics
 from hookline.loop.call import Call, called
 from hookline.loop.forms import NnxObjects, Tree
 from hookline.loop.leaf_types import InvalidStep
+from hookline.loop.returned_names import returned_names
 
 # JAX's errors for Python code that reads a traced value.
 _READS = (
@@ -22,6 +23,7 @@ _READS = (
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
+_MAX_TRACES = 3
 _LIBRARIES = ("hookline", "jax", "jaxlib", "flax", "equinox", "optax", "numpy", "functools", "contextlib")
 
 
@@ -45,6 +47,7 @@ class Step:
         self.name = self.__name__ = called(function)
         self._who, self._form = who, form
         self._call = Call(who, function, list(form.parts))
+        self._labels = returned_names(function)
         self._reset_steps = reset_steps if form.accumulates else None
         self.left_out: dict[str, str] = {}
 
@@ -64,8 +67,8 @@ class Step:
 
     @property
     def takes_step(self) -> bool:
-        """Whether it gets the global step before it."""
-        return self._reset_steps is not None
+        """Whether it gets the global step before it; known once the spec of a batch is."""
+        return self._reset_steps is not None or self._call.step is not None
 
     def extra_specs(self) -> list[Any]:
         """Returns the specs of its arguments after the state and the batch."""
@@ -75,14 +78,16 @@ class Step:
     def __call__(self, values: Any, batch: Any, *more: Any) -> tuple[Any, dict[str, Any]]:
         """Returns the values after the step, and its metrics by name; `more` are the global step and a random key."""
         whole = self._form.whole(values)
-        if self._reset_steps is not None:
+        step: Any = None
+        if self.takes_step:
             step, *more = more  # type: ignore[assignment]
+        if self._reset_steps is not None:
             with step_errors(self._who, self.name):
                 # After steps 1, 101, 201, when hooks of each 100 steps fire.
                 whole = accumulators.reset_where(whole, step % self._reset_steps == 1 % self._reset_steps)
-        returned = self._call(self._form.split(whole), batch, *more)
+        returned = self._call(self._form.split(whole), batch, *more, step=step)
         with step_errors(self._who, self.name):
-            after, rest = self._form.results(whole, returned)
+            after, rest = self._form.results(whole, returned, self._labels)
             accumulated: list[accumulators.Accumulator] = []
             if self._form.accumulates:  # A metric that is a whole part has the name of its parameter.
                 parts = zip(self._form.parts, self._form.arguments(after), strict=True)
@@ -93,15 +98,17 @@ class Step:
     def spec(self, batch: Any, placed: Callable[[Any], Any] = lambda spec: spec) -> tuple[Any, dict[str, Any]]:
         """Returns the specs of its results for a batch of this spec, without running it.
 
-        The form learns which Python numbers the step changes. `placed` adds the sharding of the state.
+        The form learns which Python numbers the step changes, and which weak types. `placed` adds the sharding of the
+        state.
 
         Raises:
             TypeError: It reads traced values, or its results do not fit.
-            ValueError: It returns a state of another structure, shape or dtype.
+            ValueError: It returns a state of another structure, shape or dtype, or of other types in each trace.
             Exception: The function raised it.
         """
         self._call.settle(batch)
-        while True:
+        changed: list[str] = []
+        for _ in range(_MAX_TRACES):
             try:
                 values = placed(specs.of_value(self._form.values))
                 found = traced(self._who, self.name, self, values, batch, *self.extra_specs())
@@ -109,8 +116,14 @@ class Step:
                 error.add_note(f"hookline: {self._call}")
                 raise
             with step_errors(self._who, self.name):
-                if not self._form.learn():
+                changed = self._form.learn()
+                if not changed:
                     return found
+        raise ValueError(
+            f"{self._who}: {self.name} returns {', '.join(changed)} of the state with another dtype or weak type in "
+            f"each of {_MAX_TRACES} traces; a hand-written loop would compile as many steps. Give them the dtype that "
+            f"the step returns, such as jnp.zeros((), 'float32')."
+        )
 
 
 @contextlib.contextmanager

@@ -116,7 +116,8 @@ class StepGraph:
         if summarized := self._step.call_summary:
             _logger.info("Loop: %s.", summarized)
         warn_left_out("Loop", self._step.name, self._step.left_out)
-        state_warnings.warn_python_numbers(self.form, self._step.name)
+        state_warnings.warn_weak_types(self.form, self._step.name)
+        state_warnings.warn_unchanged(self.form, self._step.name)
         state_warnings.log_devices(places)
         if self.graph.home is None and not are_placed(batch):
             state_warnings.warn_one_device()
