@@ -303,7 +303,7 @@ def reasons(decision: Decision, count: int) -> str:
     found: dict[str, list[int]] = {}
     for process, kind, value in decision.proposals:
         if kind == STOP:
-            found.setdefault(f"asked for it ({value})", []).append(process)
+            found.setdefault(f"asked for it ({value[0]})", []).append(process)
         elif kind == SIGNAL:
             found.setdefault(f"got {signal.Signals(value).name}", []).append(process)
     return "; ".join(f"{_named(who, count)} {what}" for what, who in found.items())
