@@ -127,7 +127,7 @@ class Stopping(Ending):
             elif kind == in_step.SIGNAL:
                 preemption.agree(value)
             elif kind == in_step.STOP:
-                self._stop.hold(value[1])
+                self._stop.hold(in_step.asked(value)[1])
 
     def _doing(self) -> str:
         """Returns the session's activity when a signal comes, for the log."""
