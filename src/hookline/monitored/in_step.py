@@ -310,7 +310,7 @@ def reasons(decision: Decision, count: int) -> str:
 
 
 def asked(value: Any) -> tuple[Any, str]:
-    """Returns who has asked for a stop, and the reason if it is final; without a token, a stranger may write anything."""
+    """Returns who has asked for a stop, and the reason if it is final; a stranger may have written anything else."""
     by, final = value if isinstance(value, list) and len(value) == 2 else (value, "")
     return by, final if isinstance(final, str) else ""
 
