@@ -521,6 +521,42 @@ def a_loop():
 
 
 @scenario
+def passes():
+    """The sums of a second run, and of two passes with a restart in the second one."""
+    found = []
+    for name, batches in (("arrays", hl.data.arrays(np.arange(32, dtype="float32"), 8)), ("parts", part(4))):
+        made = loop(batches)
+        made.run(progress=False)
+        made.run(progress=False)
+        of_run = [float(made.result["seen"])]
+        for arguments in ({"last_step": 6}, {}, {}):
+            begun = loop(batches)
+            begun.run(str(folder() / f"passes of {name}"), epochs=2, progress=False, **arguments)
+            of_run.append(float(begun.result["seen"]))
+        found.append(of_run)
+    return found
+
+
+@scenario
+def one_process_stops_for_good():
+    """The last steps of a training that process 1 alone has declared complete, and of its next start."""
+
+    class Stop(train.SessionRunHook):
+        trigger = train.at_steps(3)
+
+        def on_trigger(self, firing):
+            if ME == 1:
+                firing.context.request_stop(final="enough")
+
+    found = []
+    for hooks in ([Stop()], []):
+        made = loop(hl.data.arrays(np.ones(160, dtype="float32"), 8))
+        made.run(str(folder() / "for good"), 20, hooks=hooks, progress=False, save_checkpoint_steps=1)
+        found.append(hl.train.latest_checkpoint(str(folder() / "for good")).rpartition("-")[2])
+    return found
+
+
+@scenario
 def dropout():
     """What is dropped of the weights, which lie whole in each process, and of a batch, which is split."""
     with hl.Graph(seed=3).as_default(), hl.Session() as session:

@@ -341,8 +341,8 @@ def test_data_that_end_before_the_last_step_are_told(by_hand, caplog):
     train(loop, by_hand, last_step=10)
     assert loop.result["n"] == 3
     assert ended_early(caplog) == [
-        "Loop: the data ended at global step 3, before last_step=10. Give more data, or data without an end: "
-        "hookline.data.arrays(..., epochs=None)."
+        "Loop: the data ended at global step 3, before last_step=10. Give more data, more passes (epochs=), or "
+        "data without an end: hookline.data.arrays(..., epochs=None)."
     ]
 
 

@@ -19,7 +19,7 @@ from hookline.data.in_step import ReaderInStep
 from hookline.data.joint import Joint, unknown_length
 from hookline.data.places import Places
 from hookline.data.reader import Reader
-from hookline.data.sequences import START, Demand, Sequence, in_arrays
+from hookline.data.sequences import START, Demand, Sequence, in_arrays, length_of
 from hookline.data.sources import sequence_of, shown
 from hookline.graph import Graph, Tensor, get_default_graph, placement
 from hookline.graph.nodes import Source
@@ -141,9 +141,9 @@ def iterator(
     form = Form(who, spec, last_batch)
     example = Padded(spec, form.example.mask) if last_batch == "pad" else spec
     places = Places(who, example, source, last_batch)
+    left = functools.partial(_left, source, sequence, form, length)
     joint = None
     if in_step is not None:
-        left = functools.partial(_left, source, sequence, form, length)
         if spec is not None and begun is not None and left(START) is None:
             raise ValueError(f"{who}: {unknown_length()}")
         if spec is not None:
@@ -170,7 +170,7 @@ def iterator(
             last = reader if shared else None
             return reader
 
-    node = BatchSource(name or "iterator", open_for, sequence, form, places, resumes=resume)
+    node = BatchSource(name or "iterator", open_for, sequence, form, places, left, resumes=resume)
     if (given := device if sharding is None else sharding) is not None:
         node.put_over(given)
     elif joint is not None:
@@ -198,14 +198,15 @@ def _left(source: Any, sequence: Sequence, form: Form, length: float | None, pos
     drops = form.last_batch == "drop"
     place = in_arrays(position, sequence.arrays)
     if length is None and sequence.arrays is not None and place is not None:
-        return sequence.arrays.left(*place, drop=drops)
-    known = sequence.length if length is None else length
+        return sequence.arrays.left(*place, drop=drops, passes=sequence.passes)
+    known = length_of(source) if sequence.length is None else sequence.length
+    known = known if length is None else length
     if known is None:
         return None
     is_whole = isinstance(source, list | tuple) and source and form.fit(source[-1]) is not None
     if length is None and drops and not is_whole:
         known = max(known - 1, 0)  # The last one may be smaller, and is then dropped.
-    return known - position["count"]
+    return known * (sequence.passes - position.get("passes", 0)) - position["count"]
 
 
 def _refuse_text(who: str, batch: Any) -> None:
@@ -224,6 +225,7 @@ class BatchSource(Source):
     Attributes:
         sequence: The sequence of its source.
         places: The shardings of its batches.
+        left: Returns the number of batches for runs after a position; None if it is unknown.
     """
 
     def __init__(
@@ -233,10 +235,11 @@ class BatchSource(Source):
         sequence: Sequence,
         form: Form,
         places: Places,
+        left: Callable[[dict[str, Any]], float | None],
         *,
         resumes: bool,
     ) -> None:
-        self.sequence, self._form, self.places = sequence, form, places
+        self.sequence, self._form, self.places, self.left = sequence, form, places, left
         super().__init__(name, open_for, form.spec, host_only=form.host_only, resumes=resumes, example=form.example)
         self._settle()
 

@@ -151,14 +151,16 @@ class Places:
             ]
         return jax.tree.unflatten(structure, map(_typed, leaves, targets))
 
-    def problem_of(self, arrays: Arrays, place: tuple[int, int]) -> str | None:
+    def problem_of(self, arrays: Arrays, place: tuple[int, int], passes: int) -> str | None:
         """Returns the reason why arrays cannot continue at an epoch and example, and the remedy; `None` if they can.
+
+        `passes` times their epochs are made.
 
         The last batch of that epoch may have another size than the last ones of others, which were checked before.
         """
         epoch, example = place
         size = arrays.last_size_from(example)
-        is_over = arrays.epochs is not None and epoch >= arrays.epochs
+        is_over = arrays.epochs is not None and epoch >= arrays.epochs * passes
         if self.sharding is None or self._example is None or self._last_batch != "keep" or size is None or is_over:
             return None
         batch = jax.tree.map(lambda leaf: _of_size(leaf, size), self._example)

@@ -235,8 +235,16 @@ class SessionRunContext:
         step = _global_step(self.session)
         return None if step is None else step + 1
 
-    def request_stop(self) -> None:
-        """Ends the training after this run: all hooks still get their `after_run`, then `should_stop()` is true."""
+    def request_stop(self, *, final: str | None = None) -> None:
+        """Ends the training after this run: all hooks still get their `after_run`, then `should_stop()` is true.
+
+        Args:
+            final: The reason why the training is complete, such as "the accuracy is above 0.99". A `train.Loop`
+                remembers it with the checkpoint, and trains no step when it is started again, unless with
+                `train_on=True`. If a hook has the reason as its attribute `final`, it holds as long as a hook has it:
+                with another threshold in it, the training goes on. Without a reason, and outside of a `Loop`, the
+                training goes on when it is started again.
+        """
         self.stop_requested = True
 
     def settle(self) -> None:

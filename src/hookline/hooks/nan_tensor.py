@@ -43,7 +43,8 @@ class NanTensorHook(SessionRunHook):
 
     `on_nan` chooses the reaction:
 
-    - "raise" ends the training with an error, "stop" with a warning.
+    - "raise" ends the training with an error, "stop" with a warning. In a `Loop` the stop is final: started again, it
+      trains no step, unless with another reaction or `train_on=True`.
     - "skip": the run changes nothing. The device decides this in the same program, as with `hookline.skip_updates_if`:
       the global step, keys and data advance, every other update is held back. The hook then reads the check of each
       run.
@@ -61,6 +62,9 @@ class NanTensorHook(SessionRunHook):
         max_times: The number of skips or rollbacks in a row that is allowed, 10 by default; one more is an error.
             Rollbacks are in a row until a later checkpoint has proved good. A restart keeps the count.
         saver: The saver of the checkpoints for rollbacks; by default that of the session's `CheckpointSaverHook`.
+
+    Attributes:
+        final: The reason of the stop of "stop", which is final in a `Loop`; None for other reactions.
 
     Raises:
         ValueError: Arguments contradict each other. From `after_create_session`: "skip" or "rollback" with variables on
@@ -105,6 +109,7 @@ class NanTensorHook(SessionRunHook):
         if self._reaction == ROLLBACK:
             self.comes_after = CheckpointSaverHook
         self._loss_name = ""
+        self.final: str | None = None
         self._saver: Saver | None = None
         self._last_step = 0
         # The known number of rollbacks, including those by others.
@@ -124,6 +129,8 @@ class NanTensorHook(SessionRunHook):
         self._times, self._gone_back_to = 0, None
         loss = find_tensor(self, self._loss_tensor)
         self._loss_name = loss.name
+        if self._reaction == STOP:
+            self.final = f"{'NaN or an infinity' if self._include_inf else 'NaN'} in {self._loss_name}"
         check = _check_of(loss, self._include_inf, self._reaction == SKIP)
         if self._latches:
             self.trigger = latched(_shared("latches", check, lambda: latch(check, name="nan_latch")))
@@ -207,7 +214,7 @@ class NanTensorHook(SessionRunHook):
         if self._reaction == RAISE:
             raise error
         _logger.warning("%s Stopping.", message)
-        context.request_stop()
+        context.request_stop(final=self.final)
 
     def _go_back(self, session: Session, message: str) -> None:
         assert self._saver is not None, "after_create_session comes before"

@@ -9,7 +9,6 @@ import numpy as np
 from jax.sharding import Mesh
 
 from hookline import log
-from hookline.coordination import peers
 from hookline.data import iterator
 from hookline.data.batches import LastBatch
 from hookline.data.iterator import BatchSource
@@ -28,8 +27,11 @@ _logger = log.of(__name__)
 BATCHES = "batches"
 """The name of a loop's iterator, and of its position in checkpoints."""
 
-
-_RESTART = Restart("is refused", "give Loop resume_data=False")
+_RESTART = Restart(
+    "is refused",
+    "give Loop resume_data=False",
+    "give more data, more passes (epochs=), or data without an end (hookline.data.arrays(..., epochs=None))",
+)
 
 
 def batches_of(source: Any, mesh: Mesh | None, sharding: Any, last_batch: LastBatch, *, resume: bool) -> Tensor:
@@ -175,16 +177,3 @@ def first_spec(batch: Tensor) -> Any:
             ) from None
     refuse_text("Loop", value)
     raise TypeError(f"Loop requires batches of arrays and numbers, got {shown(value)}.")
-
-
-def warn_early_end(session: Session, batch: Tensor, first_step: int, last_step: int | None) -> None:
-    """Warns if the data have ended before the last step; that no run was made at all, the session has said."""
-    source, step = batch.op, session.global_step
-    is_early = last_step is not None and first_step < step < last_step
-    if is_early and peers.speaks() and isinstance(source, Source) and session.lowlevel.source(source).has_ended:
-        _logger.warning(
-            "Loop: the data ended at global step %d, before last_step=%d. Give more data, or data without an end: "
-            "hookline.data.arrays(..., epochs=None).",
-            step,
-            last_step,
-        )

@@ -6,6 +6,7 @@ import inspect
 import math
 import sys
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,17 +15,20 @@ from hookline import arguments, log
 from hookline.data.batches import LastBatch
 from hookline.data.sources import is_one_shot
 from hookline.errors import Interrupted
-from hookline.hooks import ProgressHook, SessionRunHook, SinkHook, StepCounterHook, StopAtStepHook, spaced
+from hookline.hooks import ProgressHook, SinkHook, StepCounterHook, StopAtStepHook, spaced
 from hookline.hooks.step_rates import FLOPS
 from hookline.hooks.when import bare
 from hookline.loop import description, session_arguments
 from hookline.loop import warm_start as warm_starts
-from hookline.loop.batches import first_spec, warn_early_end
+from hookline.loop.batches import first_spec
 from hookline.loop.checkpoint_lookup import STATE, check_repeatable
+from hookline.loop.final_stop import FinalStop
+from hookline.loop.finish import Finish
 from hookline.loop.hyperparameters import CHECKPOINT, SCRIPT
 from hookline.loop.memory import Memory
 from hookline.loop.metrics_log import MetricsLog
 from hookline.loop.nan_watch import nan_hooks
+from hookline.loop.passes import Passes
 from hookline.loop.rates import rates_of
 from hookline.loop.step_graph import StepGraph
 from hookline.loop.warm_start import WarmStart, advising, settings_of
@@ -36,9 +40,6 @@ from hookline.monitored.training_session import Cadences, usual_hooks
 from hookline.session import Session
 
 _logger = log.of(__name__)
-
-# Arguments of `Loop.session` that are not passed on.
-_OWN = {"hooks", "progress", "log_steps", "watch", "on_nan", "hyperparams", "per_step", "peak_flops"}
 
 
 class Loop(StepGraph):
@@ -159,6 +160,7 @@ class Loop(StepGraph):
             reset_metrics_steps=reset_metrics_steps,
         )
         self._is_one_shot = is_one_shot(batches) and resume_data
+        self._passes = Passes(self._batch)
         self._has_run = False
         self.result: Any = None
         self.averaged_result: Any = None
@@ -176,7 +178,8 @@ class Loop(StepGraph):
         """Trains to a step, or to the end of the data, and returns the state.
 
         If `logdir` has a checkpoint, it resumes from there; else from the step at which this loop stopped last. If
-        `last_step` is reached already, it trains no step.
+        `last_step` is reached already, or a stop was final, it trains no step. Without a `logdir` and at the end of the
+        data it makes one more pass over them.
 
         Args:
             logdir: As in `session`.
@@ -221,14 +224,16 @@ class Loop(StepGraph):
         hyperparams: str = CHECKPOINT,
         per_step: Mapping[str, float] | None = None,
         peak_flops: float | None = None,
+        epochs: int | None = None,
+        train_on: bool = False,
         **keywords: Any,
     ) -> MonitoredSession:
         """Creates a session of the graph, for a hand-written loop: `while not session.should_stop()`, run `train_op`.
 
         Args:
             logdir: The directory of checkpoints and summaries, from which a training resumes; None for neither.
-            last_step: The global step to stop at, with a warning if the data end before; None for the end of the data,
-                or a hook.
+            last_step: The global step to stop at, such as 5e5, with a warning if the data end before; None for the end
+                of the data, or a hook.
             hooks: More hooks: `train.Evaluate`, your own.
             progress: Whether a `ProgressHook` shows the step and the metrics on `sys.stderr`. One among `hooks`
                 replaces it.
@@ -244,21 +249,30 @@ class Loop(StepGraph):
             peak_flops: The peak floating point operations per second of all devices together, for the share of it that
                 the training reaches (MFU). XLA counts the operations of a step, the body of a loop (`jax.lax.scan`)
                 once; or give them as `per_step["flops"]`.
+            epochs: The number of passes over the data, counted from step 0, so that a restart does not add any. The
+                training ends with the last pass, or at `last_step` if that comes first. Each pass over
+                `hookline.data.arrays` has the next shuffle.
+            train_on: Whether to train on after a final stop: of `StopIfNoImprovement`, `on_nan="stop"`, or your own
+                `request_stop(final=...)`. By default no step is trained, and the log says why.
             **keywords: Keyword arguments of `MonitoredTrainingSession`: `save_checkpoint_secs`,
                 `save_checkpoint_steps`, `save_summaries_steps`, `sinks`, `hparams`, `recovery`, `on_preemption`, ...
 
         Raises:
             TypeError: An argument is unknown, or of the wrong type.
-            ValueError: `watch` is no metric; nothing matches in a warm start; or parameter servers are asked for.
+            ValueError: `watch` is no metric; nothing matches in a warm start; parameter servers are asked for; or
+                the data have epochs of their own, no known length, or cannot be read again, and `epochs` is given.
             NotFoundError, InvalidArgumentError: The checkpoint in `logdir` does not fit; the message names each array.
             FailedPreconditionError: There is a checkpoint to resume from, and `batches` cannot be read from the start.
         """
         if is_claimed(self._hyperparameters):
             raise RuntimeError("This Loop has an open session, and it takes one at a time. Close that first.")
+        last_step = session_arguments.checked_last_step(last_step)
         own = self._hooks(
             logdir,
             last_step,
             keywords,
+            epochs=epochs,
+            train_on=train_on,
             hooks=hooks,
             progress=progress,
             log_steps=log_steps,
@@ -268,14 +282,15 @@ class Loop(StepGraph):
             per_step=per_step,
             peak_flops=peak_flops,
         )
+        self._passes.prepare(epochs)
         if self._is_one_shot and not self._has_run:
             check_repeatable(logdir)
         self._hyperparameters.whose = hyperparams
         self.logdir = keywords.get("summary_dir") or logdir
-        keywords["scaffold"] = self._scaffold(settings_of(warm_start), keywords.get("scaffold"))
+        keywords["scaffold"] = self._scaffold(logdir, settings_of(warm_start), keywords.get("scaffold"))
         with self.graph.as_default(), advising(logdir):
             session = MonitoredTrainingSession(
-                checkpoint_dir=logdir, hooks=[*own, _Finish(self, last_step)], **keywords
+                checkpoint_dir=logdir, hooks=[*own, Finish(self.begin, partial(self.finish, last_step))], **keywords
             )
         self._has_run = True
         return session
@@ -294,6 +309,8 @@ class Loop(StepGraph):
         hyperparams: str,
         per_step: Mapping[str, float] | None,
         peak_flops: float | None,
+        epochs: int | None,
+        train_on: bool,
     ) -> list[Any]:
         """Returns the hooks of a session, and adapts `keywords` for the monitored session."""
         session_arguments.check(Loop.session, progress, log_steps, keywords)
@@ -308,7 +325,8 @@ class Loop(StepGraph):
         rates = rates_of(self._step, self.state.spec, self._example, self.graph.context, per_step, peak_flops)
         if progress and not any(isinstance(bare(hook), ProgressHook) for hook in hooks):
             per_second = {name: count for name, count in rates.items() if name != FLOPS}
-            own.append(ProgressHook(self._numbers, file=sys.stderr, per_step=per_second))
+            last = None if last_step is not None else self._passes.steps_of(epochs)
+            own.append(ProgressHook(self._numbers, last_step=last, file=sys.stderr, per_step=per_second))
         if last_step is not None:
             own.append(StopAtStepHook(last_step=last_step))
         if watch is not None:
@@ -322,7 +340,7 @@ class Loop(StepGraph):
             folder = keywords.get("summary_dir") or logdir
             counting = {"per_step": rates, "peak_flops": peak_flops, "memory": True}
             own.append(StepCounterHook(every_n_steps=steps, output_dir=folder, **counting))
-        return [*own, *hooks]
+        return [FinalStop([*own, *hooks], keywords.get("chief_only_hooks"), train_on), *own, *hooks]
 
     def describe(
         self, logdir: str | None = None, last_step: int | None = None, **arguments: Any
@@ -358,12 +376,12 @@ class Loop(StepGraph):
               outputs none; writes state, global_step
               the same with the fetches of hooks that fire; session.plan() counts them
         """
+        last_step = session_arguments.checked_last_step(last_step)
         given = inspect.signature(Loop.session).bind(self, logdir, last_step, **arguments)
         given.apply_defaults()
         keywords = given.arguments["keywords"]
-        hooks = self._hooks(
-            logdir, last_step, keywords, **{name: value for name, value in given.arguments.items() if name in _OWN}
-        )
+        taken = inspect.signature(self._hooks).parameters
+        hooks = self._hooks(**{name: value for name, value in given.arguments.items() if name in taken})
         folder = keywords.get("summary_dir") or logdir
         feeds = SinkHook(keywords.get("sinks", ()), folder, keywords.get("hparams"))
         of_session = inspect.signature(Cadences.of).parameters
@@ -382,12 +400,12 @@ class Loop(StepGraph):
             description.programs_of(self.train_op, keywords["steps_per_run"], watches=bool(self.metrics)),
         )
 
-    def _scaffold(self, warm: WarmStart | None, given: Scaffold | None) -> Scaffold | None:
+    def _scaffold(self, logdir: str | None, warm: WarmStart | None, given: Scaffold | None) -> Scaffold | None:
         """Returns a scaffold whose session, if it restores nothing, resumes from memory or makes the warm start."""
         if self._memory is not None:
             if warm is not None:
                 _logger.info("Loop goes on from step %d, where it stopped, and makes no warm start.", self._memory.step)
-            return Scaffold(init_fn=self._go_on, copy_from_scaffold=given)
+            return Scaffold(init_fn=lambda _, session: self._go_on(session, logdir), copy_from_scaffold=given)
         if warm is None:
             return given
         before = None if given is None else given.init_fn
@@ -401,11 +419,14 @@ class Loop(StepGraph):
 
         return Scaffold(init_fn=init, copy_from_scaffold=given)
 
-    def _go_on(self, scaffold: Scaffold, session: Session) -> None:
-        """Resumes a session from memory."""
+    def _go_on(self, session: Session, logdir: str | None) -> None:
+        """Resumes a session from memory; without a directory, it makes the next pass at the end of the data."""
         assert self._memory is not None, "It is called only then."
         self._memory.values[STATE] = self.form.held(self._memory.values[STATE])
+        self._passes.go_on(self._memory.passes)
         self._memory.give_to(session)
+        if logdir is None:
+            self._passes.begin_next(session, self._memory.passes)
 
     def begin(self, session: Session) -> None:
         """Releases the given state, because the session has its own, and the graph a copy on the host."""
@@ -418,27 +439,11 @@ class Loop(StepGraph):
                 self._memory.step,
             )
 
-    def finish(self, session: Session, last_step: int | None, first_step: int) -> None:
-        """Takes the state from a session that is about to be closed without an error, and that began at a step."""
-        warn_early_end(session, self._batch, first_step, last_step)
+    def finish(self, last_step: int | None, session: Session, first_step: int) -> None:
+        """Takes the state from a session that is about to be closed in order, and that began at a step."""
+        self._passes.warn_early_end(session, first_step, last_step)
         values = session.lowlevel.handed_over(self.state)
         self.result = self.form.finished(values)
         if self._averages is not None:
             self.averaged_result = self._averages.finished(session, self.form, values)
-        self._memory = Memory.of(session)
-
-
-class _Finish(SessionRunHook):
-    """Takes the state at the end; it is the last hook, so that no other hook makes steps after it."""
-
-    def __init__(self, loop: Loop, last_step: int | None) -> None:
-        self._loop, self._last_step = loop, last_step
-        self._first_step: int | None = None  # A recovery does not move it.
-
-    def after_create_session(self, session: Session, coord: Any) -> None:
-        self._first_step = session.global_step if self._first_step is None else self._first_step
-        self._loop.begin(session)
-
-    def end(self, session: Session) -> None:
-        assert self._first_step is not None, "The session was created."
-        self._loop.finish(session, self._last_step, self._first_step)
+        self._memory = Memory.of(session, self._passes.made(session))
