@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import textwrap
 import zipfile
 from importlib.util import find_spec
 
@@ -18,6 +19,7 @@ from flax import linen as nn
 from flax import nnx, serialization
 from flax.training.train_state import TrainState
 from orbax.checkpoint import v1
+from tests import in_step
 
 import hookline as hl
 from hookline.checkpoint import leaves as paths
@@ -140,7 +142,9 @@ def test_a_step_of_a_manager_is_taken_or_named(tmp_path):
 
 def test_of_several_trees_one_is_to_be_named(tmp_path):
     v1.save_checkpointables(tmp_path / "gan", {"generator": {"w": X}, "critic": {"w": X + 1}})
-    with pytest.raises(hl.errors.InvalidArgumentError, match="has several trees, critic, generator. Give the path of"):
+    with pytest.raises(
+        hl.errors.InvalidArgumentError, match="is of Orbax, and has several trees, critic, generator. Give the path of"
+    ):
         train({"w": X}, tmp_path / "gan")
     assert same(train({"w": jnp.zeros((8, 4))}, tmp_path / "gan" / "critic"), {"w": X + 1})
 
@@ -259,6 +263,54 @@ def test_a_broken_checkpoint_of_orbax_is_one_sentence_with_its_name(tmp_path):
     os.mkfifo(tmp_path / "a" / "more")
     with pytest.raises(hl.errors.DataLossError, match="its file more is a FIFO, not a file"):
         train({"w": jnp.zeros(4)}, tmp_path / "a")
+
+
+def test_what_is_left_of_a_checkpoint_of_hookline_is_not_taken_for_one_of_orbax(tmp_path):
+    loop = hl.train.Loop(lambda state, batch: ({"w": state["w"] + 1}, {}), {"w": jnp.zeros(3)}, [X, X])
+    loop.run(str(tmp_path), progress=False)
+    newest = hl.train.latest_checkpoint(str(tmp_path))
+    os.remove(newest + "/hookline.json")
+    for path in (newest, tmp_path):
+        with pytest.raises(hl.errors.DataLossError, match="it has no hookline.json"):
+            hl.train.load(path)
+
+
+def test_only_the_arrays_that_are_taken_are_read(tmp_path):
+    path, big = tmp_path / "a.npz", np.arange(100_000, dtype="float32")
+    np.savez(path, w=X, big=big)
+    path.write_bytes(path.read_bytes().replace(big[-9:].tobytes(), bytes(36)))
+    assert same(train({"w": jnp.zeros((8, 4))}, path), {"w": X})
+    with pytest.raises(hl.errors.DataLossError, match="a.npz' is broken and cannot be read: Bad CRC-32 for file 'big"):
+        train({"w": jnp.zeros((8, 4)), "big": jnp.zeros(100_000)}, path)
+
+
+def test_processes_in_step_read_their_pieces_and_compare_what_they_see(tmp_path):
+    for name, array in (("one", X), ("two", X[:4])):
+        np.savez(tmp_path / f"{name}.npz", w=array + np.arange(4, dtype="float32"))
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+            import sys
+            import jax, numpy as np
+            import hookline as hl
+
+            mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+            columns = jax.NamedSharding(mesh, jax.P(None, "x"))
+            for path in ("one", ("one", "two")[jax.process_index()]):
+                state = {"w": jax.make_array_from_callback((8, 4), columns, lambda index: np.zeros((8, 2), "f4"))}
+                loop = hl.train.Loop(lambda state, batch: state, state, hl.data.arrays(np.ones(4), 4))
+                w = loop.run(None, progress=False, warm_start=f"{sys.argv[1]}/{path}.npz")["w"]
+                print([shard.data[0].tolist() for shard in w.addressable_shards])
+                try:
+                    hl.train.save_safetensors("w", {"w": w})
+                except ValueError as error:
+                    print(error)
+        """)
+    )
+    ended = in_step.run(script, tmp_path, timeout_secs=120)
+    assert [one.out.splitlines()[0] for one in ended] == ["[[1.0, 2.0]]", "[[3.0, 4.0]]"]
+    assert all("'w' is spread over several processes. Read the checkpoint in one process" in one.out for one in ended)
+    assert "has other arrays in process 1 than in process 0. Give all the same file." in ended[0].err
 
 
 @needs_safetensors

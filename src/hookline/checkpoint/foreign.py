@@ -296,13 +296,14 @@ _STEP = re.compile(r"(?:.*_)?(\d+)")
 
 
 def _of_orbax(who: str, path: str, step: int | str) -> Weights | None:
-    if layout.names(path) or (directory := _tree_below(who, path, step)) is None:
+    # What is left of a checkpoint of hookline looks like one of Orbax.
+    if layout.names(path) or layout.is_one_of_several(path) or (directory := _tree_below(who, path, step)) is None:
         return None
     with _blaming(directory):
         _look_through(directory)
         from hookline.checkpoint import orbax_io
 
-        described = orbax_io.described(directory)
+        described = orbax_io.described(os.path.abspath(directory))
         # Flax NNX before 0.12 and its states write each array as one called "value" in its variable.
         ends = "/value" if all(name.endswith("/value") for name in described) else ""
         names = {name.removesuffix(ends): name for name in described}
@@ -310,7 +311,8 @@ def _of_orbax(who: str, path: str, step: int | str) -> Weights | None:
 
     def read(wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, Any]:
         with _blaming(directory):
-            found = orbax_io.read_tree(directory, {names[name]: spec for name, spec in wanted.items()})
+            there = {names[name]: spec for name, spec in wanted.items()}
+            found = orbax_io.read_tree(os.path.abspath(directory), there)
             return {name: found[names[name]] for name in wanted}
 
     return Weights(directory, leaves, read)
@@ -349,11 +351,12 @@ def _tree_of_checkpoint(path: str) -> str | None:
         return None
     items = [name for name in layout.folders(path) if os.path.exists(os.path.join(path, name, _TREE))]
     chosen = [name for name in _USUAL_ITEMS if name in items][:1] or items
-    if len(chosen) > 1:
-        raise InvalidArgumentError(
-            None, None, f"'{path}' has several trees, {', '.join(sorted(items))}. Give the path of one of them."
+    if len(chosen) != 1:
+        what = (
+            f"several trees, {', '.join(sorted(items))}. Give the path of one of them" if items else "no tree of arrays"
         )
-    return os.path.join(path, chosen[0]) if chosen else None
+        raise InvalidArgumentError(None, None, f"'{path}' is of Orbax, and has {what}.")
+    return os.path.join(path, chosen[0])
 
 
 def _look_through(directory: str) -> None:
