@@ -27,6 +27,7 @@ from hookline.train import WarmStart
 
 NET = nn.Sequential([nn.Dense(3), nn.relu, nn.Dense(2, param_dtype=jnp.bfloat16)])
 X = np.ones((8, 4), "float32")
+ROWS = np.arange(32, dtype="float32").reshape(8, 4).T  # In memory they lie otherwise than in a file.
 NO_SAFETENSORS = "no safetensors: pip install 'hookline[safetensors]'"
 needs_safetensors = pytest.mark.skipif(find_spec("safetensors") is None, reason=NO_SAFETENSORS)
 
@@ -169,6 +170,8 @@ def test_names_are_mapped_by_parts_or_by_a_function(tmp_path, caplog):
     assert sums({"h.1": "body/0", "lm": None}) == [2, 0, 0, 0]  # Names as the file has them do, too.
     assert sums(lambda name: name.replace("h/", "body/") if "w" in name else None) == [1, 0, 2, 4]
     assert "Left in the checkpoint: h/1/b." in caplog.text
+    taken = train({"h": {"0": {"w": jnp.zeros(4)}}}, WarmStart(tmp_path / "a.npz", rename={"h/1": "h/0"}))
+    assert float(taken["h"]["0"]["w"][0]) == 2, "what is renamed comes before what has that name"
     with pytest.raises(ValueError, match=r"rename gives 'h/0/w' and 'h/1/w' of '.*a.npz' one name, 'lm/w'"):
         sums(lambda name: "lm/w" if name.startswith("h") else None)
     with pytest.raises(TypeError, match="a function that returns names as rename, got 3 for 'h/0/w'"):
@@ -192,6 +195,12 @@ def test_what_does_not_fit_is_named_and_floats_are_cast_on_demand(tmp_path, capl
         hl.train.load(tmp_path / "a.npz", state)
     with pytest.raises(hl.errors.NotFoundError, match="has nothing called 'x'. It has: w, b, n"):
         hl.train.load(tmp_path / "a.npz", prefix="x")
+    np.savez(tmp_path / "b.npz", **{"x": X, "x.y": X, "texts": np.array(["a"]), "z": np.float32(3)})
+    with pytest.raises(hl.errors.InvalidArgumentError, match="has 'texts' of dtype str32, which JAX lacks"):
+        hl.train.load(tmp_path / "b.npz")
+    with pytest.raises(ValueError, match="has an array below another one"):
+        hl.train.load(tmp_path / "b.npz", prefix="x")
+    assert hl.train.load(tmp_path / "b.npz", prefix="z") == 3
     with pytest.raises(ValueError, match=r"averages of train.Loop\(ema=...\) alone"):
         hl.train.load(tmp_path / "a.npz", state, averaged=True)
 
@@ -322,27 +331,30 @@ def test_saved_weights_are_read_by_safetensors_and_by_hand_and_start_a_training(
     more = {
         "layer.0/x": jnp.arange(3, dtype="int32"),
         "none": jnp.zeros((0, 2)),
+        "flags": np.ones(3, bool),
         "scalar": np.float64(3),
         "f": jnp.tanh,
     }
-    hl.train.save_safetensors(path, {"net": OLD.params, "rows": X.T[:, ::2], **more}, metadata={"format": "flax"})
+    hl.train.save_safetensors(path, {"net": OLD.params, "rows": ROWS, **more}, metadata={"format": "flax"})
     found = load_file(path)
     assert found.keys() == {
-        *("net." + name for name in dotted(FLAT)), "rows", "layer%2E0%2Fx", "none", "scalar",
+        *("net." + name for name in dotted(FLAT)), "rows", "layer%2E0%2Fx", "none", "flags", "scalar",
     }  # fmt: skip
     assert all(same(found[f"net.{name}"], array) for name, array in dotted(FLAT).items())
-    assert same(found["rows"], X.T[:, ::2])
+    assert same(found["rows"], ROWS)
     assert (found["none"].shape, found["scalar"].shape, found["layer%2E0%2Fx"].tolist()) == ((0, 2), (), [0, 1, 2])
     with safe_open(path, framework="np") as file:
         assert file.metadata() == {"format": "flax"}
 
     content = path.read_bytes()  # The format in five lines, for those without any library.
     begin = 8 + int.from_bytes(content[:8], "little")
-    one = json.loads(content[8:begin])["net.params.layers_0.kernel"]
+    header = json.loads(content[8:begin])
+    one = header["net.params.layers_0.kernel"]
     start, stop = one["data_offsets"]
     by_hand = np.frombuffer(content[begin + start : begin + stop], "<f4").reshape(one["shape"])
     assert np.array_equal(by_hand, OLD.params["params"]["layers_0"]["kernel"])
-    assert begin % 8 == 0
+    starts = {name: begin + header[name]["data_offsets"][0] for name in found}
+    assert [name for name, start in starts.items() if start % found[name].dtype.itemsize] == [], "each is aligned"
 
     again = hl.train.load(path)
     assert same(again["layer.0/x"], np.arange(3, dtype="int32"))

@@ -304,7 +304,7 @@ def _of_orbax(who: str, path: str, step: int | str) -> Weights | None:
         from hookline.checkpoint import orbax_io
 
         described = orbax_io.described(os.path.abspath(directory))
-        # Flax NNX before 0.12 and its states write each array as one called "value" in its variable.
+        # In a state of Flax NNX each array is called "value", below the name of its variable.
         ends = "/value" if all(name.endswith("/value") for name in described) else ""
         names = {name.removesuffix(ends): name for name in described}
         leaves = {name: _leaf(name, *described[there]) for name, there in names.items()}

@@ -13,7 +13,7 @@ from hookline.checkpoint import fitting, foreign, layout, load_variable, reading
 from hookline.checkpoint import leaves as paths
 from hookline.checkpoint.foreign import Weights
 from hookline.checkpoint.manifest import Entry, Leaf, Manifest
-from hookline.errors import NotFoundError
+from hookline.errors import InvalidArgumentError, NotFoundError
 from hookline.graph import spec as specs
 from hookline.loop.checkpoint_lookup import below, checkpoint_of, root_of
 from hookline.loop.forms import NnxObjects, Tree
@@ -109,7 +109,7 @@ def _load_foreign(weights: Weights, like: Any, prefix: str, sharding: Any, avera
         known = ", ".join(weights.leaves) or "nothing"
         raise NotFoundError(None, None, f"'{weights.path}' has nothing called {prefix!r}. It has: {known}.")
     if like is None:
-        read = weights.read({leaf.name: _spec(leaf) for leaf in there.values()})
+        read = weights.read({leaf.name: _as_stored(weights.path, leaf) for leaf in there.values()})
         return _nested(weights.path, {name: read[leaf.name] for name, leaf in there.items()})
     form = NnxObjects(like) if are_nnx(like) else Tree(_with_numbers(like, there))
     name = prefix or "."
@@ -125,6 +125,14 @@ def _load_foreign(weights: Weights, like: Any, prefix: str, sharding: Any, avera
     return form.whole(match.structure.unflatten([jnp.asarray(read[leaf.name]) for leaf in match.leaves]))
 
 
+def _as_stored(path: str, leaf: Leaf) -> jax.ShapeDtypeStruct:
+    try:
+        return _spec(leaf)
+    except TypeError:
+        what = f"{leaf.name!r} of dtype {leaf.dtype}, which JAX lacks"
+        raise InvalidArgumentError(None, None, f"'{path}' has {what}. Give the prefix of another part.") from None
+
+
 def _nested(path: str, arrays: dict[str, Any]) -> Any:
     """Returns dicts by name for arrays by their paths."""
     if arrays.keys() == {""}:
@@ -137,7 +145,7 @@ def _nested(path: str, arrays: dict[str, Any]) -> Any:
             place = place.setdefault(folder, {})
             if not isinstance(place, dict):
                 break
-        if not isinstance(place, dict) or last in place:
+        if not isinstance(place, dict) or last in place or not name:
             raise ValueError(f"load: '{path}' has an array below another one, {name!r}. Give a prefix, or a `like`.")
         place[last] = array
     return tree
