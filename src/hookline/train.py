@@ -66,7 +66,7 @@ with held_back():
         steps_where,
         when,
     )
-    from hookline.loop import Evaluate, Loop, StopIfNoImprovement, WarmStart, load
+    from hookline.loop import Evaluate, Loop, StopIfNoImprovement, WarmStart, load, save_safetensors
     from hookline.monitored import (
         ChiefSessionCreator,
         MonitoredSession,
@@ -151,6 +151,7 @@ __all__ = [
     "load",
     "load_variable",
     "log_spaced",
+    "save_safetensors",
     "spaced",
     "steps_where",
     "verify",

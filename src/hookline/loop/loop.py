@@ -388,7 +388,7 @@ class Loop(StepGraph):
         cadences = Cadences.of(**{name: value for name, value in keywords.items() if name in of_session})
         written = usual_hooks(cadences, logdir, folder, has_sinks=bool(feeds.sinks))
         warm = settings_of(given.arguments["warm_start"])
-        fitting = None if warm is None else lambda: warm_starts.check(warm, self.state, self._of_training)[0]
+        fitting = None if warm is None else lambda: warm_starts.check(warm, self.state, self._of_training)
         return description.LoopDescription(
             description.parts_of(self.state, self.form.parts, self._beside),
             description.place_of(self.state, self.mesh),
