@@ -65,6 +65,11 @@ test-oldest: ## make test with the oldest packages that hookline supports, on Py
 test-middle: ## make test with the newest packages on Python 3.12
 	@$(MAKE) --no-print-directory test VENV=.venv-3.12 PYTHON="$(call find_python,3.12)"
 
+# Both interpreters read and write the run of one folder.
+test-versions: $(READY) ## a run saved on the oldest packages goes on on the newest, and back
+	@$(MAKE) --no-print-directory .venv-oldest/.has-dev VENV=.venv-oldest PYTHON="$(call find_python,3.11)"
+	@HOOKLINE_OTHER_PYTHON=.venv-oldest/bin/python $(PYTEST) -s tests/versions
+
 test-distributed: $(READY) ## jobs of many processes, with parameter servers and in step
 	@$(PYTEST) tests/distributed tests/cli -m "slow_distributed or not slow_distributed"
 
