@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -135,11 +135,8 @@ class Evaluate(SessionRunHook):
         require_global_step(self)
         self.values, self.step, self.best, self._kept = {}, None, {}, None
         names = self._evaluation.build()
-        if self._keep_best is not None and self._keep_best not in names:
-            raise ValueError(
-                f"Evaluate cannot keep the best checkpoint by {self._keep_best!r}: it is no metric of {self.name!r}. "
-                f"There are: {', '.join(names) or 'none'}."
-            )
+        if not self._evaluation.has_open_names:
+            self._require_metric(names)
         if self._keep_best is not None and self._evaluation.shapes.get(self._keep_best):
             raise self._is_array()
         self._writer = writer_of(self._output_dir or self._evaluation.beside(self.name), self.name)
@@ -211,8 +208,9 @@ class Evaluate(SessionRunHook):
     def _evaluate(self, session: Session, step: int) -> bool:
         """Evaluates; returns whether `keep_best` has improved."""
         self.values, self.step = self._evaluation.means(session), step
+        self._require_metric(self.values)  # Some names, and the shape of a tensor, may be unknown before.
         if isinstance(self.values.get(self._keep_best or ""), np.ndarray):
-            raise self._is_array()  # The shape of a tensor may be unknown before.
+            raise self._is_array()
         improved = []
         for name, value in self._numbers().items():
             mode = self._mode_of(name)
@@ -229,6 +227,13 @@ class Evaluate(SessionRunHook):
 
     def _mode_of(self, name: str) -> Mode | None:
         return self._mode if name == self._keep_best else known_mode(name)
+
+    def _require_metric(self, names: Collection[str]) -> None:
+        if self._keep_best is not None and self._keep_best not in names:
+            raise ValueError(
+                f"Evaluate cannot keep the best checkpoint by {self._keep_best!r}: it is no metric of {self.name!r}. "
+                f"There are: {', '.join(names) or 'none'}."
+            )
 
     def _is_array(self) -> ValueError:
         return ValueError(
