@@ -62,6 +62,7 @@ HOOKS = {
     "StopAfterNEvalsHook, all": lambda tmp_path: evaluating(hooks.StopAfterNEvalsHook(None)),
     "SummaryAtEndHook": lambda tmp_path: hooks.SummaryAtEndHook(str(tmp_path)),
     "FinalOpsHook": lambda tmp_path: hooks.FinalOpsHook(["loss:0", "weights:0"]),
+    "FunctionHook": lambda tmp_path: hooks.FunctionHook(lambda firing: None, every=2, fetches="loss:0"),
     "FeedFnHook": lambda tmp_path: hooks.FeedFnHook(dict),
 }
 

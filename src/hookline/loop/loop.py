@@ -21,6 +21,7 @@ from hookline.loop import description, session_arguments
 from hookline.loop import warm_start as warm_starts
 from hookline.loop.batches import first_spec, warn_early_end
 from hookline.loop.checkpoint_lookup import STATE, check_repeatable
+from hookline.loop.history import recorders
 from hookline.loop.hyperparameters import CHECKPOINT, SCRIPT
 from hookline.loop.memory import Memory
 from hookline.loop.metrics_log import MetricsLog
@@ -100,6 +101,8 @@ class Loop(StepGraph):
         train_op: One step, and one more global step.
         form: The form of the state.
         logdir: The `logdir` of the last session.
+        history: By name, the `steps` and `values` of metrics that are numbers: of the training (`loss`) at the lines of the
+            log, of evaluations under their name (`eval/loss`). Over restarts, too.
         result: The state after the last session that ended normally, by `Preempted` or by `Interrupted`; else `None`.
         averaged_result: With `ema`, the same with averages in place of the averaged leaves; NNX objects are new ones.
         report: The time report of the last `run(report=True)`, also after an error; else `None`.
@@ -277,6 +280,7 @@ class Loop(StepGraph):
                 checkpoint_dir=logdir, hooks=[*own, _Finish(self, last_step)], **keywords
             )
         self._has_run = True
+        self._recorders = recorders(own)
         return session
 
     def _hooks(
