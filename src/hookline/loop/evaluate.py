@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import itertools
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -189,7 +190,7 @@ class Evaluate(SessionRunHook):
         self.best = {name: Best(*state["best"][name]) for name in same}
         plateau = state.get("plateau", {})
         self._plateau = {name: (Best(*plateau[name][:2]), plateau[name][2]) for name in same if name in plateau}
-        self.history.set_state(state.get("history", {}))
+        self.history.set_state(state.get("history", "{}"))
         self.values, self.step = dict(state["values"]), state["step"]
         self._kept = self.best.get(self._keep_best or "")
         if self._kept is not None and "kept" in state:  # Else an earlier version saved it.
@@ -242,6 +243,12 @@ class Evaluate(SessionRunHook):
         if is_best:
             firing.context.settle()
             self._keep(session, session.global_step)
+
+    def steps_written(self, trigger: Trigger, first: int, last: int | None) -> Iterable[int] | None:
+        """Returns the steps on which it fires, the last one, and with `on_start` the first of a new training."""
+        begins = [first] if self._on_start and trigger.get_state().get("base") is None else []
+        found = super().steps_written(trigger, first, last)
+        return None if found is None else itertools.chain(begins, found)
 
     def end(self, session: Session) -> None:
         """Evaluates the last step, if a step was made and the last was not evaluated."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import bisect
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -45,18 +47,23 @@ class History(dict[str, Series]):
             place = bisect.bisect_right(series.steps, step)
             del series.steps[place:], series.values[place:]
 
-    def get_state(self) -> dict[str, Any]:
-        """Returns the state of a hook: two texts of bytes a series, because a checkpoint describes each number."""
-        return {
-            name: (np.asarray(steps, "<i8").tobytes(), np.asarray(values, "<f8").tobytes())
-            for name, (steps, values) in self.items()
-        }
+    def get_state(self) -> str:
+        """Returns the series as one text, because a checkpoint describes each number of a hook's state."""
+        return json.dumps({name: [_text(steps, "<i8"), _text(values, "<f8")] for name, (steps, values) in self.items()})
 
-    def set_state(self, state: Mapping[str, Any]) -> None:
+    def set_state(self, state: str) -> None:
         """Restores the series."""
         self.clear()
-        for name, (steps, values) in state.items():
-            self[name] = Series(np.frombuffer(steps, "<i8").tolist(), np.frombuffer(values, "<f8").tolist())
+        for name, (steps, values) in json.loads(state).items():
+            self[name] = Series(_numbers(steps, "<i8"), _numbers(values, "<f8"))
+
+
+def _text(numbers: list[Any], dtype: str) -> str:
+    return base64.b64encode(np.asarray(numbers, dtype).tobytes()).decode()
+
+
+def _numbers(text: str, dtype: str) -> list[Any]:
+    return np.frombuffer(base64.b64decode(text), dtype).tolist()
 
 
 def recorders(hooks: Iterable[Any]) -> list[tuple[str, Any]]:

@@ -37,11 +37,11 @@ class MetricsLog(LoggingTensorHook):
         super().begin()
         self.history = History()
 
-    def get_state(self) -> dict[str, Any]:
+    def get_state(self) -> str:
         """Returns the numbers of all lines."""
         return self.history.get_state()
 
-    def set_state(self, state: dict[str, Any]) -> None:
+    def set_state(self, state: str) -> None:
         """Restores the numbers of all lines."""
         self.history.set_state(state)
 

@@ -177,6 +177,11 @@ class StepGraph:
         for name, metric in shown.items():
             (summary.scalar if name in self._numbers else summary.histogram)(name, metric)
 
+    def _given_step(self) -> int:
+        """Returns the global step of the given state, as far as it is known without making the state."""
+        counter = None if self._counted is None else jax.tree.leaves(self.form.values)[self._counted.place]
+        return 0 if counter is None or isinstance(counter, jax.ShapeDtypeStruct) else int(counter)
+
     @property
     def history(self) -> dict[str, Series]:
         """The metrics over the steps, by name: those of training at the lines of the log, and of evaluations."""
