@@ -94,8 +94,8 @@ def test_a_sanity_run_fails_before_the_first_step_and_keeps_nothing(tmp_path, ca
 
     started = []
     count = hl.train.FunctionHook(lambda firing: started.append(firing.global_step), every=1)
+    late = hl.train.Evaluate(eval_step, broken, every=2, sanity_batches=2)
     with pytest.raises(OSError, match="the second file is gone"):
-        late = hl.train.Evaluate(eval_step, broken, every=2, sanity_batches=2)
         looped().run(last_step=4, hooks=[late, count], progress=False)
     assert started == []
     for last_step in (3, 4):
@@ -111,7 +111,9 @@ def test_a_sanity_run_fails_before_the_first_step_and_keeps_nothing(tmp_path, ca
 def test_an_evaluation_on_start_is_made_once_and_may_be_the_best_and_stop(tmp_path):
     told = []
     for last_step in (3, 5):
-        evaluate = evaluating(on_start=True, keep_best="n", mode="min", on_result=lambda result: told.append(result.step))
+        evaluate = evaluating(
+            on_start=True, keep_best="n", mode="min", on_result=lambda result: told.append(result.step)
+        )
         looped().run(str(tmp_path), last_step, hooks=[evaluate], progress=False)
     assert told == [0, 2, 4]
     assert hl.train.get_checkpoint_state(str(tmp_path)).best == str(tmp_path / "model.ckpt-0")
@@ -176,7 +178,7 @@ def test_what_cannot_be_set_is_refused_by_name():
     scheduled = optax.inject_hyperparams(optax.sgd)(optax.linear_schedule(1.0, 0.0, 10))
 
     def step(state, batch):
-        updates, now = scheduled.update({"w": batch.mean()}, state["opt_state"])
+        _, now = scheduled.update({"w": batch.mean()}, state["opt_state"])
         return {**state, "opt_state": now}, {}
 
     state = {"opt_state": scheduled.init({"w": jnp.zeros(())}), "a": {"b": jnp.zeros(2)}, "c": {"b": jnp.zeros(2)}}

@@ -157,7 +157,12 @@ def test_one_that_the_step_merges_with_that_of_the_state_is_merged_over_the_batc
 def test_how_each_metric_is_combined_is_said_once_and_a_mean_of_means_is_warned_of(caplog):
     def eval_step(state, batch):
         mean = batch.mean()
-        return {"loss": mean, "perplexity": jnp.exp(mean), "sum": (batch.sum(), 2), "of": Perplexity.from_model_output(batch)}
+        return {
+            "loss": mean,
+            "perplexity": jnp.exp(mean),
+            "sum": (batch.sum(), 2),
+            "of": Perplexity.from_model_output(batch),
+        }
 
     def lines():
         return [line for line in caplog.messages if line.startswith("Evaluate 'eval'")]

@@ -173,7 +173,7 @@ def _when(hook: Any, first: int, last: int | None, states: Mapping[str, Any]) ->
         if phase := states.get(identity(hook), {}).get("trigger"):
             own.resume(phase, first, first)
     # What it writes beside its trigger's firings: a trigger that never fires shows it.
-    beside = list(written(at_steps(NEVER - 1), first, first + 1))
+    beside = list(written(at_steps(NEVER - 1), first, first + 1) or ())
     ends = ["at the end"] if first + 1 in beside else []
     found = written(own, first, last)
     if found is None:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class EvalResult:
     """The result of an evaluation, for `Evaluate(on_result=...)`.
 
-    Evaluations at the end of a run do not count in `best` and `since_best`, and those before a restart do. So a function
-    that decides by these makes the same decisions in an interrupted and in an uninterrupted training.
+    Evaluations at the end of a run do not count in `best` and `since_best`, and those before a restart do. So a
+    function that decides by these makes the same decisions in an interrupted and in an uninterrupted training.
 
     Args:
         name: The name of the evaluation.

@@ -35,12 +35,12 @@ class Evaluate(SessionRunHook):
     With `train.Loop`, `eval_step(state, batch)` returns metrics like a train step, and is compiled like one. From a
     state in parts it gets the parts that its parameters name, as in the train step; else the first ones, as many as it
     requires: `eval_step(model, batch)`. NNX objects are copies, so `model.eval()` in it does not affect the training.
-    NNX metrics among them begin empty and accumulate over the batches. With a graph, give tensors and feeds instead of a
-    function and batches.
+    NNX metrics among them begin empty and accumulate over the batches. With a graph, give tensors and feeds instead of
+    a function and batches.
 
     A number or an array is the mean of its batch, and the result the mean over the batches, weighted by their examples.
-    A pair under a name, `{"loss": (sum, weight)}`, is a sum and its weight: the result is the quotient of both sums, and
-    batches need no number of examples. An object with `merge()` and `compute()`, such as those of `clu`, is merged over
+    A pair under a name, `{"loss": (sum, weight)}`, is a sum and its weight: the result is the quotient of both sums,
+    and batches need no number of examples. An object with `merge()` and `compute()`, such as those of `clu`, is merged over
     the batches, and `compute()` is called once, on the host. The log shows which is which.
 
     The results go to the log, and to a TensorBoard run of their own, the directory `name` beside the training's
@@ -50,8 +50,8 @@ class Evaluate(SessionRunHook):
     was done; nothing after an exception.
 
     `on_result` may act on the results: set a learning rate, stop. A run that was interrupted and goes on makes the same
-    calls as an uninterrupted one, because it is called for evaluations of `every` and `on_start`, and not for the one at
-    the end of a run.
+    calls as an uninterrupted one, because it is called for evaluations of `every` and `on_start`, and not for the one
+    at the end of a run.
 
     Args:
         eval_step: A function; or a tensor of a graph, or several, nested in dicts.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import math
+import operator
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -163,7 +164,7 @@ class Evaluation:
             count, values = unread.popleft()
             values = jax.tree.map(np.asarray, values)
             for place in range(count):
-                totals.add(values if self._count is None else jax.tree.map(lambda rows: rows[place], values))
+                totals.add(values if self._count is None else jax.tree.map(operator.itemgetter(place), values))
 
         for sizes, row in self._rows(most):
             weights += sizes
@@ -231,7 +232,9 @@ class Evaluation:
             self._count = placeholder("int32", [], name="count")
             found = op(evaluate.in_loop(self._most))(state, batch, self._count, *self._fed_carried)
         self._left = [found["carried"][number] for number in range(len(self._carried[1:]))]
-        return {way: {name: _parts(found["rows"][way][name], each[name]) for name in each} for way, each in rows.items()}
+        return {
+            way: {name: _parts(found["rows"][way][name], each[name]) for name in each} for way, each in rows.items()
+        }
 
     def _first(self) -> Any:
         """Reads the first batch; in step an error of one process is the error of all."""

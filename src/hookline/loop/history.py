@@ -12,6 +12,7 @@ import numpy as np
 
 from hookline.hooks.when import bare
 
+
 class Series(NamedTuple):
     """The values of one metric, and their global steps: `plt.plot(*series)`."""
 

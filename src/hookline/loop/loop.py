@@ -101,8 +101,8 @@ class Loop(StepGraph):
         train_op: One step, and one more global step.
         form: The form of the state.
         logdir: The `logdir` of the last session.
-        history: By name, the `steps` and `values` of metrics that are numbers: of the training (`loss`) at the lines of the
-            log, of evaluations under their name (`eval/loss`). Over restarts, too.
+        history: By name, the `steps` and `values` of metrics that are numbers, over restarts: of the training (`loss`)
+            at the lines of the log, of evaluations under their name (`eval/loss`).
         result: The state after the last session that ended normally, by `Preempted` or by `Interrupted`; else `None`.
         averaged_result: With `ema`, the same with averages in place of the averaged leaves; NNX objects are new ones.
         report: The time report of the last `run(report=True)`, also after an error; else `None`.
@@ -355,7 +355,7 @@ class Loop(StepGraph):
             A batch: float32[3].
             It begins with the given state.
             SummarySaverHook writes summaries, events in '/tmp/run'; at steps 1, 101, 201 and so on.
-            CheckpointSaverHook writes checkpoints '/tmp/run/model.ckpt-<step>'; each 600 seconds, at step 0 and at the end.
+            CheckpointSaverHook writes checkpoints '/tmp/run/model.ckpt-<step>'; each 600 seconds, at step 0 and ...
             StepCounterHook writes the steps per second, events in '/tmp/run'; at steps 101, 201, 301 and so on.
             Programs:
               outputs none; writes state, global_step

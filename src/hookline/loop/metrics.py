@@ -29,7 +29,7 @@ class Sum(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """An object with `merge()` and `compute()`, as of `clu`: the metric is computed from the merged state of batches."""
+    """An object with `merge()` and `compute()`, as of `clu`: the metric is computed from that of all batches."""
 
     value: Any
 
@@ -102,9 +102,7 @@ class _Unread(str):
     """The reason why the value of a metric could not be computed."""
 
 
-def _named(
-    name: str, value: Any, over_batches: bool = False, is_part: bool = False
-) -> Iterator[tuple[str, Any]]:
+def _named(name: str, value: Any, over_batches: bool = False, is_part: bool = False) -> Iterator[tuple[str, Any]]:
     if over_batches and merges(value):
         yield name, Merged(value)
         return
