@@ -65,7 +65,7 @@ class EvalStep:
         return [np.True_, *arrays]
 
     def __call__(self, values: Any, batch: Any, *carry: Any) -> dict[str, Any]:
-        """Returns as `rows` the values of the batch, for `Totals`, and as `carried` the arrays of metrics in the state."""
+        """Returns as `rows` the batch's values, for `Totals`, and as `carried` the arrays of metrics in the state."""
         given = self._given(values)
         with step_errors(self._who, self.name):
             if isinstance(self._form, Tree) and self._form.accumulates:

@@ -40,8 +40,8 @@ class Evaluate(SessionRunHook):
 
     A number or an array is the mean of its batch, and the result the mean over the batches, weighted by their examples.
     A pair under a name, `{"loss": (sum, weight)}`, is a sum and its weight: the result is the quotient of both sums,
-    and batches need no number of examples. An object with `merge()` and `compute()`, such as those of `clu`, is merged over
-    the batches, and `compute()` is called once, on the host. The log shows which is which.
+    and batches need no number of examples. An object with `merge()` and `compute()`, such as those of `clu`, is merged
+    over the batches, and `compute()` is called once, on the host. The log shows which is which.
 
     The results go to the log, and to a TensorBoard run of their own, the directory `name` beside the training's
     summaries, under the names of the metrics, so that TensorBoard draws training and evaluation in one chart. The best
