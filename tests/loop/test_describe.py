@@ -73,6 +73,9 @@ def test_without_a_folder_nothing_is_written_but_by_ones_own_hooks(tmp_path):
 
     loop = hl.train.Loop(train_step, init, batches, steps_per_run=4)
     assert "Nothing is written." in str(loop.describe())
+    stopping = hl.train.FunctionHook(print, every=hl.train.at_steps(3))
+    stopping.writes = "a line"
+    assert "FunctionHook writes a line; at step 3 and so on." in str(loop.describe(hooks=[stopping]))
     made = loop.describe(hooks=[Report()])
     assert [(each.hook, each.what, each.when) for each in made.writes] == [
         ("Report", "a report by mail", "at steps 5, 10, 15 and so on")

@@ -104,7 +104,7 @@ def test_a_sanity_run_fails_before_the_first_step_and_keeps_nothing(tmp_path, ca
         evaluate = evaluating(sanity_batches=1, on_result=lambda result: started.append(-result.step))
         with caplog.at_level(logging.INFO, "hookline"):
             looped().run(str(tmp_path), last_step, hooks=[evaluate], progress=False)
-        assert "eval: a sanity run of 1 batches has passed." in caplog.messages
+        assert "eval: the sanity run has passed (sanity_batches=1)." in caplog.messages
     assert started == [-2, -4]
     assert evaluate.history["loss"].steps == [2, 3, 4]
 
@@ -123,6 +123,18 @@ def test_an_evaluation_on_start_is_made_once_and_may_be_the_best_and_stop(tmp_pa
     assert looped().run(last_step=3, hooks=[stopping], progress=False)["n"] == 0
     stopping = evaluating(on_result=lambda result: result.values["loss"] < 1.2 and result.request_stop())
     assert looped().run(last_step=20, hooks=[stopping], progress=False)["n"] == 8
+
+
+def test_nan_is_never_the_best_also_at_first_and_over_a_restart(tmp_path):
+    def diverging(state, batch):
+        return {"loss": jnp.where(state["n"] < 6, jnp.nan, 10.0 - state["n"])}
+
+    told = []
+    for last_step in (5, 12):
+        evaluate = hl.train.Evaluate(diverging, [X], 2, on_result=lambda r: told.append((r.since_best, r.best)))
+        looped().run(str(tmp_path), last_step, hooks=[evaluate], progress=False)
+    assert [since["loss"] for since, _ in told] == [1, 2, 0, 0, 0, 0]
+    assert [best.get("loss") for _, best in told][1:3] == [None, (4.0, 6)]
 
 
 @pytest.mark.parametrize("ema", [None, 0.5])

@@ -414,14 +414,15 @@ class SessionRunHook:
         By default these are the steps on which its trigger fires, and the last one if it overrides `end`.
 
         Args:
-            trigger: A copy of the trigger, with its phase in the checkpoint; it may be changed. None without one.
+            trigger: A copy of the trigger, with its phase in the checkpoint; it may be changed. One that never fires if
+                the hook has none.
             first: The global step at which the training begins.
             last: That at which it ends; None if it is not known, and then only the steps before it count.
 
         Returns:
             The steps, in order; None if not steps alone decide on them.
         """
-        fired = () if trigger is None else trigger.fires(first, last)
+        fired = trigger.fires(first, last)
         ends = getattr(type(self), "end", None) not in (None, SessionRunHook.end)
         return None if fired is None else itertools.chain(fired, [last] if ends and last is not None else ())
 

@@ -15,6 +15,7 @@ NEVER = sys.maxsize
 """A step that no training reaches."""
 
 _MOST_LOOKED_AT = 10_000
+_LAST_STEP = NEVER // 2
 
 
 class Trigger(abc.ABC):
@@ -244,9 +245,9 @@ class Trigger(abc.ABC):
             if not is_known or not leaf.has_steps or leaf.by_clock_alone or leaf.latches:
                 return None
         self.start(first)
-        return self._fires(first, math.inf if last is None else last)
+        return self._fires(first, _LAST_STEP if last is None else last)
 
-    def _fires(self, step: int, last: float) -> Iterator[int]:
+    def _fires(self, step: int, last: int) -> Iterator[int]:
         while (step := step + self.steps_until_trigger(step)) <= last:
             if self.should_trigger_for_step(step):
                 self.update_last_triggered_step(step)

@@ -167,23 +167,22 @@ def _when(hook: Any, first: int, last: int | None, states: Mapping[str, Any]) ->
     """Returns the steps at which a hook writes, if steps alone decide, and all in words."""
     written = getattr(hook, "steps_written", None) or functools.partial(SessionRunHook.steps_written, hook)
     trigger = getattr(hook, "trigger", None)
-    own = None
-    if isinstance(trigger, Trigger):
-        own = trigger.anew()
-        if phase := states.get(identity(hook), {}).get("trigger"):
-            own.resume(phase, first, first)
+    has_one = isinstance(trigger, Trigger)
+    own = trigger.anew() if has_one else at_steps(NEVER)
+    if phase := states.get(identity(hook), {}).get("trigger"):
+        own.resume(phase, first, first)
     # What it writes beside its trigger's firings: a trigger that never fires shows it.
-    beside = list(written(at_steps(NEVER - 1), first, first + 1) or ())
+    beside = list(written(at_steps(NEVER), first, first + 1) or ())
     ends = ["at the end"] if first + 1 in beside else []
     found = written(own, first, last)
     if found is None:
         begins = [f"at step {first}"] if first in beside else []
-        return None, _listed([str(trigger), *begins, *ends])
+        return None, _listed([*([str(trigger)] if has_one else []), *begins, *ends])
     steps = tuple(dict.fromkeys(itertools.islice(found, _MOST_STEPS if last is None else _MOST_COUNTED)))
     if len(steps) == _MOST_COUNTED:
         return steps, f"at steps {', '.join(map(str, steps[:_MOST_STEPS]))} and so on, {len(steps):,} times or more"
     if last is not None:
-        return steps, f"at {_shown(steps)}" if steps else "" if own is None else f"at no step up to {last}"
+        return steps, f"at {_shown(steps)}" if steps else f"at no step up to {last}" if has_one else ""
     return steps, _listed([*([f"at {_shown(steps)} and so on"] if steps else []), *ends])
 
 

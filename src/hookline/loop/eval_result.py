@@ -26,7 +26,8 @@ class EvalResult:
         step: The global step.
         values: The metrics by name: floats and NumPy arrays.
         best: For each number whose name shows whether less or more is better, its best value and the step of it.
-        since_best: For the same metrics, the number of evaluations since the best one; 0 if this is the best.
+        since_best: For the same metrics, the number of evaluations since the best one; 0 if this is the best. NaN is
+            never the best.
         session: The raw session.
         request_stop: Ends the training after this step: `result.request_stop()`.
 

@@ -149,7 +149,7 @@ class Evaluate(SessionRunHook):
         self.step: int | None = None
         self.best: dict[str, Best] = {}
         self.history = History()
-        self._plateau: dict[str, tuple[Best, int]] = {}  # As `EvalResult` says: nothing of the ends of runs.
+        self._plateau: dict[str, tuple[Best | None, int]] = {}  # As `EvalResult` says: nothing of the ends of runs.
         self._is_tried = False
         self._kept: Best | None = None  # By `keep_best`, as long as its checkpoint is there.
         self._writer: FileWriter | None = None
@@ -171,7 +171,7 @@ class Evaluate(SessionRunHook):
     def get_state(self) -> dict[str, Any]:
         """Returns the best and the last values."""
         best = {name: tuple(found) for name, found in self.best.items()}
-        modes = {name: self._mode_of(name) for name in best}
+        modes = {name: self._mode_of(name) for name in best | self._plateau}
         kept = self._kept and (self._keep_best, *self._kept)
         return {
             "best": best,
@@ -179,17 +179,20 @@ class Evaluate(SessionRunHook):
             "values": self.values,
             "step": self.step,
             "kept": kept,
-            "plateau": {name: (*found, count) for name, (found, count) in self._plateau.items()},
+            "plateau": {name: (found and tuple(found), count) for name, (found, count) in self._plateau.items()},
             "history": self.history.get_state(),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restores the last values, and the best ones whose mode is the same."""
         modes = state.get("modes", {})
-        same = [name for name in state["best"] if modes.get(name, self._mode_of(name)) == self._mode_of(name)]
-        self.best = {name: Best(*state["best"][name]) for name in same}
-        plateau = state.get("plateau", {})
-        self._plateau = {name: (Best(*plateau[name][:2]), plateau[name][2]) for name in same if name in plateau}
+        is_same = lambda name: modes.get(name, self._mode_of(name)) == self._mode_of(name)  # noqa: E731
+        self.best = {name: Best(*found) for name, found in state["best"].items() if is_same(name)}
+        self._plateau = {
+            name: (None if found is None else Best(*found), count)
+            for name, (found, count) in state.get("plateau", {}).items()
+            if is_same(name)
+        }
         self.history.set_state(state.get("history", "{}"))
         self.values, self.step = dict(state["values"]), state["step"]
         self._kept = self.best.get(self._keep_best or "")
@@ -201,7 +204,7 @@ class Evaluate(SessionRunHook):
         """Forgets values of later steps than that of a restored session; evaluates before the first step."""
         step = self._created_at = session.global_step
         is_new = not session.origin.startswith("restored")
-        self.history.cut(step - is_new)
+        self.history.cut(step - 1 if is_new else step)  # A new training evaluates the present step again.
         self._plateau = {} if is_new else self._plateau
         self.best = {name: found for name, found in self.best.items() if found.step <= step}
         self._kept = self._kept if self._kept and self._kept.step <= step else None
@@ -225,7 +228,7 @@ class Evaluate(SessionRunHook):
             self._act(session, step, coord.request_stop)
         elif self._sanity_batches and not self._is_tried:
             self._require(self._evaluation.means(session, self._sanity_batches))
-            _logger.info("%s: a sanity run of %d batches has passed.", self.name, self._sanity_batches)
+            _logger.info("%s: the sanity run has passed (sanity_batches=%d).", self.name, self._sanity_batches)
         self._is_tried = True
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
@@ -282,13 +285,10 @@ class Evaluate(SessionRunHook):
             if (mode := self._mode_of(name)) is not None:
                 best, count = self._plateau.get(name, (None, 0))
                 is_best = is_better(mode, value, best and best.value)
-                if is_best:
-                    self._plateau[name] = Best(value, step), 0
-                elif best is not None:
-                    self._plateau[name] = best, count + 1
+                self._plateau[name] = (Best(value, step), 0) if is_best else (best, count + 1)
         if self._on_result is None:
             return
-        best = {name: found for name, (found, _) in self._plateau.items()}
+        best = {name: found for name, (found, _) in self._plateau.items() if found is not None}  # Else all were NaN.
         since = {name: count for name, (_, count) in self._plateau.items()}
         self._on_result(EvalResult(self.name, step, dict(self.values), best, since, session, request_stop))
 
