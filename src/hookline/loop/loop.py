@@ -24,6 +24,7 @@ from hookline.loop.batches import first_spec
 from hookline.loop.checkpoint_lookup import STATE, check_repeatable
 from hookline.loop.final_stop import FinalStop
 from hookline.loop.finish import Finish
+from hookline.loop.history import recorders
 from hookline.loop.hyperparameters import CHECKPOINT, SCRIPT
 from hookline.loop.memory import Memory
 from hookline.loop.metrics_log import MetricsLog
@@ -102,6 +103,8 @@ class Loop(StepGraph):
         train_op: One step, and one more global step.
         form: The form of the state.
         logdir: The `logdir` of the last session.
+        history: By name, the `steps` and `values` of metrics that are numbers, over restarts: of the training (`loss`)
+            at the lines of the log, of evaluations under their name (`eval/loss`).
         result: The state after the last session that ended normally, by `Preempted` or by `Interrupted`; else `None`.
         averaged_result: With `ema`, the same with averages in place of the averaged leaves; NNX objects are new ones.
         report: The time report of the last `run(report=True)`, also after an error; else `None`.
@@ -293,6 +296,7 @@ class Loop(StepGraph):
                 checkpoint_dir=logdir, hooks=[*own, Finish(self.begin, partial(self.finish, last_step))], **keywords
             )
         self._has_run = True
+        self._recorders = recorders(own)
         return session
 
     def _hooks(
@@ -345,7 +349,7 @@ class Loop(StepGraph):
     def describe(
         self, logdir: str | None = None, last_step: int | None = None, **arguments: Any
     ) -> description.LoopDescription:
-        """Describes the state, its devices, the output of `run`, and the programs, and runs and writes nothing.
+        """Describes the state, its devices, the output of `run` with its steps, and the programs, without a run.
 
         The session's `plan` shows when hooks fire, and the number of programs.
 
@@ -369,9 +373,9 @@ class Loop(StepGraph):
               w               3       12 B
             A batch: float32[3].
             It begins with the given state.
-            SummarySaverHook writes summaries, events in '/tmp/run'; each 100 steps and at the end.
-            CheckpointSaverHook writes checkpoints '/tmp/run/model.ckpt-<step>'; each 600 seconds and at the end.
-            StepCounterHook writes the steps per second, events in '/tmp/run'; each 100 steps and at the end.
+            SummarySaverHook writes summaries, events in '/tmp/run'; at steps 1, 101, 201 and so on.
+            CheckpointSaverHook writes checkpoints '/tmp/run/model.ckpt-<step>'; each 600 seconds, at step 0 and ...
+            StepCounterHook writes the steps per second, events in '/tmp/run'; at steps 101, 201, 301 and so on.
             Programs:
               outputs none; writes state, global_step
               the same with the fetches of hooks that fire; session.plan() counts them
@@ -387,16 +391,16 @@ class Loop(StepGraph):
         of_session = inspect.signature(Cadences.of).parameters
         cadences = Cadences.of(**{name: value for name, value in keywords.items() if name in of_session})
         written = usual_hooks(cadences, logdir, folder, has_sinks=bool(feeds.sinks))
+        chief_only = checked_hooks(keywords.get("chief_only_hooks"), "chief_only_hooks")
         warm = settings_of(given.arguments["warm_start"])
-        fitting = None if warm is None else lambda: warm_starts.check(warm, self.state, self._of_training)
+        fitting = warm and (lambda: warm_starts.check(warm, self.state, self._of_training))
+        begins = description.beginning(logdir, self._memory, fitting, self._given_step(), last_step)
         return description.LoopDescription(
             description.parts_of(self.state, self.form.parts, self._beside),
             description.place_of(self.state, self.mesh),
             description.form_of_batch(first_spec(self._batch)),
-            description.beginning(logdir, self._memory and self._memory.step, fitting, last_step),
-            description.written_by(
-                [feeds, *checked_hooks(keywords.get("chief_only_hooks"), "chief_only_hooks"), *written, *hooks]
-            ),
+            begins.words,
+            description.written_by([feeds, *chief_only, *written, *hooks], begins, last_step),
             description.programs_of(self.train_op, keywords["steps_per_run"], watches=bool(self.metrics)),
         )
 

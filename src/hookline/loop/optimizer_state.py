@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -44,10 +45,17 @@ def hyperparameters(values: Any) -> dict[str, int]:
         matched = _HYPERPARAMETER.fullmatch(path)
         if matched is None or leaf.shape or not of_optimizer(values)[place]:
             continue
-        scheduled = f"{matched[1] + '/' if matched[1] else ''}hyperparams_states/{matched[2]}/"
-        if not any(name.startswith(scheduled) for name in names):
+        if not is_scheduled(path, names):
             found[path] = place
     return found
+
+
+def is_scheduled(path: str, names: Iterable[str]) -> bool:
+    """Returns whether the leaf at a path is a hyperparameter with a schedule; `names` are the paths of all leaves."""
+    if (matched := _HYPERPARAMETER.fullmatch(path)) is None:
+        return False
+    start = f"{matched[1] + '/' if matched[1] else ''}hyperparams_states/{matched[2]}/"
+    return any(name.startswith(start) for name in names)
 
 
 def learning_rate(values: Any) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -31,12 +31,17 @@ from hookline.loop.call import required
 from hookline.loop.checkpoint_lookup import STATE
 from hookline.loop.counter import CounterHook, counter_in
 from hookline.loop.forms import accumulating, form_of, is_function
+from hookline.loop.history import Series
 from hookline.loop.hyperparameters import HyperparametersHook
 from hookline.loop.learning_rate import NAME as RATE
 from hookline.loop.learning_rate import learning_rate_of
 from hookline.loop.metrics import warn_left_out
 from hookline.loop.recent_means import RecentMeans
+from hookline.loop.state_values import StateValues
 from hookline.loop.step import Step
+
+if TYPE_CHECKING:
+    from hookline.session import Session
 
 _logger = log.of(__name__)
 
@@ -78,6 +83,7 @@ class StepGraph:
         if not isinstance(batches, Tensor):
             check_batches("Loop", batches)
         self.logdir: str | None = None
+        self._recorders: list[tuple[str, Any]] = []
         self._layout: tuple[Any, list[Any]] | None = None
         shardings = self._shardings(sharding)
         of_state = placement.mesh_of(shardings, "Loop: the state")
@@ -171,6 +177,25 @@ class StepGraph:
         self._short = {name: metric for name, metric in shown.items() if self._sizes.get(name, 0) <= 16}
         for name, metric in shown.items():
             (summary.scalar if name in self._numbers else summary.histogram)(name, metric)
+
+    def _given_step(self) -> int:
+        """Returns the global step of the given state, as far as it is known without making the state."""
+        counter = None if self._counted is None else jax.tree.leaves(self.form.values)[self._counted.place]
+        return 0 if counter is None or isinstance(counter, jax.ShapeDtypeStruct) else int(counter)
+
+    @property
+    def history(self) -> dict[str, Series]:
+        """The metrics over the steps, by name: those of training at the lines of the log, and of evaluations."""
+        found = [(prefix, history) for prefix, hook in self._recorders for history in [hook.history]]
+        return {f"{prefix}{name}": series for prefix, history in found for name, series in history.items()}
+
+    def state_in(self, session: Session) -> StateValues:
+        """Returns the arrays of the state in a session, by name, to read and set between two steps.
+
+        Args:
+            session: The raw session; in a hook `firing.context.session`.
+        """
+        return StateValues(self.state, session)
 
     @property
     def averaged(self) -> Tensor | None:

@@ -160,8 +160,8 @@ def begin(warm: WarmStart, session: Session, state: Variable, own: Collection[st
     _report(source.path, found, there, [name for name, _ in pairs])
 
 
-def check(warm: WarmStart, state: Variable, own: Collection[str]) -> str:
-    """Returns the path of the checkpoint, which has arrays for the state.
+def check(warm: WarmStart, state: Variable, own: Collection[str]) -> tuple[str, bool]:
+    """Returns the path of the checkpoint, which has arrays for the state, and whether its step is taken too.
 
     Args:
         warm: The settings.
@@ -173,7 +173,7 @@ def check(warm: WarmStart, state: Variable, own: Collection[str]) -> str:
     """
     source = _source_of(warm)
     _chosen(warm, source, state.spec, own)
-    return source.path
+    return source.path, warm.slots and isinstance(source, _Checkpoint)
 
 
 def replace(session: Session, variable: Variable, new: Mapping[str, Any]) -> None:
