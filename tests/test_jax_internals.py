@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import pytest
 from jax._src import distributed, xla_bridge
@@ -55,6 +56,14 @@ def test_a_scan_says_what_it_carries():
     traced = jax.make_jaxpr(scan)(2.0, 3.0, {"a": 1.0, "b": 0}, jnp.ones((4, 1)))
     (equation,) = [equation for equation in traced.eqns if equation.primitive.name == "scan"]
     assert jax_internals.counts_of_scan(equation.params) == (2, 2), RENAMED.format("the parameters of a scan")
+
+
+def test_a_jaxpr_is_closed_over_its_constants():
+    traced = jax.make_jaxpr(lambda x: x + jnp.arange(3.0))(1.0)
+    told = RENAMED.format("ClosedJaxpr")
+    assert isinstance(traced, jax_internals.ClosedJaxpr), told
+    again = jax_internals.ClosedJaxpr(traced.jaxpr, traced.consts)
+    assert jax.extend.core.jaxpr_as_fun(again)(1.0)[0].tolist() == [1, 2, 3], told
 
 
 @pytest.mark.parametrize("found", [None, lambda distributed_client: distributed_client])

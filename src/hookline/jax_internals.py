@@ -11,11 +11,14 @@ from typing import Any
 
 import jax
 from jax._src import distributed, xla_bridge
+from jax.extend import core
 
 from hookline import log
 
 _logger = log.of(__name__)
 
+# A jaxpr with its constants. Since JAX 0.12 each is one, and this is another name of `Jaxpr`.
+ClosedJaxpr: Any = core.ClosedJaxpr  # pyright: ignore[reportPrivateImportUsage]
 _MAKE_GLOO = "make_gloo_tcp_collectives"
 
 

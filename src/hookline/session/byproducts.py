@@ -19,10 +19,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var, jaxpr_as_fun, jaxprs_in_params, new_jaxpr_eqn
+from jax.extend.core import Jaxpr, JaxprEqn, Var, jaxpr_as_fun, jaxprs_in_params, new_jaxpr_eqn
 
 from hookline import jax_internals
 from hookline.graph.dependence import called
+from hookline.jax_internals import ClosedJaxpr
 
 _BARRIER = jax.lax.optimization_barrier_p
 # Not to be computed twice. An operation that is missing here is.

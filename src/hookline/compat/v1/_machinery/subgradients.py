@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -41,7 +41,7 @@ def _are_floating(x: Any, y: Any) -> bool:
     return jnp.issubdtype(jnp.result_type(x, y), jnp.floating)
 
 
-def _alike(x: Any, y: Any) -> list[Any]:
+def _alike(x: Any, y: Any) -> Sequence[Any]:
     """Returns both with one shape and one dtype."""
     return jnp.broadcast_arrays(*(jnp.asarray(value, jnp.result_type(x, y)) for value in (x, y)))
 
