@@ -147,11 +147,11 @@ def _counters(values: Any) -> dict[str, int]:
 
 
 def _are_several(node: Any) -> bool:
-    """Returns whether a tuple is one of optimizer states, each a chain or a state of `optax.MultiSteps`."""
+    """Returns whether a tuple holds several optimizer states, each a chain or a state of `optax.MultiSteps`."""
     if type(node) not in (tuple, list):
         return False
-    chains = [part for part in node if type(part) in (tuple, list) or hasattr(part, "gradient_step")]
-    return sum(bool(jax.tree.leaves(chain)) for chain in chains) > 1
+    parts = [part for part in node if jax.tree.leaves(part)]
+    return len(parts) > 1 and all(type(part) in (tuple, list) or hasattr(part, "gradient_step") for part in parts)
 
 
 def _is_state(node: Any) -> bool:
