@@ -152,7 +152,7 @@ class StepGraph:
             updates.append(self._recent.moved)
         self._hyperparameters = HyperparametersHook(self.state, self.form.start)
         after = self._after[0]
-        names = {str(key): name for name, key in self.form.parts.items() if name.isidentifier()}
+        names = {str(key): name for name, key in self.form.parts.items() if key is not None and name.isidentifier()}
         self._steps = steps = OptimizerSteps(steps_per_update, self.state, after, step, names)
         counter = self._counted
         of_state = None if counter is None else CounterHook(counter.of(after), counter.path, steps.made)
