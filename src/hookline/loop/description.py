@@ -72,6 +72,7 @@ class LoopDescription(NamedTuple):
         begins: The step and the values that the training would begin with.
         writes: The output of each hook.
         programs: The programs of the step, in words, as far as they are known before the hooks begin.
+        counts: What counts as an optimizer step, in words; empty if each step is one.
     """
 
     parts: tuple[Part, ...]
@@ -80,6 +81,7 @@ class LoopDescription(NamedTuple):
     begins: str
     writes: tuple[Written, ...]
     programs: tuple[str, ...]
+    counts: str = ""
 
     def __str__(self) -> str:
         whole = sum(part.size_bytes for part in self.parts)
@@ -95,6 +97,7 @@ class LoopDescription(NamedTuple):
             for part in self.parts
         ]
         lines += [f"A batch: {self.batch}.", self.begins]
+        lines += [f"{self.counts[0].upper()}{self.counts[1:]}."] if self.counts else []
         written = [f"{w.hook} writes {'; '.join(filter(None, (w.what, w.when)))}." for w in self.writes]
         lines += written or ["Nothing is written."]
         lines += ["Programs:", *(f"  {program}" for program in self.programs)]

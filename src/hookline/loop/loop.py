@@ -84,9 +84,12 @@ class Loop(StepGraph):
         steps_per_run: The largest number of steps in one run, for short steps, as in `MonitoredTrainingSession`.
         ema: The decay of exponential moving averages of the state's floating point arrays, without its optimizer and
             metrics, such as 0.999. Or a dict from parts of the state to decays, `{"params": 0.999}`. They begin with
-            the initial state, and are saved with it. `Evaluate(averaged=True)` and `load(averaged=True)` use them.
+            the initial state, move in optimizer steps, and are saved, for `Evaluate` and `load(averaged=True)`.
         learning_rate: The optimizer's schedule, a function of a count: the rate of each step is then the metric
-            `learning_rate`. The rate of `optax.inject_hyperparams` is that metric by default.
+            `learning_rate`. For several optimizers a dict of schedules by parts of the state, `{"critic": schedule}`.
+            The rate of `optax.inject_hyperparams` is that metric by default.
+        steps_per_update: The number of steps for each optimizer step, if your step accumulates gradients; or the
+            `every_k_schedule` of `optax.MultiSteps`. Averages need it only without `optax.MultiSteps`.
         mean_over: The number of last steps over which means of the metrics are kept, on the device; None for none.
         reset_metrics_steps: The number of steps over which metrics in the state accumulate (`nnx.MultiMetric`,
             `nnx.Metric`, a `clu.metrics.Collection`). They are reset after steps 1, 101, 201, when the log and the
@@ -114,7 +117,7 @@ class Loop(StepGraph):
             source of batches, or contains text; or `learning_rate` is no schedule.
         ValueError: The step returns a state of another structure, shape or dtype; `batches` is empty, or on another
             mesh than the state; the first batch, or the last one of `hookline.data.arrays`, cannot be split; or `ema`
-            is no decay, or names a part that the state does not have.
+            is no decay, or names a part that the state does not have; or several optimizers may be meant.
 
     Example:
         >>> import hookline as hl, jax, numpy as np
@@ -144,6 +147,7 @@ class Loop(StepGraph):
         steps_per_run: int = 1,
         ema: float | Mapping[str, float] | None = None,
         learning_rate: Any = None,
+        steps_per_update: Any = None,
         mean_over: int | None = None,
         reset_metrics_steps: int | None = 100,
     ) -> None:
@@ -159,6 +163,7 @@ class Loop(StepGraph):
             resume_data=resume_data,
             ema=ema,
             learning_rate=learning_rate,
+            steps_per_update=steps_per_update,
             mean_over=mean_over,
             reset_metrics_steps=reset_metrics_steps,
         )
@@ -253,8 +258,7 @@ class Loop(StepGraph):
                 the training reaches (MFU). XLA counts the operations of a step, the body of a loop (`jax.lax.scan`)
                 once; or give them as `per_step["flops"]`.
             epochs: The number of passes over the data, counted from step 0, so that a restart does not add any. The
-                training ends with the last pass, or at `last_step` if that comes first. Each pass over
-                `hookline.data.arrays` has the next shuffle.
+                training ends with the last pass, or at `last_step` if that comes first.
             train_on: Whether to train on after a final stop: of `StopIfNoImprovement`, `on_nan="stop"`, or your own
                 `request_stop(final=...)`. By default no step is trained, and the log says why.
             **keywords: Keyword arguments of `MonitoredTrainingSession`: `save_checkpoint_secs`,
@@ -337,7 +341,7 @@ class Loop(StepGraph):
             own += nan_hooks(self.metrics, self._returned, watch, on_nan)
         if log_steps is not None and self._short:
             own.append(MetricsLog(self._short, spaced(log_steps), in_rows=log_steps < steps_per_run))
-        own += [hook for hook in (self._counter, self._recent, self._hyperparameters) if hook is not None]
+        own += [hook for hook in (*self._counters, self._recent, self._hyperparameters) if hook is not None]
         # None: the session adds no step counter of its own.
         steps, keywords["log_step_count_steps"] = keywords.get("log_step_count_steps", 100), None
         if steps is not None and arguments.whole("Loop", "log_step_count_steps", steps) > 0:
@@ -402,6 +406,7 @@ class Loop(StepGraph):
             begins.words,
             description.written_by([feeds, *chief_only, *written, *hooks], begins, last_step),
             description.programs_of(self.train_op, keywords["steps_per_run"], watches=bool(self.metrics)),
+            self._steps.told,
         )
 
     def _scaffold(self, logdir: str | None, warm: WarmStart | None, given: Scaffold | None) -> Scaffold | None:
@@ -435,13 +440,8 @@ class Loop(StepGraph):
     def begin(self, session: Session) -> None:
         """Releases the given state, because the session has its own, and the graph a copy on the host."""
         self.form.let_go()
-        if self._memory is not None and session.global_step != self._memory.step:
-            _logger.warning(
-                "Loop: it goes on from the checkpoint in '%s', at step %d, and not from step %d, where it stopped.",
-                self.logdir,
-                session.global_step,
-                self._memory.step,
-            )
+        if self._memory is not None:
+            self._memory.warn_left(session, self.logdir)
 
     def finish(self, last_step: int | None, session: Session, first_step: int) -> None:
         """Takes the state from a session that is about to be closed in order, and that began at a step."""

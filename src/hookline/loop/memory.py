@@ -8,12 +8,15 @@ from typing import Any, Self
 
 import jax
 
+from hookline import log
 from hookline.checkpoint import lineage
 from hookline.checkpoint.lineage import Lineage
 from hookline.graph import GraphKeys
 from hookline.loop.passes import Made
 from hookline.session import Session
 from hookline.session.origin import FROM_MEMORY
+
+_logger = log.of(__name__)
 
 
 @dataclasses.dataclass
@@ -47,6 +50,16 @@ class Memory:
             position.saved()
         where = {name: position.value for name, position in positions.items()}
         return cls(session.global_step, values, where, dict(engine.hook_states()), passes, lineage.last_of(session))
+
+    def warn_left(self, session: Session, logdir: str | None) -> None:
+        """Warns if a session begins at another step, which is that of a checkpoint."""
+        if session.global_step != self.step:
+            _logger.warning(
+                "Loop: it goes on from the checkpoint in '%s', at step %d, and not from step %d, where it stopped.",
+                logdir,
+                session.global_step,
+                self.step,
+            )
 
     def give_to(self, session: Session) -> None:
         """Resumes a new session from the memory.

@@ -33,9 +33,9 @@ from hookline.loop.counter import CounterHook, counter_in
 from hookline.loop.forms import accumulating, form_of, is_function
 from hookline.loop.history import Series
 from hookline.loop.hyperparameters import HyperparametersHook
-from hookline.loop.learning_rate import NAME as RATE
-from hookline.loop.learning_rate import learning_rate_of
+from hookline.loop.learning_rate import learning_rates_of
 from hookline.loop.metrics import warn_left_out
+from hookline.loop.optimizer_steps import OptimizerSteps
 from hookline.loop.recent_means import RecentMeans
 from hookline.loop.state_values import StateValues
 from hookline.loop.step import Step
@@ -68,6 +68,7 @@ class StepGraph:
         resume_data: bool,
         ema: float | Mapping[str, float] | None,
         learning_rate: Any,
+        steps_per_update: Any,
         mean_over: int | None,
         reset_metrics_steps: int | None,
     ) -> None:
@@ -92,7 +93,7 @@ class StepGraph:
             self.graph.settle("Loop", [*shardings, placement.current()])
             self.mesh: jax.sharding.Mesh | None = getattr(self.graph.home, "mesh", None)
             self._build(self._batch, seed, sharding)
-            self._build_more(ema, learning_rate, mean_over)
+            self._build_more(ema, learning_rate, steps_per_update, mean_over)
             self.graph.add_to_collection(_LOOPS, self)
 
     def _shardings(self, sharding: Any) -> list[Any]:
@@ -143,10 +144,9 @@ class StepGraph:
         self._of_training = [] if found is None else [found.path]
         metrics_in = zip(paths.with_paths(self.form.values)[0], accumulating(self.form), strict=True)
         self._of_training += [path for (path, _), is_metric in metrics_in if is_metric]
-        self._counter = None if found is None else CounterHook(found.of(after[0]), found.path)
 
-    def _build_more(self, ema: Any, schedule: Any, mean_over: int | None) -> None:
-        """Adds means, averages, hyperparameters and the learning rate, and groups all updates in `train_op`."""
+    def _build_more(self, ema: Any, schedule: Any, steps_per_update: Any, mean_over: int | None) -> None:
+        """Adds what counts and averages, hyperparameters, learning rates, and groups all updates in `train_op`."""
         step = get_global_step()
         assert step is not None, "_build has made it."
         updates: list[Any] = [self.state.assign(self._after[0])]
@@ -157,15 +157,25 @@ class StepGraph:
             self.means = self._recent.means
             updates.append(self._recent.moved)
         self._hyperparameters = HyperparametersHook(self.state, self.form.start)
-        self._averages = None if ema is None else Averages(ema, self.state, self._after[0], self.form)
+        after = self._after[0]
+        names = {str(key): name for name, key in self.form.parts.items() if key is not None and name.isidentifier()}
+        self._steps = steps = OptimizerSteps(steps_per_update, self.state, after, step, names)
+        counter = self._counted
+        of_state = None if counter is None else CounterHook(counter.of(after), counter.path, steps.made)
+        self._counters = of_state, steps.hook()
+        self._averages = None if ema is None else Averages(ema, self.state, after, self.form, steps)
         if self._averages is not None:
             updates.append(self._averages.moved)
         self._returned = list(self.metrics)
-        rate = learning_rate_of(schedule, self.state, self._after[0], step, self._counted)
-        if rate is not None and (schedule is not None or RATE not in self.metrics):
-            if RATE in self.metrics:
-                raise ValueError("Loop was given a learning_rate, but the step returns a metric of that name already.")
-            self.metrics[RATE] = rate
+        rates = learning_rates_of(schedule, self.state, after, step, counter, names)
+        if schedule is not None and (double := rates.keys() & self.metrics):
+            raise ValueError(
+                f"Loop was given a learning_rate, but the step returns a metric of that name already: {double.pop()}."
+            )
+        added = rates | steps.numbers()
+        self.metrics |= {name: number for name, number in added.items() if name not in self.metrics}
+        if steps.told:
+            _logger.info("Loop: %s.", steps.told)
         # The variables that a step carries beside the state, by the names of their arguments.
         found = {"ema": self._averages and self._averages.variable, "mean_over": self._recent and self._recent.ring}
         self._beside = {name: variable for name, variable in found.items() if variable is not None}
@@ -196,6 +206,25 @@ class StepGraph:
             session: The raw session; in a hook `firing.context.session`.
         """
         return StateValues(self.state, session)
+
+    def step_of_update(self, update: int) -> int:
+        """Returns the global step that ends an optimizer step, for `last_step` and cadences.
+
+        Args:
+            update: The number of the optimizer step, from 1.
+
+        Raises:
+            TypeError: `update` is no whole number.
+            ValueError: `update` is below 0; or the state has `optax.MultiSteps`, and the loop no `steps_per_update`.
+
+        Example:
+            >>> import hookline as hl, numpy as np
+            >>> batches = hl.data.arrays(np.ones(64, np.float32), 1)
+            >>> loop = hl.train.Loop(lambda w, batch: (w + 1, {}), np.zeros(()), batches, steps_per_update=4)
+            >>> loop.step_of_update(10)
+            40
+        """
+        return self._steps.step_of(update)
 
     @property
     def averaged(self) -> Tensor | None:
