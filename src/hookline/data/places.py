@@ -278,10 +278,10 @@ class Places:
                 f"each example."
             )
         if shape != first.shape:
+            remedy = "Choose last_batch='drop', or last_batch='pad', which adds a mask of the real examples to each batch."
             return (
                 f"has the shape {shape}{where}, and the first {first.shape}: processes that run in step require "
-                f"batches of one size. Choose last_batch='drop', or last_batch='pad', which adds a mask of the real "
-                f"examples to each batch."
+                f"batches of one size. {remedy if shape[1:] == first.shape[1:] else 'Pad them to one length.'}"
             )
         return None
 

@@ -188,6 +188,8 @@ def beginning(logdir: str | None, step_left: int | None, warm: Callable[[], str]
 
 def form_of_batch(spec: Any) -> str:
     """Returns the arrays of a batch, in words."""
+    if spec is None:
+        return "none"
     return ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in jax.tree.leaves(spec)) or "no arrays"
 
 

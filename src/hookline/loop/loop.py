@@ -71,7 +71,8 @@ class Loop(StepGraph):
             step may donate them. The result of a function is made on its devices, so that memory holds it once; with
             arrays, your own state stays in memory beside the trained one.
         batches: A source as for `hookline.data.iterator`: a function that makes an iterable, an iterable, an iterator.
-            Or the tensor of an iterator, for its options; the loop is then built in the iterator's graph.
+            Their arrays may have several lengths. Or the tensor of an iterator, for its options; the loop is then built
+            in the iterator's graph. Or None for a step without batches, which `run` then makes up to `last_step`.
         sharding: The sharding of the state, as in `hookline.Variable`; by default that of its arrays.
         seed: The seed of the random keys.
         batch_sharding: The sharding of batches, as `sharding` in `iterator`; a `PartitionSpec` refers to the state's
@@ -183,7 +184,7 @@ class Loop(StepGraph):
 
         Args:
             logdir: As in `session`.
-            last_step: As in `session`.
+            last_step: As in `session`; required without batches.
             **arguments: As in `session`.
 
         Returns:
@@ -195,6 +196,7 @@ class Loop(StepGraph):
                 holds it.
             NanLossDuringTrainingError: The loss is NaN.
         """
+        self._passes.check_end(last_step)
         self.report = None
         try:
             session = self.session(logdir, last_step, **arguments)
