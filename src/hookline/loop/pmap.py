@@ -1,4 +1,4 @@
-"""Recognises what `jax.pmap` leaves in a step: the function it makes, its axis, and the leading axis of arrays."""
+"""Recognises `jax.pmap` in a step: the function it makes, its axis, and the leading axis of its arrays."""
 
 from __future__ import annotations
 
@@ -11,30 +11,25 @@ import jax
 # JAX's NameError has no other mark.
 _UNBOUND = re.compile(r"unbound axis name: (\w+)")
 _MODULE = "jax._src.pmap"
-
-_MESH = (
-    "`mesh = jax.make_mesh((jax.device_count(),), ('data',), axis_types=(jax.sharding.AxisType.Auto,))` and "
-    "`Loop(..., sharding=jax.NamedSharding(mesh, jax.P()))`"
-)
+_AXIS = "batch"  # As in most published steps, if the error does not tell.
 
 
 def refuse_pmap(who: str, name: str, function: Any) -> None:
     """Raises `TypeError` for a function that `jax.pmap` has made, with what to write instead."""
     if _is_pmapped(function):
-        raise TypeError(f"{who}: {name} is made by jax.pmap, and {_instead('batch')}")
+        raise TypeError(f"{who}: {name} is made by jax.pmap, but {_instead(_AXIS)}")
 
 
 def refusal_of_axis(who: str, name: str, error: Exception) -> TypeError | None:
-    """Returns the error to raise in place of JAX's for a mean over an axis of `jax.pmap`; None for another error."""
+    """Returns what to raise for JAX's error about an axis that only `jax.pmap` would give; None for other errors."""
     found = _UNBOUND.search(str(error)) if isinstance(error, NameError) else None
     if found is None:
         return None
-    axis = found[1]
-    return TypeError(f"{who}: {name} uses the axis {axis!r}, which only jax.pmap would give it, and {_instead(axis)}")
+    return TypeError(f"{who}: {name} uses the axis {found[1]!r} of a jax.pmap, but {_instead(found[1])}")
 
 
 def note_of(function: Any, *values: Any) -> str | None:
-    """Returns a note for an error of a step that `jax.pmap` may explain; None if nothing shows it.
+    """Returns a note for an error of a step that `jax.pmap` may explain; None if nothing points to it.
 
     Args:
         function: The step.
@@ -43,12 +38,10 @@ def note_of(function: Any, *values: Any) -> str | None:
     count = jax.local_device_count()
     shapes = [[leaf.shape for leaf in jax.tree.leaves(value)] for value in values]
     if all(shapes) and all(shape[:1] == (count,) for some in shapes for shape in some):
-        what = f"each array of the state and the batch has a leading axis of {count}, the number of devices. If it is"
-    elif names := [name for name, value in _used(function).items() if _is_pmapped(value)]:
-        what = f"the step uses {names[0]}, whose arrays have a leading axis of devices. If it is"
-    else:
-        return None
-    return f"hookline: {what} of jax.pmap: {_instead('batch')}"
+        what = f"all arrays of the state and the batch have a leading axis of {count}, the number of devices, as for"
+        return f"hookline: {what} jax.pmap. If so: {_instead(_AXIS)}"
+    names = [name for name, value in _used(function).items() if _is_pmapped(value)]
+    return f"hookline: the step uses {names[0]}, which is made by jax.pmap, but {_instead(_AXIS)}" if names else None
 
 
 def _is_pmapped(function: Any) -> bool:
@@ -67,7 +60,8 @@ def _used(function: Any) -> dict[str, Any]:
 
 def _instead(axis: str) -> str:
     return (
-        f"a step is one program over all devices here. Leave out jax.pmap, with flax.jax_utils.replicate and the "
-        f"leading axis of batches: {_MESH} split each batch over the devices. Leave out jax.lax.pmean(..., {axis!r}): "
-        f"a mean in the step is over the whole batch already."
+        f"a step is one program over all devices. Give it without jax.pmap, a state that is not replicated, and "
+        f"batches without a leading axis of devices: mesh = jax.make_mesh(({jax.device_count()},), ('data',), "
+        f"axis_types=(jax.sharding.AxisType.Auto,)); Loop(..., sharding=jax.NamedSharding(mesh, jax.P())), which also "
+        f"splits the batches. And leave out jax.lax.pmean(..., {axis!r}): a mean in the step is over the whole batch."
     )
