@@ -205,20 +205,21 @@ class Form:
             mask = jax.ShapeDtypeStruct((self._size,), np.dtype(bool))
             self.spec, self.example = Padded(self._fixed, mask), Padded(self.example, mask)
 
-    def open_lengths(self) -> None:
-        """Takes arrays of any lengths from now on, unless the user has given a spec.
+    def open_lengths(self) -> bool:
+        """Takes arrays of any lengths from now on, unless the user has given a spec; returns whether it does.
 
         With "drop" and "pad" the number of examples stays that of the first batch. The spec remains that of the first
         batch, too, and a step is compiled once for each of the other lengths.
         """
         if self._is_given or self._fixed is specs.UNKNOWN:
-            return
+            return False
         firsts = [leaf.shape[:1] if self.last_batch != "keep" else (None,) for leaf in self._leaves]
         self._leaves = [
             specs.declared(leaf.dtype, (*first, *[None] * len(leaf.shape[1:]))) if leaf.shape else leaf
             for leaf, first in zip(self._leaves, firsts, strict=True)
         ]
         self._lengths = set()
+        return True
 
     def fit(self, batch: Any, count: int | None = None) -> Any | None:
         """Returns a batch in this form, or a block of `count` batches; `None` for a batch to be dropped.

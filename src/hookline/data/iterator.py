@@ -107,6 +107,37 @@ def iterator(
         `tf.data.Iterator.get_next`, whose position a checkpoint held only if it was saved with
         `tf.data.experimental.make_saveable_from_iterator`.
     """
+    return make_iterator(
+        source,
+        prefetch=prefetch,
+        last_batch=last_batch,
+        spec=spec,
+        sharding=sharding,
+        device=device,
+        resume=resume,
+        keep_bytes=keep_bytes,
+        length=length,
+        distinct=distinct,
+        name=name,
+    )
+
+
+def make_iterator(
+    source: Any,
+    *,
+    prefetch: int | None = None,
+    last_batch: LastBatch = "keep",
+    spec: Any = None,
+    sharding: Any = None,
+    device: Any = None,
+    resume: bool = True,
+    keep_bytes: int = 256 * 2**20,
+    length: float | None = None,
+    distinct: bool = True,
+    name: str | None = None,
+    any_lengths: bool = False,
+) -> Tensor:
+    """Makes an `iterator`; with `any_lengths` its batches may have other lengths than the first one, as in a `Loop`."""
     check_last_batch("iterator", last_batch)
     if prefetch is not None:
         prefetch = arguments.whole("iterator", "prefetch", prefetch, at_least=0)
@@ -144,6 +175,7 @@ def iterator(
     form = Form(who, example, last_batch, spec)
     first_batch = Padded(example, form.example.mask) if last_batch == "pad" else example
     places = Places(who, first_batch, source, last_batch)
+    places.any_lengths = (any_lengths and form.open_lengths()) or (spec is not None and specs.is_open(spec))
     left = functools.partial(_left, source, sequence, form, length)
     joint = None
     if in_step is not None:
@@ -253,8 +285,8 @@ class BatchSource(Source):
         self._settle()
 
     def open_lengths(self) -> None:
-        """Takes batches of any lengths, unless it was given a spec; see `Form`."""
-        self._form.open_lengths()
+        """Takes batches of any lengths, unless it was given a spec; see `Form` and `Places`."""
+        self.places.any_lengths |= self._form.open_lengths()
 
     def follow(self) -> None:
         """Moves batches of default sharding to the mesh that the graph has been put on since; in processes in step.

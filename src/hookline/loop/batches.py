@@ -9,9 +9,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from hookline import log
-from hookline.data import iterator
 from hookline.data.batches import LastBatch
-from hookline.data.iterator import BatchSource
+from hookline.data.iterator import BatchSource, make_iterator
 from hookline.data.places import Places
 from hookline.data.sequences import Restart
 from hookline.data.sources import check_source, shown
@@ -68,7 +67,9 @@ def batches_of(source: Any, mesh: Mesh | None, sharding: Any, last_batch: LastBa
             "hookline.data.iterator(source, resume=False)."
         )
     wanted = sharding_for("Loop", sharding, mesh)
-    batch = source if is_given else iterator(source, last_batch=last_batch, resume=resume, name=BATCHES)
+    batch = source
+    if not is_given:
+        batch = make_iterator(source, last_batch=last_batch, resume=resume, name=BATCHES, any_lengths=True)
     node = batch.op
     if isinstance(node, BatchSource) and not is_given:
         node.sequence.restart = _RESTART
