@@ -552,9 +552,7 @@ def a_loop_without_batches():
     ):
         for name, ends in (("whole", [10]), ("parts", [3, 10])):
             for last_step in ends:
-                made = train.Loop(
-                    train_step, {"w": jnp.zeros(4)}, None, seed=1, steps_per_run=steps_per_run, **options
-                )
+                made = train.Loop(train_step, {"w": jnp.zeros(4)}, None, seed=1, steps_per_run=steps_per_run, **options)
                 made.run(str(folder() / f"none {number} {name}"), last_step, progress=False, watch=None)
             found.append(float(jax.jit(jnp.sum)(made.result["w"])))
     return found

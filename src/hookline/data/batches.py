@@ -309,7 +309,8 @@ class Form:
             f"the number of examples may be smaller, for which last_batch={self.last_batch!r} applies, and lengths may "
             f"differ that are symbols of jax.export.symbolic_shape in spec=..."
         )
-        may = may if self._lengths is None else "the lengths of arrays may differ"
+        if self._lengths is not None:
+            may = "the lengths of arrays may differ" + ", with one number of examples" * (self._size is not None)
         return InvalidArgumentError(
             None,
             None,
