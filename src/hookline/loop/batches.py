@@ -73,7 +73,7 @@ def batches_of(source: Any, mesh: Mesh | None, sharding: Any, last_batch: LastBa
     node = batch.op
     if isinstance(node, BatchSource) and not is_given:
         node.sequence.restart = _RESTART
-    if isinstance(node, BatchSource):
+    if isinstance(node, BatchSource) and is_given:
         node.open_lengths()
     if isinstance(node, BatchSource) and (node.places.sharding is None or node.places.is_default):
         node.put_over(wanted, is_default=sharding is None)

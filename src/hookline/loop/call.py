@@ -84,9 +84,8 @@ def parts_for(names: Sequence[str] | None, state: Any, *, has_batch: bool = True
     # With (state, rng, batch) a pair is one state, and rng a random key: it is less likely a part of the state.
     gets_all = parts == 2 and keys[:2] == [False, True]
     gets_all |= parts == len(names) == 2 and bool(_UNUSED.fullmatch(names[1]))
-    return (
-        dict(zip(names, range(parts), strict=False)) if parts > 1 and is_enough and not gets_all else {names[0]: None}
-    )
+    is_spread = parts > 1 and is_enough and not gets_all
+    return dict(zip(names, range(parts), strict=False)) if is_spread else {names[0]: None}
 
 
 def _refuse_half(names: Sequence[str], state: Any) -> None:

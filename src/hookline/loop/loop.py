@@ -77,8 +77,7 @@ class Loop(StepGraph):
         seed: The seed of the random keys.
         batch_sharding: The sharding of batches, as `sharding` in `iterator`; a `PartitionSpec` refers to the state's
             mesh. By default each array's first dimension is split over the axis `data` of that mesh, if it has one.
-        last_batch: As in `iterator`. With "pad" the step gets a pair of the batch and a mask of its real examples,
-            `(x, y), mask = batch`.
+        last_batch: As in `iterator`. With "pad" the step gets the pair `batch, mask`, with a mask of its real examples.
         resume_data: Whether a later start continues in the data, as `resume` in `iterator`, or begins them anew.
         steps_per_run: The largest number of steps in one run, for short steps, as in `MonitoredTrainingSession`.
         ema: The decay of exponential moving averages of the state's floating point arrays, without its optimizer and
