@@ -268,7 +268,6 @@ def test_text_in_a_batch_is_refused_and_where_it_stands(data, told):
         (jnp.ones(4), r"got float32\[4\]\. .*use hookline.data.arrays\(tree, batch_size\)"),
         ({"x": np.ones((10, 3)), "y": np.ones(10)}, r"got {'x': float64\[10,3\], 'y': float64\[10\]}"),
         ("train.csv", "got 'train.csv'"),
-        (None, "got None"),
         (
             (np.ones((10, 3)), np.ones(10)),
             r"a tuple of arrays, \(float64\[10,3\], float64\[10\]\)\. .*data.arrays\(\(X, y\), batch_size=32\)",

@@ -263,6 +263,8 @@ def beginning(
 
 def form_of_batch(spec: Any) -> str:
     """Returns the arrays of a batch, in words."""
+    if spec is None:
+        return "none"
     return ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in jax.tree.leaves(spec)) or "no arrays"
 
 

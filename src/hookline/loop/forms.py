@@ -21,12 +21,13 @@ from hookline.loop.weak_types import as_given, expected, follow, in_dtypes, stro
 _WHOLE: Mapping[str, Any] = {"the state": None}
 
 
-def form_of(given: Any, names: list[str] | None) -> Tree | NnxObjects:
+def form_of(given: Any, names: list[str] | None, *, has_batch: bool = True) -> Tree | NnxObjects:
     """Returns the form of a state, or of the state that a function makes, which is only traced.
 
     Args:
         given: The state, or the function.
         names: The required parameters of the step; `None` if they are not known.
+        has_batch: Whether the step gets a batch.
 
     Raises:
         TypeError: The state is abstract, mixes NNX objects with other things, or has no arrays.
@@ -39,7 +40,7 @@ def form_of(given: Any, names: list[str] | None) -> Tree | NnxObjects:
             "Loop(train_step, init, batches): its arrays are then made on their devices, by sharding= if you give one."
         )
     _refuse_references(state)
-    parts, accumulates = parts_for(names, state), bool(found_in(state))
+    parts, accumulates = parts_for(names, state, has_batch=has_batch), bool(found_in(state))
     log_not_resettable(state)
     if are_nnx(state):
         return NnxObjects(state, make, parts, accumulates)

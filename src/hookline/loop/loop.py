@@ -71,15 +71,14 @@ class Loop(StepGraph):
         state: The initial state, which a checkpoint replaces; or a function that makes it. Arrays are copied, and a
             step may donate them. The result of a function is made on its devices, so that memory holds it once; with
             arrays, your own state stays in memory beside the trained one.
-        batches: A source as for `hookline.data.iterator`: a function that makes an iterable, an iterable, an iterator.
-            Or the tensor of an iterator, for its options; the loop is then built in the iterator's graph.
+        batches: A source as for `hookline.data.iterator`: a function that makes an iterable, an iterable, an iterator;
+            arrays may have several lengths. Or the tensor of an iterator, for its options, in whose graph the loop is
+            then built. Or None, for a step that has no batch; `run` then requires `last_step`.
         sharding: The sharding of the state, as in `hookline.Variable`; by default that of its arrays.
         seed: The seed of the random keys.
         batch_sharding: The sharding of batches, as `sharding` in `iterator`; a `PartitionSpec` refers to the state's
-            mesh. By default the first dimension of each array is split over the axis `data` of that mesh, if it has
-            one.
-        last_batch: As in `iterator`. With "pad" the step gets a pair of the batch and a mask of its real examples,
-            `(x, y), mask = batch`.
+            mesh. By default each array's first dimension is split over the axis `data` of that mesh, if it has one.
+        last_batch: As in `iterator`. With "pad" the step gets the pair `batch, mask`, with a mask of its real examples.
         resume_data: Whether a later start continues in the data, as `resume` in `iterator`, or begins them anew.
         steps_per_run: The largest number of steps in one run, for short steps, as in `MonitoredTrainingSession`.
         ema: The decay of exponential moving averages of the state's floating point arrays, without its optimizer and
@@ -113,8 +112,8 @@ class Loop(StepGraph):
         report: The time report of the last `run(report=True)`, also after an error; else `None`.
 
     Raises:
-        TypeError: The parameters or results of the step do not fit, or it reads traced values; `batches` is not a
-            source of batches, or contains text; or `learning_rate` is no schedule.
+        TypeError: The parameters or results of the step do not fit, it reads traced values, or has a `jax.pmap`;
+            `batches` is not a source of batches, or contains text; or `learning_rate` is no schedule.
         ValueError: The step returns a state of another structure, shape or dtype; `batches` is empty, or on another
             mesh than the state; the first batch, or the last one of `hookline.data.arrays`, cannot be split; or `ema`
             is no decay, or names a part that the state does not have; or several optimizers may be meant.
@@ -199,10 +198,11 @@ class Loop(StepGraph):
 
         Raises:
             Preempted: SIGTERM or Ctrl-C came; the state is saved, and `result` holds it.
-            Interrupted: The cell of a notebook was interrupted; the state is saved if there is a `logdir`, and `result`
-                holds it.
+            Interrupted: The cell of a notebook was interrupted. `result` holds the state, as does a `logdir`.
             NanLossDuringTrainingError: The loss is NaN.
+            ValueError: There are no batches, and no `last_step` is given; or as in `session`.
         """
+        self._passes.check_end(last_step)
         self.report = None
         try:
             session = self.session(logdir, last_step, **arguments)

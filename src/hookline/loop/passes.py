@@ -39,14 +39,22 @@ class Passes:
     | else | to the end of the present one, or of the first |
 
     Args:
-        batch: The batches.
+        batch: The batches; None without any.
     """
 
-    def __init__(self, batch: Tensor) -> None:
-        self._batch = batch
-        self._node = batch.op if isinstance(batch.op, BatchSource) else None
+    def __init__(self, batch: Tensor | None) -> None:
+        self._source = None if batch is None else batch.op
+        self._node = self._source if isinstance(self._source, BatchSource) else None
         self._epochs: int | None = None
         self._words = Restart() if self._node is None else self._node.sequence.restart
+
+    def check_end(self, last_step: int | None) -> None:
+        """Raises `ValueError` for a training that has no end: without batches or a last step."""
+        if self._source is None and last_step is None:
+            raise ValueError(
+                "Loop.run requires last_step with batches=None, because no data end the training. A hook may stop it "
+                "earlier."
+            )
 
     def steps_of(self, epochs: int | None) -> int | None:
         """Returns the number of batches of as many passes; None without a number.
@@ -61,7 +69,9 @@ class Passes:
         node = self._node
         length = None if node is None else node.left(START)
         arrays = None if node is None else node.sequence.arrays
-        if node is None or isinstance(node.sequence, OneShot):
+        if self._source is None:
+            why = "it has no data to pass over (batches=None). Give last_step"
+        elif node is None or isinstance(node.sequence, OneShot):
             why = "its batches come from an iterator, which gives each once. Give a function that makes it, or a list"
         elif not node.resumes:
             why = "each start begins its data anew (resume_data=False), and epochs are counted from step 0"
@@ -110,7 +120,7 @@ class Passes:
 
     def warn_early_end(self, session: Session, first_step: int, last_step: int | None) -> None:
         """Warns if the data have ended before the last step; that no run was made at all, the session has said."""
-        step, source = session.global_step, self._batch.op
+        step, source = session.global_step, self._source
         is_early = self._epochs is None and last_step is not None and first_step < step < last_step
         if is_early and peers.speaks() and isinstance(source, Source) and session.lowlevel.source(source).has_ended:
             _logger.warning(

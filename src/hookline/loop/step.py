@@ -15,6 +15,7 @@ from hookline.loop import accumulators, metrics
 from hookline.loop.call import Call, called
 from hookline.loop.forms import NnxObjects, Tree
 from hookline.loop.leaf_types import InvalidStep
+from hookline.loop.pmap import note_of, refusal_of_axis
 from hookline.loop.returned_names import returned_names
 
 # JAX's errors for Python code that reads a traced value.
@@ -45,7 +46,7 @@ class Step:
 
     def __init__(self, who: str, function: Any, form: Tree | NnxObjects, reset_steps: int | None = None) -> None:
         self.name = self.__name__ = called(function)
-        self._who, self._form = who, form
+        self._who, self._function, self._form = who, function, form
         self._call = Call(who, function, list(form.parts))
         self._labels = returned_names(function)
         self._reset_steps = reset_steps if form.accumulates else None
@@ -109,11 +110,13 @@ class Step:
         self._call.settle(batch)
         changed: list[str] = []
         for _ in range(_MAX_TRACES):
+            values = placed(specs.of_value(self._form.values))
             try:
-                values = placed(specs.of_value(self._form.values))
                 found = traced(self._who, self.name, self, values, batch, *self.extra_specs())
             except Exception as error:
                 error.add_note(f"hookline: {self._call}")
+                if note := note_of(self._function, values, batch):
+                    error.add_note(note)
                 raise
             with step_errors(self._who, self.name):
                 changed = self._form.learn()
@@ -139,7 +142,7 @@ def traced(who: str, name: str, function: Callable[..., Any], *given: Any) -> An
     """Returns the spec of a function's result.
 
     Raises:
-        TypeError: The function reads a traced value; the message names the line.
+        TypeError: The function reads a traced value, and the message names the line; or it uses an axis of `jax.pmap`.
         Exception: The function raised it.
     """
     try:
@@ -150,6 +153,8 @@ def traced(who: str, name: str, function: Callable[..., Any], *given: Any) -> An
             f"the value as a metric to see it; branch with jnp.where or jax.lax.cond; print with jax.debug.print."
         ) from error
     except Exception as error:
+        if (refusal := refusal_of_axis(who, name, error)) is not None:
+            raise refusal from error
         error.add_note(f"hookline: while {who} traced {name}")
         raise
 

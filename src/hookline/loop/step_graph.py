@@ -74,14 +74,14 @@ class StepGraph:
     ) -> None:
         if reset_metrics_steps is not None:
             arguments.whole("Loop", "reset_metrics_steps", reset_metrics_steps, at_least=1)
-        self.form = form_of(state, required("Loop", train_step))
+        self.form = form_of(state, required("Loop", train_step), has_batch=batches is not None)
         self._step = Step("Loop", train_step, self.form, reset_metrics_steps)
         if seed is not None:
             arguments.whole("Loop", "seed", seed)
         self.graph = batches.graph if isinstance(batches, Tensor) else Graph()
         if self.graph.get_collection(_LOOPS):
             raise ValueError("Loop requires a graph without another Loop: make its iterator in a graph of its own.")
-        if not isinstance(batches, Tensor):
+        if batches is not None and not isinstance(batches, Tensor):
             check_batches("Loop", batches)
         self.logdir: str | None = None
         self._recorders: list[tuple[str, Any]] = []
@@ -110,7 +110,7 @@ class StepGraph:
             self._layout = structure, found
         return self._layout[1]
 
-    def _build(self, batch: Tensor, seed: int | None, sharding: Any) -> None:
+    def _build(self, batch: Tensor | None, seed: int | None, sharding: Any) -> None:
         placed = lambda spec: placement.with_places(spec, self._shardings(sharding))  # noqa: E731
         with placement.inside(self.graph.context):
             self._example = first_spec(batch)
