@@ -94,9 +94,7 @@ def tell(write: Callable[[], None]) -> None:
     thread = threading.Thread(target=write, name="hookline-tell", daemon=True)
     try:
         thread.start()
-    except (
-        RuntimeError
-    ):  # Since Python 3.12 none starts while the interpreter ends; the main thread is in no stream then.
+    except RuntimeError:  # Since Python 3.12 none starts while the interpreter ends; then nobody holds the stream.
         write()
     else:
         thread.join(_TELL_SECS)
