@@ -92,8 +92,12 @@ class Listener:
 def tell(write: Callable[[], None]) -> None:
     """Writes in a thread, and waits for it only a moment: the main thread may hold the stream, and be stuck."""
     thread = threading.Thread(target=write, name="hookline-tell", daemon=True)
-    thread.start()
-    thread.join(_TELL_SECS)
+    try:
+        thread.start()
+    except RuntimeError:  # Since Python 3.12 none starts while the interpreter ends; then nobody holds the stream.
+        write()
+    else:
+        thread.join(_TELL_SECS)
 
 
 def exit_at_once(status: int) -> NoReturn:
