@@ -18,6 +18,7 @@ import numpy as np
 import optax
 
 import hookline as hl
+from hookline.session import shared_jit
 
 EXPLICIT, AUTO = jax.sharding.AxisType.Explicit, jax.sharding.AxisType.Auto
 LARGE = 2**18
@@ -64,6 +65,7 @@ class Log(logging.Handler):
 
 @contextlib.contextmanager
 def log() -> Any:
+    shared_jit.forget_all()
     logger, found = logging.getLogger("hookline"), Log()
     logger.addHandler(found)
     try:
