@@ -21,6 +21,9 @@ _MOST_KEPT = 64
 _PLACE_OF_INPUTS = 3
 # Such a text refers to Python objects of the process, not by what they are.
 _REFERENCES = ("callback", "CustomSPMDPartitioning", "stablehlo.send", "stablehlo.recv")
+# Settings of JAX: with these it calls a function again that is compiled; with that a text lacks its large constants.
+_CALL_AGAIN = ("jax_debug_nans", "jax_debug_infs", "jax_disable_jit")
+_CONSTANTS_APART = "jax_use_simplified_jaxpr_constants"
 
 _kept: collections.OrderedDict[Hashable, Any] = collections.OrderedDict()
 _lock = threading.Lock()
@@ -67,7 +70,7 @@ class SharedJit:
         self._all: dict[Hashable, Any] = {}
         self._by_inputs: dict[Hashable, Any] = {}
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any) -> Any:  # noqa: D102
         jitted = self._latest
         if len(self._by_inputs) > 1:
             jitted = self._by_inputs.get(_types(arguments[_PLACE_OF_INPUTS]), jitted)
@@ -93,9 +96,9 @@ class SharedJit:
 
     def _found(self, arguments: tuple[Any, ...], refusing: Any) -> Any:
         """Returns the jitted function for these arguments: a known one, one of another program, or a new one."""
-        if jax.config.jax_debug_nans or jax.config.jax_debug_infs or jax.config.jax_disable_jit:
-            return self._unshared()  # They call the function again.
-        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arguments)):
+        if any(getattr(jax.config, name) for name in _CALL_AGAIN) or any(
+            isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arguments)
+        ):
             return self._unshared()
         types = _types(arguments), _places(arguments)
         found = self._all.get(types)
@@ -133,7 +136,7 @@ def _content(traced: Any, lowered: Any, types: Hashable, options: dict[str, Any]
     """Returns what makes a program equal to another one; None if that cannot be said."""
     jaxpr = traced.jaxpr
     # Effects: of a Ref that the function closes over, of a print.
-    if jaxpr.effects or jax.config.jax_use_simplified_jaxpr_constants:
+    if jaxpr.effects or getattr(jax.config, _CONSTANTS_APART):
         return None
     text = lowered.as_text()
     if any(reference in text for reference in _REFERENCES):
