@@ -159,9 +159,9 @@ def traced(who: str, name: str, function: Callable[..., Any], *given: Any) -> An
         error.add_note(f"hookline: while {who} traced {name}")
         if axes := _refused_axes(error):
             error.add_note(
-                f"hookline: the mesh has explicit axes, {', '.join(axes)}, as jax.make_mesh makes them by default, so the "
-                f"step must say how this operation is sharded. To leave that to XLA, give automatic axes: "
-                f"jax.make_mesh(..., axis_types=({'jax.sharding.AxisType.Auto, ' * len(axes)})).".replace(", )", ",)")
+                f"hookline: the mesh has explicit axes, {', '.join(axes)}, as jax.make_mesh makes them by default, so "
+                f"the step must say how this operation is sharded. To leave that to XLA, give automatic axes: "
+                f"jax.make_mesh(..., axis_types=(jax.sharding.AxisType.Auto,) * {len(axes)})."
             )
         raise
 
