@@ -300,7 +300,7 @@ class Places:
                 raise ValueError(
                     f"{self._who}: {jax.process_count()} processes run in step, and {place} is not in all of them. "
                     f"Leave it out, and batches go over all devices; or give a sharding on a mesh of all devices: "
-                    f"jax.make_mesh((jax.device_count(),), ('data',))."
+                    f"jax.make_mesh((jax.device_count(),), ('data',), axis_types=(jax.sharding.AxisType.Auto,))."
                 )
             if self.is_part and not isinstance(place, NamedSharding):
                 raise ValueError(

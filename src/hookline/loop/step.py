@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -39,6 +40,8 @@ class Step:
 
     Attributes:
         left_out: The returned values of the last trace that are no metrics, with the reasons.
+        result_spec: The spec of its results for any batch, known once that of one batch is; None if a metric is an
+            array, for its size may be that of the batch.
 
     Raises:
         TypeError: It is no function, or has required keyword-only parameters.
@@ -51,6 +54,7 @@ class Step:
         self._labels = returned_names(function)
         self._reset_steps = reset_steps if form.accumulates else None
         self.left_out: dict[str, str] = {}
+        self.result_spec: Any = None
 
     # The values after the step: the metrics that hooks fetch must not change how they are rounded.
     main_parts: ClassVar = ((("item", 0),),)
@@ -121,6 +125,8 @@ class Step:
             with step_errors(self._who, self.name):
                 changed = self._form.learn()
                 if not changed:
+                    has_arrays = any(metric.shape for metric in found[1].values())
+                    self.result_spec = None if has_arrays else found
                     return found
         raise ValueError(
             f"{self._who}: {self.name} returns {', '.join(changed)} of the state with another dtype or weak type in "
@@ -156,7 +162,19 @@ def traced(who: str, name: str, function: Callable[..., Any], *given: Any) -> An
         if (refusal := refusal_of_axis(who, name, error)) is not None:
             raise refusal from error
         error.add_note(f"hookline: while {who} traced {name}")
+        if axes := _refused_axes(error):
+            error.add_note(
+                f"hookline: the mesh has explicit axes, {', '.join(axes)}, as jax.make_mesh makes them by default, so "
+                f"the step must say how this operation is sharded. To leave that to XLA, give automatic axes: "
+                f"jax.make_mesh(..., axis_types=(jax.sharding.AxisType.Auto,) * {len(axes)})."
+            )
         raise
+
+
+def _refused_axes(error: Exception) -> tuple[str, ...]:
+    """Returns the explicit axes that JAX traces with, if an error is about shardings; else none."""
+    is_about = re.search("[Ss]hard|axis specs", f"{type(error).__name__}: {error}")
+    return tuple(jax.sharding.get_abstract_mesh().explicit_axes) if is_about else ()
 
 
 def _where(error: BaseException) -> str:
