@@ -7,8 +7,10 @@ RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 find_python = $(shell for version in $(1); do \
 	for python in python$$version "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$version.*/bin/python; do \
 		"$$python" $(RECENT) 2>/dev/null && echo "$$python" && exit; done; done)
-# Of a new environment: make PYTHON=/path/to/python3.12 VENV=.venv-3.12 test
+# Of a new environment: make test PYTHON=/path/to/python3.12 VENV=.venv-3.12
 PYTHON ?= $(call find_python,3.13 3.12 3.11 3)
+OLDEST_PYTHON ?= $(call find_python,3.11)
+MIDDLE_PYTHON ?= $(call find_python,3.12)
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.has-dev
@@ -16,6 +18,8 @@ PYTEST := $(BIN)/python -m pytest
 TF_PYTHON ?= .venv-tf/bin/python
 TF_SCRIPTS_PYTHON ?= .venv-tf215/bin/python
 PEERS_PYTHON ?= .venv-peers/bin/python
+# Prints the constraints of a Python.
+PINS := -c 'import sys; print("constraints-oldest.txt" if sys.version_info < (3, 12) else "constraints.txt")'
 PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 help: ## lists the targets
@@ -23,19 +27,19 @@ help: ## lists the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /  \1\t/p' Makefile | expand -t 24
 
 # What is compiled once is read from the disk the next time.
-demo demo-text demo-in-step demo-workers: export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/$(VENV)/jax-cache
+demo demo-text demo-in-step demo-workers: export JAX_COMPILATION_CACHE_DIR ?= $(abspath $(VENV))/jax-cache
 demo demo-text demo-in-step demo-workers: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 
-demo: $(VENV)/.has-examples ## trains a network on handwritten digits, in less than a minute
+demo: $(VENV)/.has-demo ## trains a network on handwritten digits, in less than a minute
 	@$(BIN)/python examples/digits.py
 
-demo-text: $(VENV)/.has-examples,grain ## trains a language model
+demo-text: $(VENV)/.has-examples ## trains a language model
 	@$(BIN)/python examples/text.py
 
-demo-in-step: $(VENV)/.has-examples ## trains the digits in two processes in step
+demo-in-step: $(VENV)/.has-demo ## trains the digits in two processes in step
 	@$(BIN)/hookline launch --in-step --processes 2 examples/loop.py --logdir runs/in-step
 
-demo-workers: $(VENV)/.has-examples,ray ## trains the digits with four workers and two parameter servers
+demo-workers: $(VENV)/.has-demo,ray ## trains the digits with four workers and two parameter servers
 	@$(BIN)/hookline launch --workers 4 --servers 2 examples/digits_workers.py
 
 # conftest.py says how many workers. One that is done takes tests from another: none waits for the longest file.
@@ -43,7 +47,7 @@ IN_PARALLEL := -n auto --dist worksteal
 
 # With RECORD=1, what ran goes into the table of the README.
 REPORT := $(VENV)/report.xml
-tested = @$(PYTEST) $(IN_PARALLEL) $(if $(RECORD),--junitxml=$(REPORT)) $(1)$(if $(RECORD),; \
+tested = @$(if $(RECORD),rm -f $(REPORT);) $(PYTEST) $(IN_PARALLEL) $(if $(RECORD),--junitxml=$(REPORT)) $(1)$(if $(RECORD),; \
 	status=$$?; $(BIN)/python -m tests.record $@ $(REPORT) && exit $$status)
 
 # Tests start hundreds of processes, which else compile all modules of hookline anew.
@@ -60,14 +64,17 @@ test-all: $(READY) ## all tests but those below, in three quarters of an hour
 	$(call tested,--hypothesis-profile=full -m "not slow_distributed and not browser")
 
 test-oldest: ## make test with the oldest packages that hookline supports, on Python 3.11
-	@$(MAKE) --no-print-directory test VENV=.venv-oldest PYTHON="$(call find_python,3.11)"
+	@test -n "$(OLDEST_PYTHON)" || { echo "$@ needs Python 3.11: make $@ OLDEST_PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(MAKE) --no-print-directory test VENV=.venv-oldest PYTHON="$(OLDEST_PYTHON)"
 
 test-middle: ## make test with the newest packages on Python 3.12
-	@$(MAKE) --no-print-directory test VENV=.venv-3.12 PYTHON="$(call find_python,3.12)"
+	@test -n "$(MIDDLE_PYTHON)" || { echo "$@ needs Python 3.12: make $@ MIDDLE_PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@$(MAKE) --no-print-directory test VENV=.venv-3.12 PYTHON="$(MIDDLE_PYTHON)"
 
 # Both interpreters read and write the run of one folder.
 test-versions: $(READY) ## a run saved on the oldest packages goes on on the newest, and back
-	@$(MAKE) --no-print-directory .venv-oldest/.has-dev VENV=.venv-oldest PYTHON="$(call find_python,3.11)"
+	@test -n "$(OLDEST_PYTHON)" || { echo "$@ needs Python 3.11: make $@ OLDEST_PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(MAKE) --no-print-directory .venv-oldest/.has-dev VENV=.venv-oldest PYTHON="$(OLDEST_PYTHON)"
 	@HOOKLINE_OTHER_PYTHON=.venv-oldest/bin/python $(PYTEST) -s tests/versions
 
 test-distributed: $(READY) ## jobs of many processes, with parameter servers and in step
@@ -115,6 +122,7 @@ mutations: $(READY) $(TF_PYTHON) ## whether the conformance tests find planted e
 lint: $(READY) ## style and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/python -m tests.record
 	@$(BIN)/pyright
 
 bench: $(VENV)/.has-dev,bench ## what a step costs; writes the figures into the docs
@@ -143,13 +151,13 @@ $(VENV)/.has-%: pyproject.toml constraints.txt constraints-oldest.txt
 	@if [ ! -x $(BIN)/python ]; then \
 		"$(PYTHON)" $(RECENT) 2>/dev/null || { \
 			echo "hookline needs Python 3.11 or newer, best 3.13; found none (PYTHON='$(PYTHON)')." \
-				"Install one, or name it: make PYTHON=/path/to/python3.13" >&2; exit 1; }; \
+				"Install one, or name it: make test PYTHON=/path/to/python3.13" >&2; exit 1; }; \
 		"$(PYTHON)" -m venv $(VENV); \
 	fi
-	@pins=$$($(BIN)/python -c 'import sys; print("constraints-oldest.txt" if sys.version_info < (3, 12) else "constraints.txt")'); \
+	@pins=$$($(BIN)/python $(PINS)); \
 	echo "Setting up $(VENV) with $$($(BIN)/python --version) and $$(grep ^jax== $$pins) (once) ..."; \
 	if [ $$pins != constraints.txt ] && [ $(VENV) != .venv-oldest ]; then \
-		echo "Newer packages need Python 3.12 or 3.13: make PYTHON=/path/to/python3.13, without the folder $(VENV)."; fi; \
+		echo "Newer packages need Python 3.12 or 3.13: remove $(VENV), and name one: make test PYTHON=/path/to/python3.13"; fi; \
 	$(BIN)/$(PIP_INSTALL) -e '.[$*]' -c $$pins
 	@touch $@
 
@@ -162,7 +170,8 @@ $(VENV)/.has-%: pyproject.toml constraints.txt constraints-oldest.txt
 .venv-peers/bin/python:
 	@echo "Setting up .venv-peers, with Keras, Lightning and clu, for make compare (once) ..."
 	@"$(PYTHON)" -m venv .venv-peers.new
-	@.venv-peers.new/bin/$(PIP_INSTALL) -r benchmarks/peers/requirements.txt -e '.[flax]' -c constraints.txt
+	@.venv-peers.new/bin/$(PIP_INSTALL) -r benchmarks/peers/requirements.txt -e '.[flax]' \
+		-c $$(.venv-peers.new/bin/python $(PINS))
 	@rm -rf .venv-peers && mv .venv-peers.new .venv-peers
 
 .venv-tf215/bin/python:

@@ -41,8 +41,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
     if cache := getattr(config, "cache", None):  # Not with -p no:cacheprovider.
         kept = cache.mkdir("compiled")
-        if not hasattr(config, "workerinput") and sum(f.stat().st_size for f in kept.iterdir()) > _MOST_KEPT_BYTES:
+        is_first = "PYTEST_XDIST_WORKER" not in os.environ  # Nor is a pytest that a test starts.
+        if is_first and sum(entry.stat().st_size for entry in kept.iterdir()) > _MOST_KEPT_BYTES:
             shutil.rmtree(kept)
+            kept.mkdir()
         _CACHING["jax_compilation_cache_dir"] = str(kept)
     for name, value in _CACHING.items():
         jax.config.update(name, value)
@@ -58,15 +60,11 @@ def pytest_xdist_auto_num_workers() -> int:
 def environment() -> Callable[..., dict[str, str]]:
     """Gives processes that tests start an environment in which they share what they compile: `environment()`.
 
-    One that gets killed might leave half an entry: it is to read only, `environment(writes=False)`. Where no bits are
-    compared and many programs run a few times, XLA need not take its time over them: `environment(optimizes=False)`.
-    In `make test` it never does.
+    One that gets killed might leave half an entry: it is to read only, `environment(writes=False)`.
     """
 
-    def environment(writes: bool = True, optimizes: bool = True) -> dict[str, str]:
+    def environment(writes: bool = True) -> dict[str, str]:
         settings = dict(_CACHING)
-        if not optimizes:
-            settings["jax_disable_most_optimizations"] = True
         if not writes:
             settings["jax_persistent_cache_min_compile_time_secs"] = 1e9
         return os.environ | {name.upper(): str(value) for name, value in settings.items()}

@@ -94,7 +94,7 @@ def main():
         print(
             f"Already trained to step {start}: nothing to do."
             if done
-            else f"Training from step {start}. The first step compiles the network, for some seconds."
+            else f"Training from step {start}. The first step compiles the network: some seconds, if not cached."
         )
         while not sess.should_stop():
             sess.run(train_op)

@@ -245,6 +245,7 @@ def _run(arguments: list[str], environment: dict[str, str], folder: str) -> None
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     logging.root.handlers.clear()  # What was imported has configured it.
+    warnings.filterwarnings("ignore", message="Error (read|writ)ing persistent compilation cache entry")
     for category in (DeprecationWarning, FutureWarning):  # pytest does the same in its own process.
         warnings.filterwarnings("error", category=category, module=r"(hookline|tests|__main__)\b")
     os.chdir(folder)

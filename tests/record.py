@@ -1,6 +1,7 @@
 """Writes what a target has run on into the table of the README: `make test RECORD=1`.
 
-As `python -m tests.record TARGET REPORT` it takes the report in JUnit's format that pytest has written.
+As `python -m tests.record TARGET REPORT` it takes the report in JUnit's format that pytest has written. Without
+arguments it checks that what is pinned was tested, and passed: `make lint`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import datetime
 import importlib.metadata
 import json
-import platform
 import re
 import sys
 import xml.etree.ElementTree as ET
@@ -27,13 +27,12 @@ def row() -> str:
 
 def outcome(report: Path) -> dict:
     """Returns the counts of a report, and what it ran on."""
-    counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
-    for suite in ET.parse(report).iter("testsuite"):
-        for name in counts:
-            counts[name] += int(suite.attrib[name])
-    failed = counts["failures"] + counts["errors"]
-    passed = counts["tests"] - failed - counts["skipped"]
-    return {"passed": passed, "failed": failed, "date": datetime.date.today().isoformat()}
+    outcomes: dict[tuple, set[str]] = {}  # A test that fails in its call and again in its teardown stands there twice.
+    for case in ET.parse(report).iter("testcase"):
+        outcomes.setdefault((case.get("classname"), case.get("name")), set()).update(part.tag for part in case)
+    failed = sum(bool(found & {"failure", "error"}) for found in outcomes.values())
+    skipped = sum("skipped" in found for found in outcomes.values())
+    return {"passed": len(outcomes) - failed - skipped, "failed": failed, "date": datetime.date.today().isoformat()}
 
 
 def table(found: dict) -> str:
@@ -63,17 +62,32 @@ def put(page: Path, text: str) -> None:
     page.write_text(inside.sub(lambda _: f"{text}\n", before), encoding="utf-8")
 
 
+def known() -> dict:
+    return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+
+
+def check() -> None:
+    """Raises a SystemExit unless `make test` has passed on the newest and on the oldest packages that are pinned."""
+    for name, target in (("constraints.txt", "test"), ("constraints-oldest.txt", "test-oldest")):
+        lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+        pins = {package.lower(): version for package, _, version in (line.partition("==") for line in lines)}
+        wanted = {shown: pins[package] for shown, package in PACKAGES.items()}
+        passed = [ran for ran in known().values() if ran["targets"].get("test", {}).get("failed") == 0]
+        if all(ran["packages"] != wanted for ran in passed):
+            sys.exit(f"What {name} pins was not tested, or failed: make {target} RECORD=1 writes what it comes to.")
+
+
 def main(target: str, report: str) -> None:
-    found = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    found = known()
     packages = {name: importlib.metadata.version(package) for name, package in PACKAGES.items()}
     before = found.get(row(), {})
     # What ran on other packages is no longer what this row says.
     targets = before.get("targets", {}) if before.get("packages") == packages else {}
     targets[target] = outcome(Path(report))
-    found[row()] = {"python": platform.python_version(), "packages": packages, "targets": targets}
+    found[row()] = {"python": ".".join(map(str, sys.version_info[:3])), "packages": packages, "targets": targets}
     RESULTS.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     put(ROOT / "README.md", table(found))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:]) if sys.argv[1:] else check()

@@ -14,11 +14,12 @@ ROOT = Path(__file__).resolve().parents[1]
 def test_the_readme_says_what_ran_where():
     found = json.loads(record.RESULTS.read_text())
     assert record.table(found) in (ROOT / "README.md").read_text()
-    pins = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("jax==")]
-    assert any(f"JAX {pin.removeprefix('jax==')}" in row for row in found for pin in pins), "make test RECORD=1"
 
 
-REPORT = """<testsuites><testsuite tests="12" failures="1" errors="2" skipped="3" time="1"/></testsuites>"""
+REPORT = """<testsuites><testsuite>
+<testcase classname="a" name="passes"/><testcase classname="a" name="skips"><skipped/></testcase>
+<testcase classname="a" name="fails"><failure/></testcase><testcase classname="a" name="fails"><error/></testcase>
+</testsuite></testsuites>"""
 
 
 def test_a_run_of_the_tests_is_a_row_and_a_failure_is_not_hidden(tmp_path, monkeypatch):
@@ -31,7 +32,7 @@ def test_a_run_of_the_tests_is_a_row_and_a_failure_is_not_hidden(tmp_path, monke
     page = (tmp_path / "README.md").read_text()
     assert page.startswith("Before.\n<!-- tested -->\n| Python |")
     assert page.endswith("<!-- /tested -->\nAfter.\n")
-    assert page.count("6 passed, **3 failed**") == 2
+    assert page.count("1 passed, **1 failed**") == 2
     assert record.row().partition(",")[0] in page
 
 

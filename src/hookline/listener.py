@@ -94,8 +94,11 @@ def tell(write: Callable[[], None]) -> None:
     thread = threading.Thread(target=write, name="hookline-tell", daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # Since Python 3.12 none starts while the interpreter ends; then nobody holds the stream.
-        write()
+    except (
+        RuntimeError
+    ):  # Since Python 3.12 none starts while the interpreter ends; then the main thread is in no stream.
+        if not threading.main_thread().is_alive():
+            write()
     else:
         thread.join(_TELL_SECS)
 

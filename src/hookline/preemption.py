@@ -141,7 +141,7 @@ def urgent() -> bool:
 
 
 def has_interrupted_jax() -> bool:
-    """Returns whether a second Ctrl-C came during a compilation, which goes on in a thread of JAX.
+    """Returns whether a second Ctrl-C came during a compilation, which JAX 0.10 continues in a thread.
 
     At the end of the process, which is not that of a shell or notebook, JAX would wait for it, or crash.
     """

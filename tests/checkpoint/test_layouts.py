@@ -41,7 +41,7 @@ def results(tmp_path_factory, environment, request):
     ]
     cases = json.dumps([[each["saved"], each["to"], each.get("row")] for each in asked])
     command = [sys.executable, "-W", "error", "-m", "tests.checkpoint.layouts", str(directory), cases]
-    env = environment(optimizes=False)
+    env = environment()
     env |= on_devices(8, env)
     done = subprocess.run(command, cwd=Path(__file__).parents[2], env=env, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr

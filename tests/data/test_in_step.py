@@ -31,7 +31,7 @@ def found(tmp_path_factory, environment):
     """What two processes with two devices each have found, by scenario."""
     folder = tmp_path_factory.mktemp("in_step")
     (folder / "of_one.json").write_text(json.dumps(job.used(job.source(), 5, last_batch="pad")))
-    env = environment(optimizes=False)
+    env = environment()
     cached = {name: value for name, value in env.items() if name.startswith("JAX_")}
     ended = in_step.run(SCRIPT, folder, environment=cached | on_devices(2, env), timeout_secs=120)
     assert [process.status for process in ended] == [0, 0], ended[0].err + ended[1].err

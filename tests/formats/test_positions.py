@@ -95,7 +95,7 @@ def test_processes_in_step_resume_what_one_process_has_saved(tmp_path, environme
         "    state = training.loop_of(kind).run(f'{sys.argv[1]}/{kind}', last_step=60, progress=False)\n"
         "    print(json.dumps([np.asarray(state['w']).tolist(), int(state['seen'])]))\n"
     )
-    env = environment(optimizes=False)
+    env = environment()
     cached = {name: value for name, value in env.items() if name.startswith("JAX_")}
     ended = in_step.run(script, tmp_path, environment=cached, timeout_secs=120)
     assert [process.status for process in ended] == [0, 0], ended[0].err + ended[1].err

@@ -44,7 +44,7 @@ def trained(tmp_path_factory, environment):
     def process(jobs: tuple[str, ...], *layouts: str) -> dict[str, Any]:
         directory = str(tmp_path_factory.mktemp("mesh"))
         command = ["-m", "tests.hooks.mesh", directory, ",".join(jobs), *layouts]
-        return json.loads(run(4, command, environment(optimizes=False)).stdout)
+        return json.loads(run(4, command, environment()).stdout)
 
     def of(layout: str, jobs: tuple[str, ...] = tuple(JOBS)) -> dict[str, Any]:
         return process(jobs, "one", *([QUICK] if jobs == QUICK_JOBS else LAYOUTS))[layout]

@@ -17,7 +17,7 @@ REPLICATED = dict.fromkeys(FSDP, WHOLE)
 @pytest.fixture(scope="module")
 def found(environment):
     """What came of each case, by its name: the result, or the text of the error."""
-    return json.loads(run(4, ["-m", "tests.loop.on_mesh"], environment(optimizes=False)).stdout)
+    return json.loads(run(4, ["-m", "tests.loop.on_mesh"], environment()).stdout)
 
 
 @pytest.mark.parametrize(

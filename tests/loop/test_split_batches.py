@@ -34,7 +34,7 @@ def found(tmp_path_factory, environment):
         def __missing__(self, case):
             directory = str(tmp_path_factory.mktemp("split"))
             names = [name for name in CASES if (name in ALIKE) == (case in ALIKE)]
-            done = run(4, ["-m", "tests.loop.split_batches", directory, *names], environment(optimizes=False))
+            done = run(4, ["-m", "tests.loop.split_batches", directory, *names], environment())
             self.update(json.loads(done.stdout))
             return self[case]
 

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax._src.array import ArrayImpl
 
 import hookline as hl
 from hookline import train
 
+ArrayImpl = type(jnp.zeros(()))
 STEPS = 1000
 BETWEEN_LOOKS = hl.SessionConfig().max_runs_ahead // 2
 

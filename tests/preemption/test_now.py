@@ -80,7 +80,7 @@ def test_a_signal_that_comes_twice_in_a_moment_is_one(tmp_path):
     ],
 )
 def test_a_second_signal_ends_a_compilation_at_once(tmp_path, way, number, status):
-    """JAX goes on with it in a thread, and would wait for it, or crash, when the process ends."""
+    """JAX 0.10 continues it in a thread, and would wait for it, or crash, when the process ends."""
     stubborn = Stubborn(way, tmp_path)
     stubborn.hear("Constant folding an instruction is taking > 1s")
     stubborn.process.send_signal(number)

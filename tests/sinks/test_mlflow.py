@@ -89,7 +89,7 @@ def test_a_run_that_is_no_more_is_an_error_that_names_the_file(tmp_path, store):
     with pytest.raises(mlflow.MlflowException) as caught:
         sink.open(Start(str(tmp_path), 4, {}, is_new=False))
     assert "The run to continue, 00000" in caught.value.__notes__[0]
-    assert ".mlflow.json: without it a new one begins." in caught.value.__notes__[0]
+    assert ".mlflow.json'. Without that file a new run starts." in caught.value.__notes__[0]
 
 
 def test_a_store_that_cannot_be_is_an_error_at_the_start(tmp_path):
