@@ -93,7 +93,7 @@ def main():
 
 @pytest.fixture(scope="module")
 def found(environment):
-    return json.loads(run(4, ["-m", "tests.loop.test_pmap"], environment(optimizes=False)).stdout)
+    return json.loads(run(4, ["-m", "tests.loop.test_pmap"], environment()).stdout)
 
 
 @pytest.mark.parametrize("case", SAYS)
