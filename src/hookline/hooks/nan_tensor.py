@@ -84,6 +84,8 @@ class NanTensorHook(SessionRunHook):
         `include_inf`; the error names the step; `on_nan`.
     """
 
+    final: str | None = None  # Of a class: published subclasses do without this constructor.
+
     def __init__(
         self,
         loss_tensor: Tensor | str,
@@ -109,7 +111,6 @@ class NanTensorHook(SessionRunHook):
         if self._reaction == ROLLBACK:
             self.comes_after = CheckpointSaverHook
         self._loss_name = ""
-        self.final: str | None = None
         self._saver: Saver | None = None
         self._last_step = 0
         # The known number of rollbacks, including those by others.
