@@ -92,15 +92,21 @@ class Listener:
 def tell(write: Callable[[], None]) -> None:
     """Writes in a thread, and waits for it only a moment: the main thread may hold the stream, and be stuck."""
     thread = threading.Thread(target=write, name="hookline-tell", daemon=True)
+    if has_started(thread):
+        thread.join(_TELL_SECS)
+    else:
+        write()
+
+
+def has_started(thread: threading.Thread) -> bool:
+    """Starts a thread, if it can: since Python 3.12 none starts while the interpreter ends."""
     try:
         thread.start()
-    except (
-        RuntimeError
-    ):  # Since Python 3.12 none starts while the interpreter ends; then the main thread is in no stream.
-        if not threading.main_thread().is_alive():
-            write()
-    else:
-        thread.join(_TELL_SECS)
+    except RuntimeError as error:
+        if "interpreter shutdown" not in str(error):
+            raise
+        return False
+    return True
 
 
 def exit_at_once(status: int) -> NoReturn:
