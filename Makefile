@@ -122,7 +122,6 @@ mutations: $(READY) $(TF_PYTHON) ## whether the conformance tests find planted e
 lint: $(READY) ## style and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/python -m tests.record
 	@$(BIN)/pyright
 
 bench: $(VENV)/.has-dev,bench ## what a step costs; writes the figures into the docs
