@@ -105,7 +105,7 @@ def test_a_second_of_errors_from_any_call_of_the_first_save_on_does_not_end_it(t
             sess.run(init)
             saved = train.Saver().save(sess, str(directory / "model.ckpt"), 1)
         train.verify(saved)
-        assert names_in(directory)[:2] == ["checkpoint", "model.ckpt-1"]
+        assert [name for name in names_in(directory) if "writing" not in name] == ["checkpoint", "model.ckpt-1"]
         if found.seen < first:
             break
     assert first > 50
