@@ -175,7 +175,7 @@ $(VENV)/.has-%: pyproject.toml constraints.txt constraints-oldest.txt
 
 .venv-tf215/bin/python:
 	@echo "Setting up .venv-tf215, with TensorFlow, for make conformance-scripts (once) ..."
-	@"$(call find_python,3.11)" -m venv .venv-tf215.new || { \
+	@"$(OLDEST_PYTHON)" -m venv .venv-tf215.new || { \
 		echo "TensorFlow 2.15 needs Python 3.11, and none was found." >&2; exit 1; }
 	@.venv-tf215.new/bin/$(PIP_INSTALL) tensorflow-cpu==2.15.1
 	@rm -rf .venv-tf215 && mv .venv-tf215.new .venv-tf215

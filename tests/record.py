@@ -54,11 +54,8 @@ def _cell(ran: dict, target: str) -> str:
 
 def put(page: Path, text: str) -> None:
     """Replaces what stands between the two markers."""
-    before, inside = (
-        page.read_text(encoding="utf-8"),
-        re.compile(r"(?<=<!-- tested -->\n).*?(?=<!-- /tested -->)", re.S),
-    )
-    page.write_text(inside.sub(lambda _: f"{text}\n", before), encoding="utf-8")
+    inside = re.compile(r"(?<=<!-- tested -->\n).*?(?=<!-- /tested -->)", re.DOTALL)
+    page.write_text(inside.sub(lambda _: f"{text}\n", page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def main(target: str, report: str) -> None:

@@ -92,14 +92,14 @@ class Listener:
 def tell(write: Callable[[], None]) -> None:
     """Writes in a thread, and waits for it only a moment: the main thread may hold the stream, and be stuck."""
     thread = threading.Thread(target=write, name="hookline-tell", daemon=True)
-    if has_started(thread):
+    if start_if_possible(thread):
         thread.join(_TELL_SECS)
     else:
         write()
 
 
-def has_started(thread: threading.Thread) -> bool:
-    """Starts a thread, if it can: since Python 3.12 none starts while the interpreter ends."""
+def start_if_possible(thread: threading.Thread) -> bool:
+    """Starts a thread, and returns whether it could: since Python 3.12 none starts while the interpreter ends."""
     try:
         thread.start()
     except RuntimeError as error:

@@ -15,7 +15,7 @@ import jax
 from hookline import arguments, clock, jax_internals, log
 from hookline.coordination import peers, service, token
 from hookline.errors import DeadlineExceededError, UnauthenticatedError, UnavailableError
-from hookline.listener import has_started
+from hookline.listener import start_if_possible
 from hookline.session import launches
 
 _logger = log.of(__name__)
@@ -168,7 +168,9 @@ def _greet(secret: bytes | None, timeout_secs: float) -> None:
 
 def _note_end(index: int, gone: int | None) -> None:
     if gone not in (None, index):
-        has_started(threading.Thread(target=_await_devices, args=(index, gone), name="hookline-devices", daemon=True))
+        start_if_possible(
+            threading.Thread(target=_await_devices, args=(index, gone), name="hookline-devices", daemon=True)
+        )
 
 
 def _await_devices(index: int, gone: int) -> None:

@@ -20,7 +20,7 @@ from hookline.coordination.agreement import FAILURE, Agreement, Decision
 from hookline.coordination.peers import Peers
 from hookline.errors import AbortedError, OpError, UnauthenticatedError
 from hookline.hooks.trigger import Trigger
-from hookline.listener import has_started
+from hookline.listener import start_if_possible
 from hookline.session import launches
 
 _logger = log.of(__name__)
@@ -212,7 +212,7 @@ class InStep:
         if number == self._number and not self.has_failed and self._told is None:
             self._told = process, why
             self._agreement.fail(process, why)
-            has_started(threading.Thread(target=self._await_end, name="hookline-end", daemon=True))
+            start_if_possible(threading.Thread(target=self._await_end, name="hookline-end", daemon=True))
 
     def hear_end(self, gone: int | None, distrusted: UnauthenticatedError | None) -> None:
         """Notes, in a thread, that a process has ended its script, or that a stranger has written on the board."""
