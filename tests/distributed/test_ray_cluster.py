@@ -28,10 +28,14 @@ SLEEP = "import time; time.sleep(600)"
 def open_files(pids: list[int]) -> Iterator[tuple[str, int]]:
     """What processes have open, and in which way."""
     for pid in pids:
-        for link in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            links = os.listdir(f"/proc/{pid}/fd")
+        except FileNotFoundError:  # It has ended since its number was read.
+            continue
+        for link in links:
             with suppress(FileNotFoundError):
-                flags = Path(f"/proc/{pid}/fdinfo/{link.name}").read_text().split("flags:")[1].split()[0]
-                yield os.readlink(link), int(flags, 8)
+                flags = Path(f"/proc/{pid}/fdinfo/{link}").read_text().split("flags:")[1].split()[0]
+                yield os.readlink(f"/proc/{pid}/fd/{link}"), int(flags, 8)
 
 
 def listening_elsewhere(pids: list[int]) -> list[str]:

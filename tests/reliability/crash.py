@@ -24,12 +24,7 @@ def main() -> int:
     parser.add_argument("--cards", help="the cards of the deck of points that are dealt, such as 3,17; all by default")
     settings = parser.parse_args()
     # JAX and the libraries below it read these once. A thread in the process that forks would be missing in its child.
-    os.environ.update(
-        JAX_PLATFORMS="cpu",
-        OPENBLAS_NUM_THREADS="1",
-        OMP_NUM_THREADS="1",
-        JAX_DISABLE_MOST_OPTIMIZATIONS="1",
-    )
+    os.environ.update(JAX_PLATFORMS="cpu", OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
     from .crashing.driver import Driver
 
     cards = None if settings.cards is None else [int(card) for card in settings.cards.split(",") if card]

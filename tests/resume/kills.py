@@ -20,7 +20,6 @@ def main(folder, steps_each, kinds):
         JAX_COMPILATION_CACHE_DIR=os.path.join(folder, "programs"),
         JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
         JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES="-1",
-        JAX_DISABLE_MOST_OPTIMIZATIONS="1",
     )
     from .killing import kill_all
 
