@@ -83,10 +83,12 @@ def pytest_collect_file(file_path: Path) -> Generator[None, list[pytest.Collecto
 
 @pytest.fixture(autouse=True)
 def fresh_default_graph() -> Iterator[None]:
-    """Gives each test a default graph of its own; costs nothing to those that do not use the graph."""
+    """Gives each test a default graph and programs of its own; costs nothing to those that do not use them."""
     yield
     if graph := sys.modules.get("hookline.graph"):
         graph.reset_default_graph()
+    if shared := sys.modules.get("hookline.session.shared_jit"):
+        shared.forget_all()
 
 
 @pytest.fixture

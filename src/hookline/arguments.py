@@ -39,6 +39,21 @@ def whole(who: str, name: str, value: Any, at_least: int | None = None) -> int:
     return number
 
 
+def steps(who: str, name: str, value: Any, at_least: int | None = None) -> int:
+    """Returns a whole number of steps, which may be given as a float. The arguments and errors are as in `whole`.
+
+    Example:
+        >>> steps("StopAtStepHook", "last_step", 5e5)
+        500000
+        >>> steps("StopAtStepHook", "last_step", 2.5)
+        Traceback (most recent call last):
+        ...
+        TypeError: StopAtStepHook requires a whole number as last_step, got 2.5.
+    """
+    real = float(value) if isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral) else math.nan
+    return whole(who, name, int(real) if real.is_integer() else value, at_least)
+
+
 def number(who: str, name: str, value: Any, at_least: float | None = None) -> float:
     """Returns a finite number, or infinity. The arguments are as in `whole`.
 

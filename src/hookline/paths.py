@@ -14,5 +14,15 @@ def with_paths(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple
     return [("/".join(_quoted(key) for key in keys), leaf) for keys, leaf in pairs], structure
 
 
+def is_in(part: str, path: str) -> bool:
+    """Returns whether a path is a part of a tree, or lies in it; "" is the whole tree.
+
+    Example:
+        >>> is_in("dense", "dense/kernel"), is_in("dense", "dense2/kernel")
+        (True, False)
+    """
+    return not part or path == part or path.startswith(f"{part}/")
+
+
 def _quoted(key: Any) -> str:
     return jax.tree_util.keystr((key,), simple=True).replace("%", "%25").replace("/", "%2F")

@@ -38,6 +38,7 @@ with held_back():
         FeedFnHook,
         FinalOpsHook,
         Firing,
+        FunctionHook,
         GlobalStepWaiterHook,
         LoggingTensorHook,
         NanTensorHook,
@@ -66,7 +67,7 @@ with held_back():
         steps_where,
         when,
     )
-    from hookline.loop import Evaluate, Loop, StopIfNoImprovement, WarmStart, load
+    from hookline.loop import EvalResult, Evaluate, Loop, StopIfNoImprovement, WarmStart, load, save_safetensors
     from hookline.monitored import (
         ChiefSessionCreator,
         MonitoredSession,
@@ -87,11 +88,13 @@ __all__ = [
     "CheckpointState",
     "ChiefSessionCreator",
     "Coordinator",
+    "EvalResult",
     "Evaluate",
     "ExponentialMovingAverage",
     "FeedFnHook",
     "FinalOpsHook",
     "Firing",
+    "FunctionHook",
     "GlobalStepWaiterHook",
     "LoggingTensorHook",
     "Loop",
@@ -151,6 +154,7 @@ __all__ = [
     "load",
     "load_variable",
     "log_spaced",
+    "save_safetensors",
     "spaced",
     "steps_where",
     "verify",

@@ -321,6 +321,21 @@ def test_one_that_fails_leaves_at_once_with_a_traceback_of_the_script_alone(scri
     assert lines[-1].startswith("The launcher has called it. Call hookline.distributed.initialize()")
 
 
+REFUSED = """
+import hookline as hl
+
+hl.train.Loop(lambda state, batch: (state, {}), {"w": 0.0}, lambda: iter([1.0])).run()
+"""
+
+
+def test_a_refusal_is_one_sentence_in_every_process(script, capsys):
+    assert run(script(REFUSED)) == 1
+    err = capsys.readouterr().err
+    for process in "01":
+        lines = [line for line in err.splitlines() if line.startswith(f"{process} | ")]
+        assert lines[-1].startswith(f"{process} | ValueError: Iterator 'batches': processes that run in step end"), err
+
+
 LOST = """
 import os, signal
 import jax, jax.numpy as jnp

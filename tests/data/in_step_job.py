@@ -521,6 +521,80 @@ def a_loop():
 
 
 @scenario
+def a_loop_over_several_lengths():
+    """What it has seen of parts of 2 rows, and the lengths that its step was traced for."""
+    found = []
+    for steps_per_run in (1, 3):
+        traced = set()
+
+        def train_step(state, batch, traced=traced):
+            if isinstance(batch.shape[0], int):
+                traced.add(batch.shape)
+            return {"seen": state["seen"] * 2 + batch.sum()}, {}
+
+        parts = [np.full((2, length), ME + 1.0, "float32") for length in (4, 8, 8, 4, 6, 6)]
+        made = train.Loop(train_step, {"seen": jnp.zeros(())}, parts, steps_per_run=steps_per_run)
+        found.append([float(made.run(progress=False)["seen"]), sorted(traced)])
+    return found
+
+
+@scenario
+def a_loop_without_batches():
+    """The state of one that was started twice, and of one that was not interrupted; with one step a run, and with 4."""
+
+    def train_step(state, key):
+        return {"w": state["w"] + jax.random.normal(key, (4,))}, {"mean": state["w"].mean()}
+
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    found = []
+    for number, (steps_per_run, options) in enumerate(
+        [(1, {}), (4, {}), (4, {"sharding": jax.NamedSharding(mesh, jax.P("data"))})]
+    ):
+        for name, ends in (("whole", [10]), ("parts", [3, 10])):
+            for last_step in ends:
+                made = train.Loop(train_step, {"w": jnp.zeros(4)}, None, seed=1, steps_per_run=steps_per_run, **options)
+                made.run(str(folder() / f"none {number} {name}"), last_step, progress=False, watch=None)
+            found.append(float(jax.jit(jnp.sum)(made.result["w"])))
+    return found
+
+
+@scenario
+def passes():
+    """The sums of a second run, and of two passes with a restart in the second one."""
+    found = []
+    for name, batches in (("arrays", hl.data.arrays(np.arange(32, dtype="float32"), 8)), ("parts", part(4))):
+        made = loop(batches)
+        made.run(progress=False)
+        made.run(progress=False)
+        of_run = [float(made.result["seen"])]
+        for arguments in ({"last_step": 6}, {}, {}):
+            begun = loop(batches)
+            begun.run(str(folder() / f"passes of {name}"), epochs=2, progress=False, **arguments)
+            of_run.append(float(begun.result["seen"]))
+        found.append(of_run)
+    return found
+
+
+@scenario
+def one_process_stops_for_good():
+    """The last steps of a training that process 1 alone has declared complete, and of its next start."""
+
+    class Stop(train.SessionRunHook):
+        trigger = train.at_steps(3)
+
+        def on_trigger(self, firing):
+            if ME == 1:
+                firing.context.request_stop(final="enough")
+
+    found = []
+    for hooks in ([Stop()], []):
+        made = loop(hl.data.arrays(np.ones(160, dtype="float32"), 8))
+        made.run(str(folder() / "for good"), 20, hooks=hooks, progress=False, save_checkpoint_steps=1)
+        found.append(hl.train.latest_checkpoint(str(folder() / "for good")).rpartition("-")[2])
+    return found
+
+
+@scenario
 def dropout():
     """What is dropped of the weights, which lie whole in each process, and of a batch, which is split."""
     with hl.Graph(seed=3).as_default(), hl.Session() as session:

@@ -305,6 +305,40 @@ def test_a_loop_trains_on_the_batches_of_one_process(both):
     assert a_list == a_tensor == total
 
 
+def test_a_loop_compiles_once_for_each_length_of_parts(both):
+    seen = 0.0
+    for length in (4, 8, 8, 4, 6, 6):
+        seen = seen * 2 + 2 * length * 3
+    for found in both("a_loop_over_several_lengths"):
+        assert found == [seen, [[4, 4], [4, 6], [4, 8]]]
+
+
+def test_a_loop_without_batches_resumes_as_one_that_was_not_interrupted(both):
+    found = both("a_loop_without_batches")
+    assert found[0::2] == found[1::2]
+    assert found == pytest.approx([found[0]] * 6)
+
+
+def test_passes_over_the_data_are_those_of_one_process(both):
+    arrays = [np.arange(8.0) + 8 * number for number in range(4)]
+    parts = [np.concatenate([part(0, number), part(1, number)]) for number in range(4)]
+
+    def seen(batches):
+        total = 0.0
+        for batch in batches:
+            total = total * 2 + batch.sum()
+        return total
+
+    wanted = [[seen(x * 2), seen((x * 2)[:6]), seen(x * 2), seen(x * 2)] for x in (arrays, parts)]
+    assert both("passes") == wanted
+
+
+def test_a_stop_for_good_of_one_process_holds_for_the_next_start_of_all(both):
+    first, then = both("one_process_stops_for_good")
+    assert first == then
+    assert 3 <= int(first) < 20
+
+
 def test_what_is_drawn_is_the_same_in_all_processes_and_another_for_each_example(both):
     of_weights, of_batch = both("dropout")
     assert of_batch[:8] != of_batch[8:]

@@ -62,6 +62,7 @@ HOOKS = {
     "StopAfterNEvalsHook, all": lambda tmp_path: evaluating(hooks.StopAfterNEvalsHook(None)),
     "SummaryAtEndHook": lambda tmp_path: hooks.SummaryAtEndHook(str(tmp_path)),
     "FinalOpsHook": lambda tmp_path: hooks.FinalOpsHook(["loss:0", "weights:0"]),
+    "FunctionHook": lambda tmp_path: hooks.FunctionHook(lambda firing: None, every=2, fetches="loss:0"),
     "FeedFnHook": lambda tmp_path: hooks.FeedFnHook(dict),
 }
 
@@ -96,7 +97,7 @@ def test_no_exported_hook_is_left_out():
     assert exported <= tested
 
 
-WITHOUT_A_STEP = ("SessionRun", "Recording", "Logging", "Watchdog", "StopAfterNEvals", "FinalOps", "FeedFn")
+WITHOUT_A_STEP = ("SessionRun", "Recording", "Logging", "Watchdog", "StopAfterNEvals", "FinalOps", "Function", "FeedFn")
 
 
 @pytest.mark.parametrize("name", [name for name in HOOKS if not name.startswith(WITHOUT_A_STEP)])

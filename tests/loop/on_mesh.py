@@ -18,6 +18,7 @@ import numpy as np
 import optax
 
 import hookline as hl
+from hookline.session import shared_jit
 
 EXPLICIT, AUTO = jax.sharding.AxisType.Explicit, jax.sharding.AxisType.Auto
 LARGE = 2**18
@@ -64,6 +65,7 @@ class Log(logging.Handler):
 
 @contextlib.contextmanager
 def log() -> Any:
+    shared_jit.forget_all()
     logger, found = logging.getLogger("hookline"), Log()
     logger.addHandler(found)
     try:
@@ -239,6 +241,10 @@ def step_that_jax_refuses() -> Any:
 
 def refused(state: Any, batch: Any) -> Any:
     return state, {"loss": jnp.sum(state["w"] @ state["w"].T)}
+
+
+def step_that_raises_on_explicit_axes() -> Any:
+    return trained(init, sharding=fsdp(mesh_of(EXPLICIT)), train_step=lambda state, batch: state["v"])
 
 
 # Inside and outside of a mesh -----------------------------------------------------------------------------------
@@ -434,7 +440,8 @@ CASES = [
     one, arrays, function_with_a_rule, function_with_a_rule_explicit, function_that_places, function_inside_a_mesh,
     uncommitted_count, abstract, module_that_can_be_called, nnx_objects_of_a_function, step_that_fixes_a_layout,
     step_of_a_shard_map, step_that_fixes_a_layout_inside, step_that_leaves_a_dimension_open,
-    programs_that_differ_about_a_layout, step_that_jax_refuses, made_inside_and_run_outside,
+    programs_that_differ_about_a_layout, step_that_jax_refuses, step_that_raises_on_explicit_axes,
+    made_inside_and_run_outside,
     made_outside_and_run_inside,
     threads_are_in_the_mesh, graph_of_variables, two_meshes, leaf_that_does_not_divide, memory_of_a_function,
     memory_of_a_function_in_parts, memory_of_arrays, memory_of_a_checkpoint, memory_before_a_restore,

@@ -12,6 +12,7 @@ import pytest
 
 import hookline as hl
 from hookline.loop.description import parts_of
+from hookline.testing import read_events
 
 OPTIMIZER = optax.adam(1e-3)
 
@@ -45,12 +46,12 @@ def test_it_says_what_the_state_is_and_what_would_be_written(tmp_path):
         (
             "CheckpointSaverHook",
             f"checkpoints '{run}/model.ckpt-<step>'",
-            "each 10 steps and at the end",
+            "at steps 0, 10, 20",
         ),
         (
             "StepCounterHook",
             f"the steps per second, events in '{run}'",
-            "each 100 steps and at the end",
+            "at no step up to 20",
         ),
     ]
     assert made.programs[0] == "outputs none; writes state, global_step"
@@ -72,13 +73,72 @@ def test_without_a_folder_nothing_is_written_but_by_ones_own_hooks(tmp_path):
 
     loop = hl.train.Loop(train_step, init, batches, steps_per_run=4)
     assert "Nothing is written." in str(loop.describe())
+    stopping = hl.train.FunctionHook(print, every=hl.train.at_steps(3))
+    stopping.writes = "a line"
+    assert "FunctionHook writes a line; at step 3 and so on." in str(loop.describe(hooks=[stopping]))
     made = loop.describe(hooks=[Report()])
     assert [(each.hook, each.what, each.when) for each in made.writes] == [
-        ("Report", "a report by mail", "each 5 steps")
+        ("Report", "a report by mail", "at steps 5, 10, 15 and so on")
     ]
     assert made.programs[0].startswith("up to 4 steps; ")
     table = str(loop.describe(sinks=[hl.sinks.JsonLines("points.jsonl")]))
     assert "\nSinkHook writes all summaries to JsonLines.\n" in table
+
+
+def tags(folder):
+    """Returns the steps at which each tag was written to event files."""
+    found: dict[str, list[int]] = {}
+    for event in read_events(str(folder)):
+        for value in event.summary.value:
+            found.setdefault(value.tag, []).append(event.step)
+    return found
+
+
+def test_the_steps_that_it_names_are_those_that_a_run_writes(tmp_path):
+    def run(last_step):
+        loop = hl.train.Loop(train_step, init, batches)
+        with loop.graph.as_default():
+            scaffold = hl.train.Scaffold(saver=hl.train.Saver(max_to_keep=None))
+        evaluate = hl.train.Evaluate(lambda state, batch: {"mean": batch.mean()}, [1.0], every=6, on_start=True)
+        arguments = {
+            "hooks": [evaluate, Report()],
+            "save_checkpoint_steps": 4,
+            "save_summaries_steps": 5,
+            "log_step_count_steps": 3,
+            "scaffold": scaffold,
+        }
+        described = loop.describe(str(tmp_path), last_step, **arguments).writes
+        sizes = [len(tags(tmp_path).get("loss", ())), len(tags(tmp_path).get("global_step/sec", ()))]
+        loop.run(str(tmp_path), last_step, progress=False, **arguments)
+        seen = tags(tmp_path)
+        assert {each.hook: each.steps for each in described} == {
+            "SummarySaverHook": tuple(seen["loss"][sizes[0] :]),
+            "StepCounterHook": tuple(seen["global_step/sec"][sizes[1] :]),
+            "CheckpointSaverHook": tuple(step for step in saved() if step not in before),
+            "Evaluate": tuple(step for step in tags(tmp_path / "eval")["mean"] if step > max(before, default=-1)),
+            "Report": tuple(reported),
+        }
+
+    class Report(hl.train.SessionRunHook):
+        writes = "a report"
+        trigger = hl.train.every(4) | hl.train.at_steps(3)
+
+        def on_trigger(self, firing):
+            reported.append(firing.global_step)
+
+    def saved():
+        return sorted(int(path.name.rpartition("-")[2]) for path in tmp_path.glob("model.ckpt-*"))
+
+    for last_step in (11, 20):
+        before, reported = saved(), []
+        run(last_step)
+    assert (before, reported) == ([0, 4, 8, 11], [12, 16, 20]), "it has resumed"
+    many = hl.train.Loop(train_step, init, batches).describe(str(tmp_path / "b"), 500_000).writes
+    assert [each.when for each in many] == [
+        "at steps 1, 101, 201, ..., 499901 (5000 times)",
+        "each 600 seconds, at step 0 and at the end",
+        "at steps 101, 201, 301, ..., 499901 (4999 times)",
+    ]
 
 
 def test_it_says_how_the_state_is_split():

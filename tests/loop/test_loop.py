@@ -341,8 +341,8 @@ def test_data_that_end_before_the_last_step_are_told(by_hand, caplog):
     train(loop, by_hand, last_step=10)
     assert loop.result["n"] == 3
     assert ended_early(caplog) == [
-        "Loop: the data ended at global step 3, before last_step=10. Give more data, or data without an end: "
-        "hookline.data.arrays(..., epochs=None)."
+        "Loop: the data ended at global step 3, before last_step=10. Give more data, more passes (epochs=), or "
+        "data without an end: hookline.data.arrays(..., epochs=None)."
     ]
 
 
@@ -477,6 +477,80 @@ def test_a_weak_type_that_the_step_makes_a_firm_one_is_firm_from_the_start():
     assert final["w"] == -2
     assert seen[0]
     assert not any(seen[1:])
+
+
+def episodes(state, batch):
+    """Counts as reinforcement learning does: 0 becomes a return, a length and a mean of returns."""
+
+    def act(state, reward):
+        done, total = reward < 0.1, state["return"] + reward
+        after = {"return": total * (1 - done), "last": jnp.where(done, total, state["last"]), "n": state["n"] + 1}
+        return after | {"scale": state["scale"] * jnp.ones((), "bfloat16")}, total
+
+    state, totals = jax.lax.scan(act, state, batch)
+    return state, {"loss": totals.mean(), "scaled": state["scale"] * totals.astype("bfloat16")}
+
+
+@pytest.mark.parametrize("steps_per_run", [1, 4])
+@pytest.mark.parametrize("begin", [lambda: 0, lambda: jnp.asarray(0)], ids=["number", "array"])
+@pytest.mark.parametrize("form", ["arrays", "donating", "function", "restart"])
+def test_weak_types_become_what_a_hand_written_loop_makes_of_them(form, begin, steps_per_run, tmp_path, caplog):
+    def init():
+        return {"return": begin(), "last": begin(), "n": begin(), "scale": jnp.asarray(2.0)}
+
+    rewards = np.random.default_rng(0).random((8, 3)).astype("float32")
+    by_hand, hand = init(), jax.jit(episodes)
+    for batch in rewards:
+        by_hand, _ = hand(by_hand, batch)
+    step = jax.jit(episodes, donate_argnums=0) if form == "donating" else episodes
+    with caplog.at_level(logging.INFO, "hookline"):
+        for last_step in (4, 8) if form == "restart" else (8,):
+            state = init if form == "function" else init()
+            loop = hl.train.Loop(step, state, [*rewards], steps_per_run=steps_per_run)
+            caplog.clear()
+            final = loop.run(tmp_path, last_step, progress=False, save_summaries_steps=None, log_steps=None)
+    for name, leaf in by_hand.items():
+        assert (final[name].dtype, final[name].weak_type) == (leaf.dtype, leaf.weak_type)
+        np.testing.assert_array_equal(final[name], leaf)
+    np.testing.assert_array_equal(hl.train.load(tmp_path, like=init())["last"], by_hand["last"])
+    assert sum("Compiling" in line and "writes" in line and "state" in line for line in caplog.messages) <= 2
+
+
+def test_types_are_told_where_they_change_and_are_refused_where_they_never_settle(caplog):
+    def shifted(state, batch):
+        return {"a": batch.mean(), "b": state["a"], "c": state["b"], "d": state["c"]}, {}
+
+    def half(state, batch):
+        return {"w": (state["w"] + batch).astype(int).sum()}, {}
+
+    with pytest.raises(ValueError, match="shifted returns c of the state with another dtype or weak type in each of 3"):
+        hl.train.Loop(shifted, {name: 0 for name in "abcd"}, [np.ones(2, "float32")])
+    hl.train.Loop(shifted, {name: jnp.zeros(()) for name in "abcd"}, [np.ones(2, "float32")])
+    assert "returns in another type" not in caplog.text
+    for state in (0.5, jnp.asarray(0.5)):
+        with pytest.raises(ValueError, match="'w' was given as 0.5 of dtype float32, and returned as int32, which can"):
+            hl.train.Loop(half, {"w": state}, [np.ones(2, "float32")])
+    hl.train.Loop(half, {"w": jnp.asarray(2.0)}, [np.ones(2, "float32")])
+    assert "numbers that half returns in another type: w (int32)" in caplog.text
+    with pytest.raises(ValueError, match=r"w was float32\[\] and is int32\[\]"):
+        hl.train.Loop(half, {"w": jnp.zeros(())}, [np.ones(2, "float32")])
+
+
+def test_weak_types_in_nnx_objects_settle_too():
+    class Running(nnx.Module):
+        def __init__(self):
+            self.mean = nnx.Variable(jnp.asarray(0))
+
+    def step(running, batch):
+        running.mean = nnx.Variable(0.5 * running.mean[...] + batch[0].mean())
+        return {"loss": running.mean[...]}
+
+    by_hand, hand = Running(), nnx.jit(step)
+    for _, batch in zip(range(3), batches(), strict=False):
+        hand(by_hand, batch)
+    final = hl.train.Loop(step, Running(), batches()).run(last_step=3, progress=False)
+    assert final.mean[...].dtype == jnp.float32
+    assert final.mean[...] == pytest.approx(float(by_hand.mean[...]), rel=1e-6)
 
 
 def test_a_loop_without_checkpoints_begins_anew_with_the_state_that_it_was_given():

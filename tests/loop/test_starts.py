@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -17,6 +18,14 @@ BATCHES = [np.full(2, number, np.float32) for number in range(4)]
 
 def step(state, batch):
     return state | {"w": state["w"] + batch.mean()}, {}
+
+
+class Enough(hl.train.SessionRunHook):
+    def __init__(self):
+        self.trigger = hl.train.at_steps(4)
+
+    def on_trigger(self, firing):
+        firing.context.request_stop(final="enough")
 
 
 def endless():
@@ -52,16 +61,18 @@ def run(tmp_path, capsys, caplog):
         at_end = "end of the data" in directory
         if "checkpoint" in directory:
             state = {"v": jnp.zeros(3)} if "another model" in directory else {}
+            last, early = (9, [Enough()]) if "early" in directory else (None if at_end else 4, [])
             loop(BATCHES if at_end else lambda: endless(), **state).run(
-                folder, None if at_end else 4, progress=False, save_checkpoint_steps=2
+                folder, last, progress=False, save_checkpoint_steps=2, hooks=early
             )
         if "broken" in directory:
             broken(folder)
         ends = at_end or "data end" in last_step or (last_step == "None" and "new" in which)
-        data = endless() if "an iterator" in which else BATCHES if ends else lambda: endless()
-        started = loop(data)
+        data = BATCHES if ends else lambda: endless()
+        started = loop((iter(data) if ends else endless()) if "an iterator" in which else data)
         if "has run" in which:
-            started.run(None, None if ends else 3 if directory == "a checkpoint" else 4, progress=False)
+            last, early = (9, [Enough()]) if "early" in which else (3 if directory == "a checkpoint" else 4, [])
+            started.run(None, None if ends else last, progress=False, hooks=early)
         begun = {}
 
         class Look(hl.train.SessionRunHook):
@@ -70,7 +81,7 @@ def run(tmp_path, capsys, caplog):
 
         number = {"None": None, "reached": 4, "lower": 3, "higher": 9}[re.match(r"\w+", last_step)[0]]
         more = dict(re.findall(r"with `(\w+)=([^`]+)`", last_step))
-        more = {name: None if value == "None" else value.strip('"') for name, value in more.items()}
+        more = {name: ast.literal_eval(value) for name, value in more.items()}
         caplog.clear()
         error, saved = "", None if folder is None else hl.train.latest_checkpoint(folder)
         try:
@@ -89,7 +100,15 @@ def run(tmp_path, capsys, caplog):
 @pytest.mark.parametrize(("directory", "which", "last_step", "does", "says"), table())
 def test_a_start_does_what_its_row_says_and_says_it_once(directory, which, last_step, does, says, run, failed_reads):
     begun, ended, is_saved, warnings, error = run(directory, which, last_step)
-    begins = {"trains from": 0, "continues": 4, "resumes": 4, "trains to": 0, "trains nothing": 4, "is refused": None}
+    begins = {
+        "makes": 4,
+        "trains from": 0,
+        "continues": 4,
+        "resumes": 4,
+        "trains to": 0,
+        "trains nothing": 4,
+        "is refused": None,
+    }
     wanted = next(value for start, value in begins.items() if does.startswith(start))
     assert begun == (2 if does.endswith("checkpoint before") else wanted)
     if does == "is refused":
@@ -97,10 +116,10 @@ def test_a_start_does_what_its_row_says_and_says_it_once(directory, which, last_
         assert says.strip("`") in error
         return
     assert error == ""
-    assert ended == (4 if "nothing" in does.partition(",")[0] or "end of the data" in does else 9)
+    assert ended == (8 if "pass" in does else 4 if "nothing" in does.partition(",")[0] or "end of the" in does else 9)
     assert is_saved is (directory != "none" and "saves nothing" not in does)
     assert len(warnings) == bool(says), warnings
     assert says.strip("`") in "".join(warnings)
     if does == "trains nothing":
-        anew = "make a new Loop" if directory == "none" else "use another directory"
+        anew = "make a new Loop" if directory in ("none", "empty") else "use another directory"
         assert warnings[0].endswith(f"; to begin anew, {anew}.")

@@ -150,7 +150,7 @@ def test_averages_that_a_training_begins_to_keep_need_no_new_optimizer(old, tmp_
 
 def test_a_counter_in_a_part_of_the_state_begins_anew_too(tmp_path):
     def step(weights, optimizer, batch):
-        return weights, {"step": optimizer["step"] + 1}
+        return weights, {"step": optimizer["step"] + 1}, {}
 
     make = lambda: hl.train.Loop(  # noqa: E731
         step, {"weights": jnp.ones(3), "optimizer": {"step": jnp.zeros((), int)}}, hl.data.arrays(X, 8, epochs=None)
@@ -161,23 +161,24 @@ def test_a_counter_in_a_part_of_the_state_begins_anew_too(tmp_path):
 
 def test_what_is_wrong_is_said_with_the_names_of_arrays(old, tmp_path):
     logdir, _ = old
-    with pytest.raises(ValueError, match=r"names has 'params/bodi', and the state has nothing .* params/body/w"):
+    with pytest.raises(ValueError, match=r"rename has 'params/bodi', and the state has nothing .* params/body/w"):
         train(state(body=3), None, warm_start=WarmStart(logdir, {"params/body": "params/bodi"}))
     with pytest.raises(
-        ValueError, match=r"names has 'bodi', and checkpoint '.*' has nothing of that name. It has: opt"
+        ValueError, match=r"rename has 'bodi', and checkpoint '.*' has nothing of that name. It has: opt"
     ):
         train(state(body=3), None, warm_start=WarmStart(logdir, {"bodi": "params/body"}))
     with pytest.raises(ValueError, match="nothing of checkpoint") as error:
         train(state(body=9, tail=1), None, warm_start=logdir)
     assert "params/body/w is float32[3] there and float32[9] here" in str(error.value)
-    assert "params/tail/w is not there, or not among `names`" in str(error.value)
+    assert "params/tail/w is not there under that name" in str(error.value)
     assert "step is of the optimizer, a metric, or counts steps, and slots=True takes it" in str(error.value)
     with pytest.raises(hl.errors.NotFoundError):
         train(state(body=3), None, warm_start=str(tmp_path / "none"))
     for arguments in (
         {"path": 3},
-        {"path": "a", "names": ["b"]},
-        {"path": "a", "names": {}},
+        {"path": "a", "rename": ["b"]},
+        {"path": "a", "rename": {"b": 3}},
+        {"path": "a", "cast": 1},
         {"path": "a", "slots": 1},
     ):
         with pytest.raises(TypeError, match="WarmStart"):

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import hookline as hl
 from hookline.loop.call import Call, parts_for
 from hookline.loop.metrics import flat
-from hookline.loop.step_result import split_result
 
 STATE = {"w": jnp.zeros(3), "n": jnp.zeros((), int)}
 X = np.arange(24, dtype="float32").reshape(8, 3)
@@ -201,6 +202,10 @@ def test_a_dict_of_which_some_names_are_parameters_is_refused():
         ("state, y, x, rng", {"x": 1, "y": 2}, [0, 2, 1, "key"]),
         ("state, query, key", {"query": 1, "key": 2}, [0, 1, 2]),
         ("state, batch, noise", {"x": 1}, [0, {"x": 1}, "key"]),
+        ("state, x, step", (1, 2), [0, 1, 2]),
+        ("state, x, step", {"x": 1, "step": 2}, [0, 1, 2]),
+        ("state, x, step", {"x": 1}, [0, {"x": 1}, "step"]),
+        ("state, x, y, step", (1, 2), [0, 1, 2, "step"]),
         ("state, batch, mask=None", (1, 2), [0, (1, 2)]),
         ("*given", (1, 2), [0, (1, 2)]),
     ],
@@ -209,7 +214,7 @@ def test_which_parameters_get_what_of_a_batch(signature, batch, given):
     called = eval(f"lambda {signature}: [{signature.replace(', mask=None', '')}]")
     call = Call("Loop", called, ["state"])
     call.settle(batch)
-    assert call([0], batch, *["key"] * (call.key is not None)) == given
+    assert call([0], batch, *["key"] * (call.key is not None), step="step") == given
 
 
 def test_a_key_that_is_optional_is_given_unless_somebody_else_has():
@@ -240,59 +245,189 @@ def test_more_parameters_than_there_is_to_give_are_refused(batch):
         call.settle(batch)
 
 
-A, B = {"a": np.zeros(2)}, [np.zeros(3)]
+MODEL, SLOTS, TAU = {"a": np.zeros(2, "float32")}, [np.zeros(3, "float32")], np.float32(0.5)
+
+
+def more(part):
+    return jax.tree.map(lambda leaf: leaf + 1, part)
+
+
+def assert_result(step, state, metrics, **changed):
+    """Runs one step; compares the names of its metrics and the state, whose other parts stay as they were."""
+    loop = hl.train.Loop(step, state, batches())
+    assert list(loop.metrics) == metrics
+    final = loop.run(last_step=1, progress=False, watch=None)
+    given = state if isinstance(state, dict) else dict(enumerate(state))
+    wanted = {name: changed.get(name, changed.get(f"at{name}", part)) for name, part in given.items()}
+    found = final if isinstance(final, dict) else dict(enumerate(final))
+    assert jax.tree.structure(found) == jax.tree.structure(wanted)
+    jax.tree.map(np.testing.assert_array_equal, found, wanted)
 
 
 @pytest.mark.parametrize(
     ("returned", "metrics"),
     [
-        ((A, B), {}),
-        ((A, B, 0.5), 0.5),
-        ((0.5, A, B), 0.5),
-        (((A, B), 0.5), 0.5),
-        ((0.5, (A, B)), 0.5),
-        ((A, B, 0.5, {"x": 1}), (0.5, {"x": 1})),
-        ((0.5, A, B, {"x": 1}), (0.5, {"x": 1})),
+        (lambda model, slots, loss: (model, slots), []),
+        (lambda model, slots, loss: (model, slots, loss), ["loss"]),
+        (lambda model, slots, loss: (loss, model, slots), ["loss"]),
+        (lambda model, slots, loss: ((model, slots), loss), ["loss"]),
+        (lambda model, slots, loss: (loss, (model, slots)), ["loss"]),
+        (lambda model, slots, loss: (model, slots, loss, {"x": 1}), ["loss", "x"]),
+        (lambda model, slots, loss: (loss, model, slots, {"x": 1}), ["loss", "x"]),
+        (lambda model, slots, loss: {"slots": slots, "model": model}, []),
+        (lambda model, slots, loss: (loss, {"model": model, "slots": slots}), ["loss"]),
     ],
 )
-def test_a_state_in_parts_is_found_in_what_is_returned(returned, metrics):
-    assert split_result([A, B], ["model", "slots"], returned) == ([A, B], metrics)
+@pytest.mark.parametrize("state", [(MODEL, SLOTS), {"model": MODEL, "slots": SLOTS}])
+def test_a_state_in_parts_is_found_in_what_is_returned(returned, metrics, state):
+    def step(model, slots, batch):
+        return returned(more(model), more(slots), batch.mean())
+
+    assert_result(step, state, metrics, model=more(MODEL), slots=more(SLOTS), at0=more(MODEL), at1=more(SLOTS))
 
 
 @pytest.mark.parametrize(
     ("returned", "match"),
     [
         (
-            (B, A, 0.5),
-            r"in another order than its parameters, .*: slots, model, \.\.\.\. Write `return model, slots",
+            lambda model, slots: (slots, model, 0.5),
+            r"in another order than its parameters, .*: slots, model, \.\.\.\. Write `return model, slots, {'loss'",
         ),
-        ((A, 0.5, B), r"not side by side: model, \.\.\., slots"),
+        (lambda model, slots: (model, 0.5, slots), r"not side by side: model, \.\.\., slots"),
         (
-            (A,),
-            "given 2 parts of the state, model, slots, and returned a tuple of 1. Write `return model, slots, {'loss'",
+            lambda model, slots: (0.5, {}),
+            "it returned no new state, but a float, a dict; it was given a dict of a, a list",
         ),
+        (lambda model, slots: 0.5, "and returned a float. Write `return model, slots, {'loss': loss}`"),
+        (lambda model, slots: (model, [*slots, 0], 0.5), "1/1 is new"),
         (
-            (0.5, {}),
-            "it returned no new state, but a float, a dict; it was given a dict, a list. Write `return model, slots",
+            lambda model, slots: (model, [slots[0].astype("bfloat16")], 0.5),
+            r"1/0 was float32\[3\] and is bfloat16\[3\]",
         ),
-        (0.5, "returned a float. Write `return model, slots, {'loss': loss}`"),
     ],
 )
-def test_a_wrong_order_is_told(returned, match):
+def test_a_result_without_a_reading_is_refused(returned, match):
     with pytest.raises(Exception, match=match):
-        split_result([A, B], ["model", "slots"], returned)
+        hl.train.Loop(lambda model, slots, batch: returned(model, slots), (MODEL, SLOTS), batches())
 
 
 def test_a_state_that_is_a_pair_may_come_back_as_two():
-    assert split_result([(A, B)], ["state"], (A, B, 0.5)) == ([(A, B)], 0.5)
-    assert split_result([(A, B)], ["state"], ((A, B), 0.5)) == ([(A, B)], 0.5)
-    assert split_result([(A, B)], ["state"], (A, B)) == ([(A, B)], {})
+    for returned in (lambda m, s: (m, s, 0.5), lambda m, s: ((m, s), 0.5), lambda m, s: (m, s)):
+        loop = hl.train.Loop(lambda state, batch, key, f=returned: f(*more(state)), (MODEL, SLOTS), batches())
+        assert list(loop.metrics) in (["loss"], [])
+        assert loop.run(last_step=1, progress=False, watch=None)[1][0][0] == 1
 
 
-def test_a_state_of_one_array_comes_first_where_both_could_be_it():
-    assert split_result([np.zeros(())], ["w"], (1.0, 2.0)) == ([1.0], 2.0)
-    with pytest.raises(Exception, match="it returned a float"):
-        split_result([np.zeros(())], ["w"], 1.0)
+@pytest.mark.parametrize(
+    ("returned", "metrics", "changed"),
+    [
+        (lambda model, tau, loss: (model, tau, {}), [], {"tau"}),
+        (lambda model, tau, loss: (model, tau, loss), ["loss"], {"tau"}),
+        (lambda model, tau, loss: {"model": model, "tau": tau}, [], {"tau"}),
+        (lambda model, tau, loss: (model, {"loss": loss}), ["loss"], set()),
+        (lambda model, tau, loss: ({"model": model}, loss), ["loss"], set()),
+        (lambda model, tau, loss: model, [], set()),
+    ],
+)
+@pytest.mark.parametrize("tau", [TAU, 0.5, jnp.array(0.5)])
+def test_a_part_that_does_not_come_back_stays_as_it_was_and_is_named_once(returned, metrics, changed, tau, caplog):
+    def step(model, tau, batch):
+        return returned(more(model), tau * 2, batch.mean())
+
+    assert_result(step, (MODEL, tau), metrics, at0=more(MODEL), at1=np.float32(1.0) if changed else tau)
+    told = [line for line in caplog.messages if "does not return tau of the state, so it stays as given" in line]
+    assert len(told) == (not changed)
+
+
+@pytest.mark.parametrize(
+    ("names", "state", "returned", "one", "other"),
+    [
+        ("model, tau", (MODEL, TAU), lambda m, t: (m, t), "model, tau", "model, metric`, where tau stays"),
+        ("model, tau", (MODEL, 0.5), lambda m, t: (m, t), "model, tau", "model, metric`, where tau stays"),
+        ("tau, model", (TAU, MODEL), lambda t, m: (t, m), "tau, model", "metric, model`, where tau stays"),
+        ("model, slots, tau", (MODEL, SLOTS, TAU), lambda m, s, t: (m, t), "model, tau", "model, metric`, where tau"),
+        ("model, avg", (MODEL, MODEL), lambda m, a: (m, a), "model, avg", "model, metric`, where avg stays"),
+        ("w, b", (TAU, TAU), lambda w, b: (w, b, w), "w, b, metric", "metric, w, b`"),
+        ("w", TAU, lambda w: (w, w), "w, metric", "metric, w`"),
+        ("w", TAU, lambda w: w, "w", "metric`, where w stays"),
+        ("params", MODEL, lambda m: (m, m), "params, metric", "metric, params`"),
+        (
+            "model, target, n",
+            (MODEL, MODEL, SLOTS),
+            lambda m, t, n: (m, n, {}),
+            "model, n, metric",
+            "target, n, metric`",
+        ),
+    ],
+)
+def test_a_result_with_two_readings_is_refused_and_both_are_shown(names, state, returned, one, other):
+    step = eval(f"lambda {names}, batch: returned({names})", {"returned": returned})
+    remedy = re.escape(f"`return {names}, {{'loss': loss}}`")
+    for each in (state, dict(zip(names.split(", "), state, strict=True)) if isinstance(state, tuple) else state):
+        with pytest.raises(TypeError, match=f"in two ways: `return {one}`, or `return {other}.*{remedy}"):
+            hl.train.Loop(step, each, batches())
+
+
+def test_a_value_that_the_step_calls_a_loss_is_no_part_of_the_state():
+    def before(w, batch):
+        loss = batch.mean()
+        return loss, w
+
+    def after(w, b, batch):
+        loss = batch.mean()
+        return w + 1, b, loss
+
+    def in_place(params, tau, batch):
+        kl_loss = batch.mean()
+        return params, kl_loss, 0.0
+
+    def scaled(model, loss_scale, batch):
+        new_loss_scale = loss_scale * 2
+        return model, new_loss_scale, {"loss": batch.mean()}
+
+    assert hl.train.Loop(scaled, (MODEL, TAU), batches()).run(last_step=1, progress=False)[1] == 2 * TAU
+    assert hl.train.Loop(before, TAU, batches()).run(last_step=1, progress=False) == TAU
+    assert hl.train.Loop(after, (TAU, TAU), batches()).run(last_step=1, progress=False) == (1.5, 0.5)
+    with pytest.raises(TypeError, match="`return params, tau, metric`, or `return params, metric, metric`, where tau"):
+        hl.train.Loop(in_place, (MODEL, TAU), batches())
+
+
+def test_losses_keep_the_names_of_the_variables_and_each_is_watched_for_nan():
+    def step(state, batch):
+        d_loss, g_loss = batch.mean(), jnp.log(20 - batch.max())
+        return state, d_loss, g_loss, batch[0]
+
+    def nested(state, batch):
+        d_loss, g_loss = batch.mean(), batch.max()
+        return state, (d_loss, g_loss)
+
+    class Discriminator(nnx.Module):
+        def __init__(self):
+            self.w = nnx.Param(jnp.zeros(3))
+
+    @nnx.jit
+    def objects(model, batch):
+        d_loss, g_loss = batch.mean(), batch.max()
+        return d_loss, g_loss
+
+    assert list(hl.train.Loop(nested, STATE, batches()).metrics) == ["d_loss", "g_loss"]
+    assert list(hl.train.Loop(objects, Discriminator(), batches()).metrics) == ["d_loss", "g_loss"]
+    loop = hl.train.Loop(jax.jit(step), STATE, batches())
+    assert sorted(loop.metrics) == ["aux", "d_loss", "g_loss"]
+    with pytest.raises(hl.train.NanLossDuringTrainingError, match="g_loss.* step 4"):
+        loop.run(progress=False)
+    loop.run(progress=False, watch="d_loss")
+
+
+@pytest.mark.parametrize("steps_per_run", [1, 3])
+@pytest.mark.parametrize("signature", ["state, batch, step", "state, step, batch", "state, batch, global_step, key"])
+def test_a_parameter_called_step_gets_the_global_step(signature, steps_per_run, tmp_path):
+    name = "global_step" if "global_step" in signature else "step"
+    step = eval(f"lambda {signature}: ({{'sum': state['sum'] + 10 * {name} + 1}}, {{}})")
+    for last_step in (2, 4):  # The second run resumes.
+        loop = hl.train.Loop(step, {"sum": jnp.zeros((), int)}, batches(), steps_per_run=steps_per_run)
+        final = loop.run(tmp_path, last_step, progress=False)
+    assert final["sum"] == 10 * (0 + 1 + 2 + 3) + 4
 
 
 def test_how_a_step_is_called_is_told_where_it_was_found_out(caplog):

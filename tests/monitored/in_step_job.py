@@ -326,6 +326,18 @@ def one_loop_begins_with_another_state():
 
 
 @refused
+def one_has_a_batch_of_another_length():
+    """At step 3, when process 0 has a length that neither has had, and process 1 the first one again."""
+
+    def step(state, batch):
+        return state + batch.mean(), {"loss": batch.mean()}
+
+    lengths = (4, 4, 4 if ME else 8, 4)
+    batches = [np.full((2, length), 1.0 + ME, np.float32) for length in lengths]
+    return train.Loop(step, jnp.zeros(()), batches).run(progress=False).tolist()
+
+
+@refused
 def one_is_fed_another_value_once():
     class Feeds(train.SessionRunHook):
         def begin(self):

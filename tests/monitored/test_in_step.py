@@ -44,6 +44,7 @@ def found():
         "one_has_other_initial_values",
         "one_loop_begins_with_another_state",
         "one_is_fed_another_value_once",
+        "one_has_a_batch_of_another_length",
         "one_fails_before_the_first_run",
         "one_exits_in_a_callback",
         "one_exits_in_the_script",
@@ -206,6 +207,13 @@ def test_other_programs_are_an_error_in_all(found, what):
         assert "launch different programs" in text
         assert "for the hook Differs" in text
         assert len(launches_in(text)) == 1
+
+
+def test_other_lengths_are_an_error_in_all(found):
+    for each in found:
+        kind, text = each["one_has_a_batch_of_another_length"]
+        assert kind == "FailedPreconditionError"
+        assert "launch different programs" in text
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import hookline as hl
 from hookline import train
 from hookline.errors import InvalidArgumentError
+from hookline.session import shared_jit
 from hookline.session.cached_step import CachedStep
 from hookline.testing import FakeClock, ScriptedSession, read_events
 
@@ -200,6 +201,7 @@ def stands(hooks, session):
 def trained(folder, caplog, *, plans):
     """Returns what a training leaves that draws keys, saves, and takes another hook, and what it has compiled."""
     caplog.clear()
+    shared_jit.forget_all()
     with hl.Graph(seed=1).as_default():
         weights = hl.Variable(np.ones(2, np.float32), name="weights")
         moved = weights.assign(hl.op(lambda value, key: value + jax.random.normal(key, (2,)))(weights, hl.random_key()))

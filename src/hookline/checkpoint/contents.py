@@ -122,6 +122,21 @@ def load(
         }
 
 
+def hook_states(path: str) -> dict[str, Any]:
+    """Returns the states of hooks in a checkpoint, by the names of their identities.
+
+    Raises:
+        OpError: As in `Saver.restore`.
+    """
+
+    def choose(manifest: Manifest) -> dict[str, fitting.Match]:
+        wanted = {name: UNKNOWN for name in manifest.variables if name.startswith(HOOK_STATES)}
+        return fitting.fit(path, manifest, wanted, reshape=False)
+
+    read = reading.read(path, choose, on_host=True)
+    return {name.removeprefix(HOOK_STATES): state for name, state in read.items()}
+
+
 def _is_whole(sess: Session, variables: Mapping[str, Variable]) -> bool:
     """Returns whether these are all variables of the model; positions of iterators and states of hooks go with them."""
     model = sess.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)

@@ -121,7 +121,7 @@ def read_manifest(path: str) -> tuple[str, Manifest]:
     failures.refuse_url("Restoring", path)
     directory = locate(path)
     if directory is None:
-        if _is_one_of_several(path):
+        if is_one_of_several(path):
             require_whole(path)
         raise _absent(path)
     try:
@@ -135,7 +135,7 @@ def read_manifest(path: str) -> tuple[str, Manifest]:
         raise failures.not_read(error, path, previous_advice(path)) from error
 
 
-def _is_one_of_several(path: str) -> bool:
+def is_one_of_several(path: str) -> bool:
     """Returns whether there are complete checkpoints of the same name, with other step numbers, beside a path."""
     name = os.path.basename(path)
     base, others = base_of(name), names(os.path.dirname(path) or ".")
@@ -159,7 +159,7 @@ def _absent(path: str) -> errors.OpError:
                 None,
                 None,
                 f"'{path}' was not written by hookline: it has no {FILE_NAME}. It is an Orbax checkpoint of another "
-                f"program: read it with Orbax itself. {there}",
+                f"program: train.load and train.WarmStart read its arrays. {there}",
             )
         empty = "is empty" if not entries(path) else f"is no checkpoint of hookline (it has no {FILE_NAME})"
         return errors.NotFoundError(None, None, f"'{path}' {empty}, and no checkpoint has been saved in it.")

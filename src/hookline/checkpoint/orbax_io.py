@@ -20,6 +20,7 @@ from hookline.checkpoint import durable
 from hookline.checkpoint.host import HostCopy
 from hookline.errors import FailedPreconditionError
 from hookline.graph import placement
+from hookline.paths import with_paths
 
 # An array in several pieces is stored in chunks of this size: each device reads the chunks that its own piece needs.
 # Chunks are copied to be written, unless they are whole rows. So an array in one piece is stored as one chunk.
@@ -197,3 +198,43 @@ def read(directory: str, wanted: Mapping[str, Any], at_once_bytes: int) -> dict[
     context.memory.read_concurrent_bytes = at_once_bytes + 1
     with _quiet(), context, _in_utf8(directory) as named:
         return ocp.load(named, dict(wanted))
+
+
+def described(directory: str) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Returns the shapes and dtypes of the arrays of another program's tree, by path; other leaves are left out."""
+    with _quiet(), _in_utf8(directory) as named:
+        pairs, _ = _tree_in(named)
+    return {
+        path: (tuple(leaf.shape), np.dtype(leaf.dtype).name)
+        for path, leaf in pairs
+        if getattr(leaf, "shape", None) is not None and getattr(leaf, "dtype", None) is not None
+    }
+
+
+def read_tree(directory: str, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, Any]:
+    """Reads arrays of another program's tree by path, in the given dtypes: NumPy arrays where the sharding is None."""
+    with _quiet(), _in_utf8(directory) as named:
+        pairs, structure = _tree_in(named)
+        left_out = structure.unflatten([orbax.checkpoint.PLACEHOLDER if path not in wanted else 0 for path, _ in pairs])
+        how = structure.unflatten([_restore_args(wanted.get(path)) for path, _ in pairs])
+        found = orbax.checkpoint.PyTreeCheckpointHandler().restore(
+            ocp.path.Path(named), args=orbax.checkpoint.args.PyTreeRestore(left_out, how)
+        )
+    values = dict(zip((path for path, _ in pairs), structure.flatten_up_to(found), strict=True))
+    return {path: values[path] for path in wanted}
+
+
+def _tree_in(directory: str) -> tuple[list[tuple[str, Any]], Any]:
+    """Returns what Orbax says about each leaf of a tree, by path, and the structure."""
+    tree = orbax.checkpoint.PyTreeCheckpointHandler().metadata(ocp.path.Path(directory)).tree
+    return with_paths(tree, lambda node: hasattr(node, "shape"))
+
+
+def _restore_args(wanted: jax.ShapeDtypeStruct | None) -> Any:
+    if wanted is None:
+        return orbax.checkpoint.RestoreArgs()
+    if wanted.sharding is None:
+        return orbax.checkpoint.RestoreArgs(restore_type=np.ndarray, dtype=wanted.dtype)
+    return orbax.checkpoint.ArrayRestoreArgs(
+        restore_type=jax.Array, sharding=wanted.sharding, global_shape=wanted.shape, dtype=wanted.dtype
+    )

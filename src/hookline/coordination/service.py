@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import os
 import signal
@@ -10,9 +11,14 @@ from typing import Any, NoReturn
 
 import jax
 
-from hookline import jax_internals, listener, preemption
+from hookline import clock, jax_internals, listener, preemption
 
 _PREFIX = "hookline/"
+_LAST = f"{_PREFIX}last/"
+# A process that has failed itself is mostly not alone; one that has lost another may wait in vain.
+_AFTER_FAILURE_SECS, _AFTER_LOSS_SECS = 2.0, 0.5
+# From its last word to the end of a process.
+_TO_END_SECS = 0.2
 _heartbeat_secs: int | None = None
 _bind_address: str | None = None
 _status: int | None = None
@@ -135,9 +141,28 @@ def leave_at_once(status: int) -> None:
 def _leave() -> None:
     """Ends the process before JAX waits for the others, but after the script's own exit handlers."""
     if _status is not None:
+        if _status > 0:
+            _await_others(_AFTER_LOSS_SECS if _status == os.EX_TEMPFAIL else _AFTER_FAILURE_SECS)
         end_now(_status)
     if preemption.has_interrupted_jax():
         end_now(128 + signal.SIGINT)
+
+
+def _await_others(secs: float) -> None:
+    """Says that this process has done its last work; process 0 waits a moment until all have.
+
+    The service is in process 0. If that ends sooner, JAX aborts the others with a C++ trace, before or after they have
+    printed what they had to say: in most jobs the same error.
+    """
+    client, here, until = _client(), place(), clock.monotonic() + secs
+    listener.flush()
+    with contextlib.suppress(jax.errors.JaxRuntimeError, AttributeError):  # Of no client: it has left already.
+        client.key_value_set(f"{_LAST}{here.index}", "")
+        for other in range(1, here.count if here.index == 0 else 1):
+            left_secs = until - clock.monotonic()
+            client.blocking_key_value_get(f"{_LAST}{other}", max(1, int(left_secs * 1000)))
+        if here.index == 0:
+            clock.sleep(_TO_END_SECS)
 
 
 def end_now(status: int) -> NoReturn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -87,11 +87,14 @@ class Arrays:
         """The number of batches; infinity if there is no end."""
         return self.left(0, 0)
 
-    def left(self, epoch: int, example: int, *, drop: bool = False) -> float:
-        """Returns the number of batches from an example of an epoch on; `drop` leaves out those that are smaller."""
+    def left(self, epoch: int, example: int, *, drop: bool = False, passes: int = 1) -> float:
+        """Returns the number of batches from an example of an epoch on; `drop` leaves out those that are smaller.
+
+        `passes` times the epochs are made.
+        """
         if self.epochs is None:
             return math.inf
-        further = self.epochs - epoch - 1
+        further = self.epochs * passes - epoch - 1
         return 0 if further < 0 else self._batches(example, drop) + further * self._batches(0, drop)
 
     def _batches(self, example: int, drop: bool) -> int:
@@ -170,10 +173,12 @@ class Pass:
 
     Attributes:
         source: The arrays.
+        passes: Returns how many times it makes their epochs.
     """
 
     def __init__(self, source: Arrays) -> None:
         self.source = source
+        self.passes: Callable[[], int] = lambda: 1
         self._leaves, self._structure = jax.tree.flatten(source.tree)
         self._epoch = self._example = 0
         self._order: tuple[int, np.ndarray | None] = (-1, None)
@@ -185,7 +190,7 @@ class Pass:
 
     @property
     def _has_ended(self) -> bool:
-        return self.source.epochs is not None and self._epoch >= self.source.epochs
+        return self.source.epochs is not None and self._epoch >= self.source.epochs * self.passes()
 
     def _order_now(self) -> np.ndarray | None:
         if self._has_ended:

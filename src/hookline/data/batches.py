@@ -12,15 +12,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hookline import log
+from hookline.coordination import peers
 from hookline.data import gathered
 from hookline.data.gathered import Gathered
 from hookline.data.memory import room
 from hookline.errors import InvalidArgumentError
 from hookline.graph import spec as specs
 
+_logger = log.of(__name__)
+
 LastBatch = Literal["keep", "drop", "pad"]
 # The rows that one program takes from an array on a device: with more it takes longer to compile.
 _ROWS = 16
+# Compiling a step for more lengths of batches than this is worth a warning.
+_MANY_LENGTHS = 16
 # The address of an object, which is all that the `repr` of many classes adds to the name.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -154,6 +160,7 @@ class Form:
         who: The iterator, for messages.
         example: A batch, or `jax.ShapeDtypeStruct` like it; `None` if none is known.
         last_batch: As in `iterator`.
+        given: The spec that the user has given; `None` for that of the example.
 
     Attributes:
         spec: The spec of the batch that a run gets.
@@ -163,19 +170,20 @@ class Form:
         why_no_blocks: The reason why batches cannot be stacked; `None` if they can.
     """
 
-    def __init__(self, who: str, example: Any, last_batch: LastBatch) -> None:
-        self._who, self.last_batch = who, last_batch
+    def __init__(self, who: str, example: Any, last_batch: LastBatch, given: Any = None) -> None:
+        self._who, self.last_batch, self._is_given = who, last_batch, given is not None
         texts = [_is_text(leaf) for leaf in jax.tree.leaves(example)]
         self.host_only = bool(texts) and all(texts)
-        self._fixed = _spec_of(example)
-        self._size = _size(example)
+        self._fixed = _spec_of(example if given is None else given)
+        self._size = _size(example if given is None else given)
         self._wanted = self._fixed
         if last_batch == "keep" and self._size is not None and self._fixed is not specs.UNKNOWN:
             self._wanted = jax.tree.map(_opened, self._fixed)
         self._leaves, self._structure = jax.tree.flatten(self._wanted)
         self._paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(self._wanted)]
         self._seen: set[Any] = set()
-        self.spec, self.example = self._wanted, self._fixed
+        self._lengths: set[Any] | None = None
+        self.spec, self.example = self._wanted, _spec_of(example)
         is_text = example is not None and self._fixed is specs.UNKNOWN
         self.why_no_blocks: str | None = None
         if self._fixed is specs.UNKNOWN:
@@ -194,7 +202,24 @@ class Form:
                 raise InvalidArgumentError(
                     None, None, f"{who}: last_batch='pad' requires batches of numbers; text and objects have no zero."
                 )
-            self.spec = self.example = Padded(self._fixed, jax.ShapeDtypeStruct((self._size,), np.dtype(bool)))
+            mask = jax.ShapeDtypeStruct((self._size,), np.dtype(bool))
+            self.spec, self.example = Padded(self._fixed, mask), Padded(self.example, mask)
+
+    def open_lengths(self) -> bool:
+        """Takes arrays of any lengths from now on, unless the user has given a spec; returns whether it does.
+
+        With "drop" and "pad" the number of examples stays that of the first batch. The spec remains that of the first
+        batch, too, and a step is compiled once for each of the other lengths.
+        """
+        if self._is_given or self._fixed is specs.UNKNOWN:
+            return False
+        firsts = [leaf.shape[:1] if self.last_batch != "keep" else (None,) for leaf in self._leaves]
+        self._leaves = [
+            specs.declared(leaf.dtype, (*first, *[None] * len(leaf.shape[1:]))) if leaf.shape else leaf
+            for leaf, first in zip(self._leaves, firsts, strict=True)
+        ]
+        self._lengths = set()
+        return True
 
     def fit(self, batch: Any, count: int | None = None) -> Any | None:
         """Returns a batch in this form, or a block of `count` batches; `None` for a batch to be dropped.
@@ -224,6 +249,8 @@ class Form:
             if structure != self._structure:
                 raise self._misfit(f"has the structure {structure}, but {self._structure} is required")
             cast = self._cast(leaves, count)
+            if self._lengths is not None:
+                self._count_lengths(tuple([np.shape(leaf)[lead:] for leaf in leaves]))
             if is_short and self.last_batch == "pad":
                 return self._padded(jax.tree.unflatten(structure, cast), leaves, size or 0, lead)
             if all(one is other for one, other in zip(cast, leaves, strict=True)):
@@ -262,12 +289,32 @@ class Form:
                 leaves.append(leaf.astype(spec.dtype))
         return leaves
 
+    def _count_lengths(self, shapes: tuple[tuple[int, ...], ...]) -> None:
+        """Warns once if a step is compiled for many lengths."""
+        assert self._lengths is not None, "The caller has checked it."
+        if shapes not in self._lengths and len(self._lengths) <= _MANY_LENGTHS:
+            self._lengths.add(shapes)
+            if len(self._lengths) > _MANY_LENGTHS and peers.speaks():
+                found = specs.describe(self._structure.unflatten(map(_of_shape, self._leaves, shapes)))
+                _logger.warning(
+                    "%s: its batches have more than %d different lengths, and the step is compiled once for each: now "
+                    "for %s. Pad them to a few lengths (buckets).",
+                    self._who,
+                    _MANY_LENGTHS,
+                    found,
+                )
+
     def _misfit(self, problem: str) -> InvalidArgumentError:
+        may = (
+            f"the number of examples may be smaller, for which last_batch={self.last_batch!r} applies, and lengths may "
+            f"differ that are symbols of jax.export.symbolic_shape in spec=..."
+        )
+        if self._lengths is not None:
+            may = "the lengths of arrays may differ" + ", with one number of examples" * (self._size is not None)
         return InvalidArgumentError(
             None,
             None,
-            f"{self._who}: a batch {problem}. All batches must be like the first one, or like spec=...; only the "
-            f"number of examples may be smaller, for which last_batch={self.last_batch!r} applies.",
+            f"{self._who}: a batch {problem}. All batches must be like the first one, or like spec=...; only {may}.",
         )
 
 
@@ -293,6 +340,10 @@ def _size(batch: Any, lead: int = 0) -> int | None:
 
 def _lengths(batch: Any, lead: int = 0) -> set[int]:
     return {np.shape(leaf)[lead] for leaf in jax.tree.leaves(batch) if np.ndim(leaf) > lead}
+
+
+def _of_shape(spec: Any, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, spec.dtype)
 
 
 def _opened(spec: Any) -> Any:

@@ -19,9 +19,10 @@ from hookline.data.in_step import ReaderInStep
 from hookline.data.joint import Joint, unknown_length
 from hookline.data.places import Places
 from hookline.data.reader import Reader
-from hookline.data.sequences import START, Demand, Sequence, in_arrays
+from hookline.data.sequences import START, Demand, Sequence, in_arrays, length_of
 from hookline.data.sources import sequence_of, shown
 from hookline.graph import Graph, Tensor, get_default_graph, placement
+from hookline.graph import spec as specs
 from hookline.graph.nodes import Source
 
 _logger = log.of(__name__)
@@ -69,8 +70,9 @@ def iterator(
         last_batch: What to do with a batch of fewer examples than the first: `"keep"` it, which compiles the step once
             more; `"drop"` it; or `"pad"` it with zeros. With `"pad"` the value is a pair of the batch and a mask of
             booleans, which are true for real examples.
-        spec: A pytree of arrays or `jax.ShapeDtypeStruct` like a batch. Without it, the first batch is read at once to
-            learn the spec, and is kept for the first run.
+        spec: A pytree of arrays or `jax.ShapeDtypeStruct` like a batch. A length that varies is a symbol of
+            `jax.export.symbolic_shape`. Without a spec, or with such lengths, the first batch is read at once, and is
+            kept for the first run.
         sharding: The sharding of batches: a `jax.sharding.Sharding`, or a tree of them in the structure of a batch or
             of its upper part. An array without dimensions goes whole to each device. By default JAX's default device;
             in a `train.Loop`, the axis `data` of its state's mesh; in processes that run in step, all their devices.
@@ -105,6 +107,37 @@ def iterator(
         `tf.data.Iterator.get_next`, whose position a checkpoint held only if it was saved with
         `tf.data.experimental.make_saveable_from_iterator`.
     """
+    return make_iterator(
+        source,
+        prefetch=prefetch,
+        last_batch=last_batch,
+        spec=spec,
+        sharding=sharding,
+        device=device,
+        resume=resume,
+        keep_bytes=keep_bytes,
+        length=length,
+        distinct=distinct,
+        name=name,
+    )
+
+
+def make_iterator(
+    source: Any,
+    *,
+    prefetch: int | None = None,
+    last_batch: LastBatch = "keep",
+    spec: Any = None,
+    sharding: Any = None,
+    device: Any = None,
+    resume: bool = True,
+    keep_bytes: int = 256 * 2**20,
+    length: float | None = None,
+    distinct: bool = True,
+    name: str | None = None,
+    any_lengths: bool = False,
+) -> Tensor:
+    """Makes an `iterator`; with `any_lengths` its batches may have other lengths than the first one, as in a `Loop`."""
     check_last_batch("iterator", last_batch)
     if prefetch is not None:
         prefetch = arguments.whole("iterator", "prefetch", prefetch, at_least=0)
@@ -119,35 +152,37 @@ def iterator(
     graph.check_open(who)
     in_step = peers.current()
     sequence = sequence_of(source, who, keep_bytes if resume else None, by_rows=in_step is not None)
-    begun = None
-    if spec is None:
+    begun, example = None, spec
+    if spec is None or specs.is_open(spec):
         stream = sequence.read(START, demand := Demand())
         try:
             if (first := next(stream, None)) is not None:
-                spec = first.batch
+                example = first.batch
                 if not isinstance(source, Arrays):  # They give it again at no cost, then in one block with the next.
                     begun = chain([first], stream), demand
         except Exception as error:
             if last_batch == "pad":
                 raise
             # The first run that needs a batch meets this error again.
-            _logger.warning(
-                "%s: its first batch could not be read, so the form of batches is not known, and their parts can only "
-                "be reached by index; the first run that needs a batch raises: %s: %s",
-                who,
-                type(error).__name__,
-                error,
-            )
-    form = Form(who, spec, last_batch)
-    example = Padded(spec, form.example.mask) if last_batch == "pad" else spec
-    places = Places(who, example, source, last_batch)
+            if spec is None:
+                _logger.warning(
+                    "%s: its first batch could not be read, so the form of batches is not known, and their parts can "
+                    "only be reached by index; the first run that needs a batch raises: %s: %s",
+                    who,
+                    type(error).__name__,
+                    error,
+                )
+    form = Form(who, example, last_batch, spec)
+    first_batch = Padded(example, form.example.mask) if last_batch == "pad" else example
+    places = Places(who, first_batch, source, last_batch)
+    places.any_lengths = (any_lengths and form.open_lengths()) or (spec is not None and specs.is_open(spec))
+    left = functools.partial(_left, source, sequence, form, length)
     joint = None
     if in_step is not None:
-        left = functools.partial(_left, source, sequence, form, length)
-        if spec is not None and begun is not None and left(START) is None:
+        if begun is not None and left(START) is None:
             raise ValueError(f"{who}: {unknown_length()}")
-        if spec is not None:
-            _refuse_text(who, spec)
+        if example is not None:
+            _refuse_text(who, example)
         joint = Joint(in_step, who, source, places, left, distinct=distinct)
     lock, last = threading.Lock(), None
 
@@ -170,7 +205,7 @@ def iterator(
             last = reader if shared else None
             return reader
 
-    node = BatchSource(name or "iterator", open_for, sequence, form, places, resumes=resume)
+    node = BatchSource(name or "iterator", open_for, sequence, form, places, left, resumes=resume)
     if (given := device if sharding is None else sharding) is not None:
         node.put_over(given)
     elif joint is not None:
@@ -198,14 +233,15 @@ def _left(source: Any, sequence: Sequence, form: Form, length: float | None, pos
     drops = form.last_batch == "drop"
     place = in_arrays(position, sequence.arrays)
     if length is None and sequence.arrays is not None and place is not None:
-        return sequence.arrays.left(*place, drop=drops)
-    known = sequence.length if length is None else length
+        return sequence.arrays.left(*place, drop=drops, passes=sequence.passes)
+    known = length_of(source) if sequence.length is None else sequence.length
+    known = known if length is None else length
     if known is None:
         return None
     is_whole = isinstance(source, list | tuple) and source and form.fit(source[-1]) is not None
     if length is None and drops and not is_whole:
         known = max(known - 1, 0)  # The last one may be smaller, and is then dropped.
-    return known - position["count"]
+    return known * (sequence.passes - position.get("passes", 0)) - position["count"]
 
 
 def _refuse_text(who: str, batch: Any) -> None:
@@ -224,6 +260,7 @@ class BatchSource(Source):
     Attributes:
         sequence: The sequence of its source.
         places: The shardings of its batches.
+        left: Returns the number of batches for runs after a position; None if it is unknown.
     """
 
     def __init__(
@@ -233,10 +270,11 @@ class BatchSource(Source):
         sequence: Sequence,
         form: Form,
         places: Places,
+        left: Callable[[dict[str, Any]], float | None],
         *,
         resumes: bool,
     ) -> None:
-        self.sequence, self._form, self.places = sequence, form, places
+        self.sequence, self._form, self.places, self.left = sequence, form, places, left
         super().__init__(name, open_for, form.spec, host_only=form.host_only, resumes=resumes, example=form.example)
         self._settle()
 
@@ -245,6 +283,10 @@ class BatchSource(Source):
         self.places.put_over(sharding, is_default=is_default)
         self.example, self.output.spec = map(self.places.spec_of, (self._form.example, self._form.spec))
         self._settle()
+
+    def open_lengths(self) -> None:
+        """Takes batches of any lengths, unless it was given a spec; see `Form` and `Places`."""
+        self.places.any_lengths |= self._form.open_lengths()
 
     def follow(self) -> None:
         """Moves batches of default sharding to the mesh that the graph has been put on since; in processes in step.

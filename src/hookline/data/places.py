@@ -33,6 +33,8 @@ class Places:
         sharding: A device or a sharding, or a tree of them that is a prefix of a batch; `None` leaves it to JAX.
         is_default: Whether it is a default that the user has not asked for.
         is_part: Whether a batch as it is read is a part of the batch of a run.
+        any_lengths: Whether the lengths of arrays may differ from those of the first batch; in step, the number of
+            examples must not, because a process may have fewer at its end.
     """
 
     def __init__(self, who: str, example: Any = None, source: Any = None, last_batch: LastBatch = "keep") -> None:
@@ -40,7 +42,7 @@ class Places:
         # Not the batch itself, which would stay in memory.
         self._example = jax.tree.map(outline, example)
         self.sharding: Any = None
-        self.is_default = False
+        self.is_default = self.any_lengths = False
         self._in_step = is_in_step()
         self.is_part = self._in_step and not isinstance(source, Arrays)
         self._known: dict[Any, list[Any]] = {}
@@ -151,14 +153,16 @@ class Places:
             ]
         return jax.tree.unflatten(structure, map(_typed, leaves, targets))
 
-    def problem_of(self, arrays: Arrays, place: tuple[int, int]) -> str | None:
+    def problem_of(self, arrays: Arrays, place: tuple[int, int], passes: int) -> str | None:
         """Returns the reason why arrays cannot continue at an epoch and example, and the remedy; `None` if they can.
+
+        `passes` times their epochs are made.
 
         The last batch of that epoch may have another size than the last ones of others, which were checked before.
         """
         epoch, example = place
         size = arrays.last_size_from(example)
-        is_over = arrays.epochs is not None and epoch >= arrays.epochs
+        is_over = arrays.epochs is not None and epoch >= arrays.epochs * passes
         if self.sharding is None or self._example is None or self._last_batch != "keep" or size is None or is_over:
             return None
         batch = jax.tree.map(lambda leaf: _of_size(leaf, size), self._example)
@@ -275,11 +279,16 @@ class Places:
                 f"has a scalar{where}, which other processes may give differently. Give an array with one value for "
                 f"each example."
             )
-        if shape != first.shape:
+        if shape != first.shape and not (self.any_lengths and shape[0] == first.shape[0]):
+            remedy = (
+                "Choose last_batch='drop', or last_batch='pad', which adds a mask of the real examples to each batch."
+                if shape[0] != first.shape[0]
+                else "Lengths may differ that are symbols of jax.export.symbolic_shape in the iterator's spec=..., if "
+                "they are the same in all processes."
+            )
             return (
                 f"has the shape {shape}{where}, and the first {first.shape}: processes that run in step require "
-                f"batches of one size. Choose last_batch='drop', or last_batch='pad', which adds a mask of the real "
-                f"examples to each batch."
+                f"batches of one size. {remedy}"
             )
         return None
 
@@ -291,7 +300,7 @@ class Places:
                 raise ValueError(
                     f"{self._who}: {jax.process_count()} processes run in step, and {place} is not in all of them. "
                     f"Leave it out, and batches go over all devices; or give a sharding on a mesh of all devices: "
-                    f"jax.make_mesh((jax.device_count(),), ('data',))."
+                    f"jax.make_mesh((jax.device_count(),), ('data',), axis_types=(jax.sharding.AxisType.Auto,))."
                 )
             if self.is_part and not isinstance(place, NamedSharding):
                 raise ValueError(

@@ -20,9 +20,9 @@ def joined(positions: list[str]) -> dict[str, Any]:
 
 def own(position: dict[str, Any], process: int, count: int) -> dict[str, Any]:
     """Returns the position of one of `count` processes; a position of another number of processes cannot be used."""
-    if not position["count"]:
-        return START
     texts = position.get("of", [None])
+    if not position["count"] and len(texts) != count:
+        return START
     return decoded(texts[process]) if len(texts) == count else {"count": position["count"], "of": texts}
 
 

@@ -13,7 +13,17 @@ from hookline.coordination import Coordinator
 from hookline.data import batches
 from hookline.data.ahead import Ahead, Item
 from hookline.data.places import Places
-from hookline.data.sequences import START, Demand, Read, Sequence, checked, in_arrays, refusal, resolved
+from hookline.data.sequences import (
+    START,
+    Demand,
+    Read,
+    Sequence,
+    checked,
+    in_arrays,
+    passes_made,
+    refusal,
+    resolved,
+)
 from hookline.errors import OutOfRangeError
 from hookline.graph import placement
 from hookline.graph.nodes import Source
@@ -187,13 +197,26 @@ class Reader:
             FailedPreconditionError: It is a position in arrays, and depends on a batch size that is not known; or their
                 sharding cannot split the last batch of the epoch that is continued there.
         """
-        who, arrays = self._node.node_def, self._sequence.arrays
+        who, arrays, passes = self._node.node_def, self._sequence.arrays, self._sequence.passes
         position = resolved(checked(position, f"Iterator {self._node.name!r}"), arrays, who)
         place = in_arrays(position, arrays)
-        if arrays is not None and place is not None and (problem := self._places.problem_of(arrays, place)):
+        if arrays is not None and place is not None and (problem := self._places.problem_of(arrays, place, passes)):
             raise refusal(f"{who} cannot resume at the checkpoint's position: {problem}")
         self._position = (lambda _: position), 0
         self._set_out_again()
+
+    @property
+    def passes_made(self) -> int:
+        """The number of passes over the source up to the position; the present one counts."""
+        return passes_made(self._value(), self._sequence.arrays)
+
+    def begin_pass(self) -> bool:
+        """Begins one more pass, at the end of the last one; returns False if the source gives each batch once."""
+        position = self._sequence.next_pass(self._value())
+        if position is not None:
+            self._position = (lambda _: position), 0
+            self._set_out_again()
+        return position is not None
 
     def _set_out_again(self) -> None:
         self._ahead.stop()

@@ -24,7 +24,7 @@ START = {"count": 0}
 def checked(position: Any, who: str) -> dict[str, Any]:
     """Returns a position from a checkpoint; raises `DataLossError` if it counts in something else than numbers."""
     found = position if isinstance(position, dict) else {}
-    for name in ("count", *(found.keys() & {"skip", "crc32c"})):
+    for name in ("count", *(found.keys() & {"skip", "crc32c", "passes"})):
         number = found.get(name)
         if not isinstance(number, int | np.integer) or number < 0:
             raise DataLossError(
@@ -54,10 +54,12 @@ class Restart(NamedTuple):
     Attributes:
         outcome: What becomes of such a start if the source is an iterator without a state.
         anew: How the user has the data begin anew.
+        more: How the user has more data than those that have ended.
     """
 
     outcome: str = "begins its data anew, with a warning"
     anew: str = "give the iterator another name, or resume=False"
+    more: str = "give more data, or data without an end (hookline.data.arrays(..., epochs=None))"
 
 
 class Demand:
@@ -94,11 +96,13 @@ class Sequence(Protocol):
         arrays: The arrays that it iterates over, if that is known: many of their batches at once cost hardly more than
             one.
         restart: Words of its messages.
+        passes: The number of passes over the source, from its beginning on.
     """
 
     length: float | None = None
     arrays: Arrays | None = None
     restart = Restart()
+    passes: int = 1
 
     def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:
         """Yields the batches after a position.
@@ -112,6 +116,10 @@ class Sequence(Protocol):
         """
         ...
 
+    def next_pass(self, position: dict[str, Any]) -> dict[str, Any] | None:
+        """Allows one more pass than were made up to a position, and returns its beginning; None if there is none."""
+        return None
+
     def saved(self, position: dict[str, Any]) -> None:
         """Called when a checkpoint holds a position, so that no reader will go back before it."""
 
@@ -119,7 +127,48 @@ class Sequence(Protocol):
         """Called before a position is written for a later process."""
 
 
-class Repeatable(Sequence):
+class _InPasses(Sequence):
+    """A source that can be read in several passes.
+
+    A position counts the batches of its pass, and has the number of passes before it. After the second of three
+    batches in the third pass, it is `{"count": 2, "passes": 2, ...}`. Arrays count epochs instead, so that each pass
+    has the next shuffle.
+    """
+
+    def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:
+        done = position.get("passes", 0)
+        while position["count"] or done < self.passes:
+            for read in self._pass(position, demand):
+                yield _of_pass(read, done) if done else read
+            if self.arrays is not None:
+                return
+            position, done = START, done + 1
+
+    def _pass(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:
+        """Yields the batches of a pass after a position in it; of arrays, those of all passes."""
+        ...
+
+    def next_pass(self, position: dict[str, Any]) -> dict[str, Any] | None:
+        made = passes_made(position, self.arrays)
+        self.passes = made + 1
+        return position if self.arrays is not None else {"count": 0, "passes": made}
+
+
+def _of_pass(read: Read, done: int) -> Read:
+    return read._replace(position=lambda place: {**read.position(place), "passes": done})
+
+
+def passes_made(position: dict[str, Any], arrays: Arrays | None) -> int:
+    """Returns the number of passes up to a position; the one that it is in counts."""
+    place = in_arrays(position, arrays)
+    if arrays is None:
+        return position.get("passes", 0) + (position["count"] > 0)
+    if place is None or not arrays.epochs:
+        return 0
+    return -(-(place[0] + (place[1] > 0)) // arrays.epochs)
+
+
+class Repeatable(_InPasses):
     """A source that can be restarted: `make` returns the iterable.
 
     If the iterator has a state, it is set to a position. Otherwise it is read again up to the position, and must arrive
@@ -133,14 +182,14 @@ class Repeatable(Sequence):
     def __init__(self, make: Callable[[], Iterable[Any]], who: str, arrays: Arrays | None = None) -> None:
         self._make, self._who, self.arrays = make, who, arrays
 
-    def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:  # noqa: D102
+    def _pass(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:
         source = self._make()
         self.length = length_of(source)
         iterator: Any = source if accessors(source) is not None else iter(source)
         if accessors(iterator) is not None:
-            resumable = Resumable(iterator, self._who)
+            resumable = Resumable(iterator, self._who, lambda: self.passes)
             self.arrays, resumable.restart = resumable.arrays, self.restart
-            yield from resumable.read(position, demand)
+            yield from resumable._pass(position, demand)
             return
         count, batch = position["count"], None
         if count and "crc32c" not in position:
@@ -169,21 +218,26 @@ def _checksummed(batch: Any, count: int) -> Read:
     return Read(batch, lambda _: {"count": count, "crc32c": batches.crc32c(batch)})
 
 
-class Resumable(Sequence):
-    """A single iterable or iterator with a state. The present state is its beginning; a new reader takes it over."""
+class Resumable(_InPasses):
+    """A single iterable or iterator with a state. The present state is its beginning; a new reader takes it over.
 
-    def __init__(self, source: Any, who: str) -> None:
+    `passes` returns the number of passes, of arrays that it iterates over; by default its own.
+    """
+
+    def __init__(self, source: Any, who: str, passes: Callable[[], int] | None = None) -> None:
         state = accessors(source)
         assert state is not None, "Checked by the caller."
         self._source, self._who = source, who
         self.length = length_of(source)
         self.arrays = source.source if isinstance(source, Pass) else None
+        if isinstance(source, Pass):
+            source.passes = passes or (lambda: self.passes)
         self._get, self._set = state
         self._beginning = copy.deepcopy(self._get())
         self._lock = threading.Lock()
         self._reader: object = None
 
-    def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:  # noqa: D102
+    def _pass(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:
         reader, count = object(), position["count"]
         if count and "state" not in position:
             raise _foreign(self._who, position, self.restart)

@@ -309,6 +309,10 @@ class Function(Operation):
         return Function(self.fn, name, args, kwargs)
 
     def _inferred(self) -> Any:
+        # A function may know it: to trace a large step takes seconds.
+        if (known := getattr(self.fn, "result_spec", None)) is not None:
+            return known
+
         def call(*values: Any) -> Any:
             remaining = iter(values)
             return self.call(lambda _: next(remaining))

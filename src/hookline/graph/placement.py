@@ -287,7 +287,7 @@ def check_in_step(who: str, home: jax.sharding.Sharding) -> None:
         raise ValueError(
             f"{who}: this is process {jax.process_index()} of {count} that run in step, and the state lies in process "
             f"{', '.join(map(str, found))} alone. Leave out the device or the mesh, or put it on a mesh of all "
-            "devices: jax.make_mesh((jax.device_count(),), ('data',))."
+            "devices: jax.make_mesh((jax.device_count(),), ('data',), axis_types=(jax.sharding.AxisType.Auto,))."
         )
 
 

@@ -101,7 +101,8 @@ def describe(spec: Any) -> str:
     return leaf(spec) if is_array(spec) else f"{jax.tree.map(leaf, spec)}".replace("'", "")
 
 
-def _is_open(spec: Any) -> bool:
+def is_open(spec: Any) -> bool:
+    """Returns whether a spec has open dimensions."""
     return any(not isinstance(dim, int) for leaf in jax.tree.leaves(spec) for dim in getattr(leaf, "shape", ()))
 
 
@@ -117,7 +118,7 @@ def infer(call: Callable[..., Any], specs: Sequence[Any]) -> Any:
     try:
         return jax.eval_shape(call, *specs)
     except Exception:
-        if any(_is_open(spec) for spec in specs):
+        if any(is_open(spec) for spec in specs):
             return UNKNOWN
         raise
 

@@ -258,6 +258,19 @@ class Variable(Tensor):
         """Returns an update that subtracts `delta` (the same structure); its tensor is the new value."""
         return self._shift(name or self._called("assign_sub"), delta, operator.sub, -1)
 
+    def load(self, value: Any, session: Any) -> None:
+        """Sets it in a session, between two runs: `variable.load(0.1, session)`; see `Session.load`.
+
+        Args:
+            value: The whole value, with its structure, shapes and kinds of dtype.
+            session: The session; in a hook `firing.context.session`.
+
+        Raises:
+            ValueError: The value does not fit.
+        """
+        raw = session.raw_session() if hasattr(session, "raw_session") else session
+        raw.load({self.op.name: value})
+
     def _called(self, what: str) -> str:
         """Returns the name of an operation on the variable, in the current scope, as searches of collections expect."""
         return f"{self.op.name.removeprefix(self.graph.current_scope)}/{what}"

@@ -6,6 +6,7 @@ from hookline.hooks.base import Firing, SessionRunArgs, SessionRunContext, Sessi
 from hookline.hooks.checkpoint_saver import CheckpointSaverHook
 from hookline.hooks.feed_fn import FeedFnHook
 from hookline.hooks.final_ops import FinalOpsHook
+from hookline.hooks.function import FunctionHook
 from hookline.hooks.global_step_waiter import GlobalStepWaiterHook
 from hookline.hooks.logging_tensor import LoggingTensorHook
 from hookline.hooks.nan_tensor import NanTensorHook
@@ -28,6 +29,7 @@ __all__ = [
     "FeedFnHook",
     "FinalOpsHook",
     "Firing",
+    "FunctionHook",
     "GlobalStepWaiterHook",
     "LoggingTensorHook",
     "NanTensorHook",

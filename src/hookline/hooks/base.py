@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from hookline import log
@@ -235,8 +236,16 @@ class SessionRunContext:
         step = _global_step(self.session)
         return None if step is None else step + 1
 
-    def request_stop(self) -> None:
-        """Ends the training after this run: all hooks still get their `after_run`, then `should_stop()` is true."""
+    def request_stop(self, *, final: str | None = None) -> None:
+        """Ends the training after this run: all hooks still get their `after_run`, then `should_stop()` is true.
+
+        Args:
+            final: The reason why the training is complete, such as "the accuracy is above 0.99". A `train.Loop`
+                remembers it with the checkpoint, and trains no step when it is started again, unless with
+                `train_on=True`. If a hook has the reason as its attribute `final`, it holds as long as a hook has it:
+                with another threshold in it, the training goes on. Without a reason, and outside of a `Loop`, the
+                training goes on when it is started again.
+        """
         self.stop_requested = True
 
     def settle(self) -> None:
@@ -277,6 +286,7 @@ class SessionRunHook:
     | `late` | whether to call `on_trigger` later: True, once the values are computed; n, after n runs | False |
     | `stacked` | whether to take the values of all steps of a run at once, in rows | False |
     | `writes` | its output and the place of it, in words, for `Loop.describe` | nothing |
+    | `steps_written` | a method: the steps of that output, for `Loop.describe` | those of its trigger, and the last |
     | `state_key` | what it watches, by which a checkpoint tells it from others of its class | None: its `name`, a str |
 
     | callback | when | the graph |
@@ -405,6 +415,24 @@ class SessionRunHook:
             The additions to the run, or None.
         """
         return None if self.trigger is None else run_context.ask(self)
+
+    def steps_written(self, trigger: Any, first: int, last: int | None) -> Iterable[int] | None:
+        """Returns the steps at which a training will have the output that `writes` describes, for `Loop.describe`.
+
+        By default these are the steps on which its trigger fires, and the last one if it overrides `end`.
+
+        Args:
+            trigger: A copy of the trigger, with its phase in the checkpoint; it may be changed. One that never fires if
+                the hook has none.
+            first: The global step at which the training begins.
+            last: That at which it ends; None if it is not known, and then only the steps before it count.
+
+        Returns:
+            The steps, in order; None if not steps alone decide on them.
+        """
+        fired = trigger.fires(first, last)
+        ends = getattr(type(self), "end", None) not in (None, SessionRunHook.end)
+        return None if fired is None else itertools.chain(fired, [last] if ends and last is not None else ())
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Called after each run that did not raise, if a class overrides it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -328,6 +329,14 @@ class CheckpointSaverHook(SessionRunHook):
             if self._save_failed and not session.lowlevel.shared and not preemption.urgent():
                 self._save_after_failure(context, failure)
             raise
+
+    def steps_written(self, trigger: Trigger, first: int, last: int | None) -> Iterable[int] | None:
+        """Returns the steps on which it fires, the last one, and the first unless its checkpoint is there."""
+        if trigger.last_triggered_step() is None:
+            trigger.update_last_triggered_step(first)
+        begins = [] if checkpoint_exists(f"{self._save_path}-{first}") else [first]
+        fired = trigger.fires(first, last)
+        return None if fired is None else itertools.chain(begins, fired, () if last is None else [last])
 
     def end(self, session: Session) -> None:
         """Saves if the last save was at another step, waits for it, and calls the listeners' `end`."""

@@ -64,10 +64,11 @@ def check_writer(who: str, summary_writer: Any) -> None:
     arguments.having(who, "summary_writer", summary_writer, "a FileWriter", "add_summary", optional=True)
 
 
-def savers_of(session: Session) -> dict[Any, Callable[[Session], object]]:
+def savers_of(session: Session) -> dict[Any, Callable[..., object]]:
     """Returns the savers of this session's checkpoints, each with a function that saves now.
 
-    A hook with a saver adds it in `after_create_session`, for hooks that roll back or keep the best checkpoint.
+    A hook with a saver adds it in `after_create_session`, for hooks that roll back or keep the best checkpoint. The
+    function is like `CheckpointSaverHook.save_now`.
     """
     return session.hook_data.setdefault("savers", {})
 

@@ -43,7 +43,8 @@ class NanTensorHook(SessionRunHook):
 
     `on_nan` chooses the reaction:
 
-    - "raise" ends the training with an error, "stop" with a warning.
+    - "raise" ends the training with an error, "stop" with a warning. In a `Loop` the stop is final: started again, it
+      trains no step, unless with another reaction or `train_on=True`.
     - "skip": the run changes nothing. The device decides this in the same program, as with `hookline.skip_updates_if`:
       the global step, keys and data advance, every other update is held back. The hook then reads the check of each
       run.
@@ -62,6 +63,9 @@ class NanTensorHook(SessionRunHook):
             Rollbacks are in a row until a later checkpoint has proved good. A restart keeps the count.
         saver: The saver of the checkpoints for rollbacks; by default that of the session's `CheckpointSaverHook`.
 
+    Attributes:
+        final: The reason of the stop of "stop", which is final in a `Loop`; None for other reactions.
+
     Raises:
         ValueError: Arguments contradict each other. From `after_create_session`: "skip" or "rollback" with variables on
             parameter servers.
@@ -79,6 +83,8 @@ class NanTensorHook(SessionRunHook):
         `tf.train.NanTensorHook`. Differences: the check runs on the device and is read late, unless `strict=True`;
         `include_inf`; the error names the step; `on_nan`.
     """
+
+    final: str | None = None  # Of a class: published subclasses do without this constructor.
 
     def __init__(
         self,
@@ -124,6 +130,8 @@ class NanTensorHook(SessionRunHook):
         self._times, self._gone_back_to = 0, None
         loss = find_tensor(self, self._loss_tensor)
         self._loss_name = loss.name
+        if self._reaction == STOP:
+            self.final = f"{'NaN or an infinity' if self._include_inf else 'NaN'} in {self._loss_name}"
         check = _check_of(loss, self._include_inf, self._reaction == SKIP)
         if self._latches:
             self.trigger = latched(_shared("latches", check, lambda: latch(check, name="nan_latch")))
@@ -207,7 +215,7 @@ class NanTensorHook(SessionRunHook):
         if self._reaction == RAISE:
             raise error
         _logger.warning("%s Stopping.", message)
-        context.request_stop()
+        context.request_stop(final=self.final)
 
     def _go_back(self, session: Session, message: str) -> None:
         assert self._saver is not None, "after_create_session comes before"

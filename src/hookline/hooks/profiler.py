@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -140,6 +141,12 @@ class ProfilerHook(SessionRunHook):
     def on_exception(self, session: Session, exception: BaseException) -> None:
         """Writes the profile of the run that failed."""
         self._stop()
+
+    def steps_written(self, trigger: Trigger, first: int, last: int | None) -> Iterable[int] | None:
+        """Returns the steps on which it fires: the first profile comes one cadence after the beginning."""
+        if trigger.last_triggered_step() is None:
+            trigger.update_last_triggered_step(first)
+        return trigger.fires(first, last)
 
     def end(self, session: Session) -> None:
         """Flushes the writer."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -163,6 +164,12 @@ class StepCounterHook(SessionRunHook):
         """Writes the rate, except on the first firing."""
         if firing.elapsed_secs and firing.elapsed_steps is not None and firing.global_step is not None:
             self.record(firing.elapsed_steps, firing.elapsed_secs, firing.global_step)
+
+    def steps_written(self, trigger: Trigger, first: int, last: int | None) -> Iterable[int] | None:
+        """Returns the steps on which it fires, without the first of a training, which begins the measurement."""
+        is_first = trigger.last_triggered_step() is None
+        fired = trigger.fires(first, last)
+        return None if fired is None else itertools.islice(fired, is_first, None)
 
     def end(self, session: Session) -> None:
         """Flushes the writer."""

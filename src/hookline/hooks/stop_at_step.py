@@ -30,7 +30,7 @@ class StopAtStepHook(SessionRunHook):
     Args:
         num_steps: The number of steps to run, counted from the global step at which the session is first created. A
             recovery does not move the target; `begin` does.
-        last_step: The global step to stop at.
+        last_step: The global step to stop at. A float such as 5e5 is a whole number, too.
 
     Raises:
         TypeError: The argument is not a whole number.
@@ -54,7 +54,7 @@ class StopAtStepHook(SessionRunHook):
             raise ValueError("StopAtStepHook requires exactly one of num_steps or last_step, got both.")
         given = {"num_steps": num_steps, "last_step": last_step}
         checked = {
-            name: None if value is None else arguments.whole("StopAtStepHook", name, value, at_least=0)
+            name: None if value is None else arguments.steps("StopAtStepHook", name, value, at_least=0)
             for name, value in given.items()
         }
         self._num_steps, self._target = checked["num_steps"], checked["last_step"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hookline import arguments, log, summary
@@ -163,6 +164,10 @@ class SummarySaverHook(SessionRunHook):
         """Writes the summaries, with the global step after their run."""
         if firing.values is not None and firing.global_step is not None:
             self.write(firing.values, firing.global_step)
+
+    def steps_written(self, trigger: Trigger, first: int, last: int | None) -> Iterable[int] | None:
+        """Returns the steps on which it fires: at the end it only flushes."""
+        return trigger.fires(first, last)
 
     def end(self, session: Session) -> None:
         """Flushes the writer."""

@@ -6,7 +6,7 @@ import abc
 import copy
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hookline import clock
@@ -15,6 +15,7 @@ NEVER = sys.maxsize
 """A step that no training reaches."""
 
 _MOST_LOOKED_AT = 10_000
+_LAST_STEP = NEVER // 2
 
 
 class Trigger(abc.ABC):
@@ -229,6 +230,28 @@ class Trigger(abc.ABC):
         """Takes the last firing and the elapsed seconds from the state of another trigger, or of its equal part."""
         equal = [part for part in state.get("parts", ()) if part.get("text") == _text(self)]
         self.set_state(equal[0] if equal else state)
+
+    def fires(self, first: int, last: int | None) -> Iterator[int] | None:
+        """Fires on the steps after `first`, up to `last`, and yields them; None if steps alone do not decide.
+
+        Example:
+            >>> from hookline.train import every
+            >>> list(every(100).fires(0, 250))
+            [100, 200]
+        """
+        for leaf in self.leaves():
+            # One of a user's class may ask anything in `is_due`.
+            is_known = type(leaf).__module__.partition(".")[0] == "hookline"
+            if not is_known or not leaf.has_steps or leaf.by_clock_alone or leaf.latches:
+                return None
+        self.start(first)
+        return self._fires(first, _LAST_STEP if last is None else last)
+
+    def _fires(self, step: int, last: int) -> Iterator[int]:
+        while (step := step + self.steps_until_trigger(step)) <= last:
+            if self.should_trigger_for_step(step):
+                self.update_last_triggered_step(step)
+                yield step
 
     def leaves(self) -> list[Trigger]:
         """Returns the parts of a combined trigger; of any other, only itself."""

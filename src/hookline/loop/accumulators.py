@@ -70,6 +70,12 @@ def accumulates(value: Any) -> bool:
     return _can_update(value) and _has(value, "reset", "empty")
 
 
+def merges(value: Any) -> bool:
+    """Returns whether a value is a pytree with `merge()` and `compute()`, as the metrics of `clu`."""
+    is_known = is_computed(value) and _has(value, "merge") and not is_nnx(value)
+    return is_known and not jax.tree_util.treedef_is_leaf(jax.tree.structure(value))
+
+
 def log_not_resettable(state: Any) -> None:
     """Logs objects of a pytree that look like metrics but cannot be reset, and so count as parts of the model."""
     for path, leaf in jax.tree.leaves_with_path(state, is_leaf=_can_update):

@@ -9,10 +9,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from hookline import log
-from hookline.coordination import peers
-from hookline.data import iterator
 from hookline.data.batches import LastBatch
-from hookline.data.iterator import BatchSource
+from hookline.data.iterator import BatchSource, make_iterator
 from hookline.data.places import Places
 from hookline.data.sequences import Restart
 from hookline.data.sources import check_source, shown
@@ -28,12 +26,15 @@ _logger = log.of(__name__)
 BATCHES = "batches"
 """The name of a loop's iterator, and of its position in checkpoints."""
 
+_RESTART = Restart(
+    "is refused",
+    "give Loop resume_data=False",
+    "give more data, more passes (epochs=), or data without an end (hookline.data.arrays(..., epochs=None))",
+)
 
-_RESTART = Restart("is refused", "give Loop resume_data=False")
 
-
-def batches_of(source: Any, mesh: Mesh | None, sharding: Any, last_batch: LastBatch, *, resume: bool) -> Tensor:
-    """Returns the batches of a loop as a tensor.
+def batches_of(source: Any, mesh: Mesh | None, sharding: Any, last_batch: LastBatch, *, resume: bool) -> Tensor | None:
+    """Returns the batches of a loop as a tensor; None for a loop without batches.
 
     Args:
         source: The loop's argument `batches`.
@@ -45,10 +46,15 @@ def batches_of(source: Any, mesh: Mesh | None, sharding: Any, last_batch: LastBa
     Raises:
         TypeError: `resume` is no boolean.
         ValueError: The sharding does not fit the batches; or they are on another mesh than the state; or they are the
-            tensor of an iterator that has these options already.
+            tensor of an iterator that has these options already; or there are none, and an option is given.
     """
     if not isinstance(resume, bool):
         raise TypeError(f"Loop requires True or False as resume_data, got {resume!r}.")
+    if source is None:
+        options = {"batch_sharding": sharding is None, "last_batch": last_batch == "keep", "resume_data": resume}
+        for name in (name for name, is_default in options.items() if not is_default):
+            raise ValueError(f"Loop takes {name} with batches, and there are none (batches=None). Leave it out.")
+        return None
     is_given = isinstance(source, Tensor)
     if is_given and last_batch != "keep":
         raise ValueError(
@@ -61,10 +67,14 @@ def batches_of(source: Any, mesh: Mesh | None, sharding: Any, last_batch: LastBa
             "hookline.data.iterator(source, resume=False)."
         )
     wanted = sharding_for("Loop", sharding, mesh)
-    batch = source if is_given else iterator(source, last_batch=last_batch, resume=resume, name=BATCHES)
+    batch = source
+    if not is_given:
+        batch = make_iterator(source, last_batch=last_batch, resume=resume, name=BATCHES, any_lengths=True)
     node = batch.op
     if isinstance(node, BatchSource) and not is_given:
         node.sequence.restart = _RESTART
+    if isinstance(node, BatchSource) and is_given:
+        node.open_lengths()
     if isinstance(node, BatchSource) and (node.places.sharding is None or node.places.is_default):
         node.put_over(wanted, is_default=sharding is None)
     elif sharding is not None:
@@ -121,9 +131,9 @@ def check_mesh(who: str, of_state: Mesh | None, places: Places) -> Mesh | None:
     return of_batches
 
 
-def are_placed(batch: Tensor) -> bool:
+def are_placed(batch: Tensor | None) -> bool:
     """Returns whether batches are on other devices than JAX's default one, as far as it is known."""
-    found = batch.op.places.shardings() if isinstance(batch.op, BatchSource) else []
+    found = batch.op.places.shardings() if batch is not None and isinstance(batch.op, BatchSource) else []
     return any(place is not None and placement.as_sharding(place).device_set != {jax.devices()[0]} for place in found)
 
 
@@ -153,14 +163,16 @@ def refuse_text(who: str, batch: Any) -> None:
             )
 
 
-def first_spec(batch: Tensor) -> Any:
-    """Returns the spec of the first batch.
+def first_spec(batch: Tensor | None) -> Any:
+    """Returns the spec of the first batch; None without batches.
 
     Raises:
         ValueError: There is none.
         TypeError: It holds text or objects.
         Exception: What its source raises.
     """
+    if batch is None:
+        return None
     example = batch.op.example if isinstance(batch.op, Source) else specs.UNKNOWN
     spec = batch.spec if example is specs.UNKNOWN else take_path(example, batch.path)
     if spec is not specs.UNKNOWN:
@@ -175,16 +187,3 @@ def first_spec(batch: Tensor) -> Any:
             ) from None
     refuse_text("Loop", value)
     raise TypeError(f"Loop requires batches of arrays and numbers, got {shown(value)}.")
-
-
-def warn_early_end(session: Session, batch: Tensor, first_step: int, last_step: int | None) -> None:
-    """Warns if the data have ended before the last step; that no run was made at all, the session has said."""
-    source, step = batch.op, session.global_step
-    is_early = last_step is not None and first_step < step < last_step
-    if is_early and peers.speaks() and isinstance(source, Source) and session.lowlevel.source(source).has_ended:
-        _logger.warning(
-            "Loop: the data ended at global step %d, before last_step=%d. Give more data, or data without an end: "
-            "hookline.data.arrays(..., epochs=None).",
-            step,
-            last_step,
-        )

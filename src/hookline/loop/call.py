@@ -10,19 +10,24 @@ from typing import Any
 import jax
 
 from hookline.loop.leaf_types import are_nnx
+from hookline.loop.pmap import refuse_pmap
 
 # rng, key, dropout_rng, prng_key, ...
 _KEY = re.compile(r"(.+_)?(key|subkey|rngs?|prng)")
+_STEP = re.compile(r"(global_)?step")
+# As in the body of a scan over nothing.
+_UNUSED = re.compile(r"_\w*|unused\w*")
 
 
 def required(who: str, function: Any) -> list[str] | None:
     """Returns the names of a function's required positional parameters; `None` if they are not known.
 
     Raises:
-        TypeError: It is no function, or has required keyword-only parameters.
+        TypeError: It is no function, is made by `jax.pmap`, or has required keyword-only parameters.
     """
     if not callable(function):
         raise TypeError(f"{who} requires a function, got {function!r}.")
+    refuse_pmap(who, called(function), function)
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -45,11 +50,12 @@ def called(function: Any) -> str:
     return getattr(inner, "__name__", type(inner).__name__)
 
 
-def parts_for(names: Sequence[str] | None, state: Any) -> dict[str, Any]:
+def parts_for(names: Sequence[str] | None, state: Any, *, has_batch: bool = True) -> dict[str, Any]:
     """Maps parameters to the keys of the parts of the state that they get; None is the key of the whole state.
 
     A dict is spread by name, if each of its keys is the name of a parameter. A tuple is spread over the first
-    parameters: NNX objects always, anything else if there are enough parameters for it and for a batch.
+    parameters: NNX objects always, anything else if there are enough parameters for it, and for a batch if the step has
+    one.
 
     Raises:
         TypeError: Only some keys of a dict are names of parameters.
@@ -61,6 +67,8 @@ def parts_for(names: Sequence[str] | None, state: Any) -> dict[str, Any]:
         {'model': 0, 'opt_state': 1}
         >>> parts_for(["state", "batch", "key"], (2, 1))
         {'state': None}
+        >>> parts_for(["params", "opt_state"], (2, 1), has_batch=False)
+        {'params': 0, 'opt_state': 1}
     """
     if type(state) is tuple and are_nnx(state):
         known = list(names or ())[: len(state)]
@@ -71,11 +79,13 @@ def parts_for(names: Sequence[str] | None, state: Any) -> dict[str, Any]:
         return {name: name for name in names if name in state}
     _refuse_half(names, state)
     keys = [bool(_KEY.fullmatch(name)) for name in names]
-    if type(state) is tuple and len(state) > 1 and not all(keys[len(state) :]):
-        # With (state, rng, batch) a pair is one state, and rng a random key: it is less likely a part of the state.
-        gets_all = len(state) == 2 and keys[:2] == [False, True]
-        return {names[0]: None} if gets_all else dict(zip(names, range(len(state)), strict=False))
-    return {names[0]: None}
+    parts = len(state) if type(state) is tuple else 0
+    is_enough = not all(keys[parts:]) if has_batch else len(names) >= parts
+    # With (state, rng, batch) a pair is one state, and rng a random key: it is less likely a part of the state.
+    gets_all = parts == 2 and keys[:2] == [False, True]
+    gets_all |= parts == len(names) == 2 and bool(_UNUSED.fullmatch(names[1]))
+    is_spread = parts > 1 and is_enough and not gets_all
+    return dict(zip(names, range(parts), strict=False)) if is_spread else {names[0]: None}
 
 
 def _refuse_half(names: Sequence[str], state: Any) -> None:
@@ -100,6 +110,7 @@ class Call:
 
     Attributes:
         key: The name of the parameter for the random key; `None` for none.
+        step: The name of the parameter for the global step; `None` for none.
     """
 
     def __init__(self, who: str, function: Any, state: Sequence[str], *, keyed: bool = True) -> None:
@@ -109,11 +120,15 @@ class Call:
         self._state = list(state)
         self._rest = [name for name in self._names or () if name not in self._state]
         self.key: str | None = None
+        self.step: str | None = None
         self._is_optional = False
         self._batch: list[tuple[str, Any]] = []
+        self._has_batch = True
 
     def settle(self, batch: Any) -> None:
-        """Maps the other parameters to the parts of batches like this one.
+        """Maps the other parameters to the parts of batches like this one; None for a step without batches.
+
+        Such a step may have a parameter for a batch, which then gets None, as the body of a scan over nothing.
 
         Raises:
             TypeError: The parameters do not fit the batch.
@@ -121,18 +136,23 @@ class Call:
         if self._names is None:
             return
         rest = self._rest
-        keys = [name for name in rest if _KEY.fullmatch(name)] if self._keyed and len(rest) > 1 else []
-        by_name = isinstance(batch, Mapping) and len(rest) > 1 and set(rest) <= {*batch, *keys[-1:]}
+        has_more = self._keyed and len(rest) > (batch is not None)
+        keys = [name for name in rest if _KEY.fullmatch(name)] if has_more else []
+        steps = [name for name in rest if _STEP.fullmatch(name)] if has_more else []
+        by_name = isinstance(batch, Mapping) and len(rest) > 1 and set(rest) <= {*batch, *keys[-1:], *steps[-1:]}
         self._is_optional = False
         self.key = keys[-1] if keys and not (by_name and keys[-1] in batch) else None
         rest = [name for name in rest if name != self.key]
         parts = batch if type(batch) is list else list(batch) if isinstance(batch, tuple) else []
+        self.step = steps[-1] if steps and not (steps[-1] in batch if by_name else len(rest) == len(parts)) else None
+        rest = [name for name in rest if name != self.step]
         if self._keyed and self.key is None and len(rest) == 2 != len(parts) and not by_name:
             self.key = rest.pop()  # Whatever it is called.
         if self._keyed and self.key is None and (optional := _optional_key(self._function)):
             self.key, self._is_optional = optional, True
-        if len(rest) == 1:
-            self._batch = [(rest[0], None)]
+        self._has_batch = batch is not None
+        if len(rest) == 1 or (not rest and batch is None):
+            self._batch = [(name, None) for name in rest]
         elif by_name:
             self._batch = [(name, name) for name in rest]
         elif rest and len(rest) == len(parts):
@@ -141,7 +161,12 @@ class Call:
             raise TypeError(self._refusal(batch))
 
     def _refusal(self, batch: Any) -> str:
-        key = ", and a random key if it requires one more" if self._keyed else ""
+        key = ", the global step as `step`, and a random key if it requires one more" if self._keyed else ""
+        if batch is None:
+            return (
+                f"{self._who}: with batches=None {self.name} is called with the state ({', '.join(self._state)}){key}; "
+                f"it requires {', '.join(self._names or ()) or 'nothing'}. Bind other arguments: functools.partial."
+            )
         return (
             f"{self._who}: {self.name} is called with the state ({', '.join(self._state)}), a batch{key}; it requires "
             f"{', '.join(self._names or ()) or 'nothing'}. A batch is one argument; or one for each of its parts, if "
@@ -149,12 +174,14 @@ class Call:
             f"spread if it is a dict whose keys are parameters, or a tuple, over the first parameters."
         )
 
-    def __call__(self, state: Sequence[Any], batch: Any, *key: Any) -> Any:
-        """Calls the function with the parts of a state, a batch, and a key if it takes one."""
+    def __call__(self, state: Sequence[Any], batch: Any, *key: Any, step: Any = None) -> Any:
+        """Calls the function with the parts of a state, a batch, a key if it takes one, and the global step."""
         if self._names is None:
-            return self._function(*state, batch, *key)
+            return self._function(*state, *([batch] if self._has_batch else []), *key)
         given = dict(zip(self._state, state, strict=True))
         given |= {name: batch if part is None else batch[part] for name, part in self._batch}
+        if self.step is not None:
+            given[self.step] = step
         if self.key is not None:
             (given[self.key],) = key
         by_name = {self.key: given[self.key]} if self.key is not None and self._is_optional else {}
@@ -162,19 +189,21 @@ class Call:
 
     @property
     def is_plain(self) -> bool:
-        """Whether one parameter gets the whole batch, and no optional one gets a key."""
-        return self._names is None or (len(self._batch) == 1 and not self._is_optional)
+        """Whether one parameter gets the whole batch, none the global step, and no optional one a key."""
+        return self._names is None or (len(self._batch) < 2 and self.step is None and not self._is_optional)
 
     def __str__(self) -> str:
         parts = ", ".join(name for name, _ in self._batch)
         what = "a batch" if len(self._batch) < 2 else "the parts of a batch"
-        key = f", and a random key as {self.key}" if self.key else ""
+        what = what if self._has_batch else "None, because there are no batches,"
+        key = f", and the global step as {self.step}" if self.step else ""
+        key += f", and a random key as {self.key}" if self.key else ""
         state = (
             f"the parts of the state as {', '.join(self._state)}"
             if len(self._state) > 1
             else (f"the state as {', '.join(self._state)}")
         )
-        return f"{self.name} is given {state}, {what} as {parts}{key}" if parts else f"{self.name} is given {state}"
+        return f"{self.name} is given {state}" + (f", {what} as {parts}" if parts else "") + key
 
 
 def _optional_key(function: Any) -> str | None:

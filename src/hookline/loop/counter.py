@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -80,14 +80,19 @@ class CounterHook(SessionRunHook):
     """Warns if the step counter of the state differs from the global step.
 
     It compares them at the first step and each 100, after the step, when the value has arrived.
+
+    Args:
+        counter: The counter.
+        path: Its path.
+        optimizer_steps: Returns the number of optimizer steps up to a global step. A counter may count these.
     """
 
     late = True
 
-    def __init__(self, counter: Tensor, path: str) -> None:
+    def __init__(self, counter: Tensor, path: str, optimizer_steps: Callable[[int], int]) -> None:
         self.fetches = counter
         self.trigger = spaced(_EVERY_STEPS)
-        self._path = path
+        self._path, self._optimizer_steps = path, optimizer_steps
         self._apart = 0
 
     def begin(self) -> None:
@@ -98,6 +103,8 @@ class CounterHook(SessionRunHook):
         """Compares the counter with the global step."""
         step, counter = firing.global_step, int(np.asarray(firing.values))
         assert step is not None, "a trigger in steps"
+        if (updates := self._optimizer_steps(step)) != step and abs(counter - updates) <= 1:
+            return  # It counts optimizer steps, as `steps_per_update` has them.
         if counter - step != self._apart:
             self._apart = counter - step
             _logger.warning(

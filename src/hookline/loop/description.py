@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import collections
+import functools
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
 from hookline import units
-from hookline.checkpoint import devices, examine, latest_checkpoint
+from hookline.checkpoint import contents, devices, examine, latest_checkpoint
 from hookline.graph import Operation, Variable
+from hookline.hooks import SessionRunHook, Trigger, at_steps
+from hookline.hooks.trigger import NEVER
 from hookline.hooks.when import bare
-from hookline.monitored.callbacks import override
+from hookline.loop.memory import Memory
+from hookline.monitored.identity import identity
 from hookline.session import Session
+
+_MOST_STEPS, _MOST_COUNTED = 3, 10_000
 
 
 class Part(NamedTuple):
@@ -44,12 +51,15 @@ class Written(NamedTuple):
     Args:
         hook: The name of its class.
         what: The output, and its place.
-        when: Its trigger, in words, and whether it is called at the end. Empty if another hook decides.
+        when: The steps, or its trigger in words if not steps alone decide. Empty if another hook decides.
+        steps: The global steps at which the run will write it; if their number or the last step is not known, the first
+            ones. None if not steps alone decide.
     """
 
     hook: str
     what: str
     when: str
+    steps: tuple[int, ...] | None = None
 
 
 class LoopDescription(NamedTuple):
@@ -62,6 +72,7 @@ class LoopDescription(NamedTuple):
         begins: The step and the values that the training would begin with.
         writes: The output of each hook.
         programs: The programs of the step, in words, as far as they are known before the hooks begin.
+        counts: What counts as an optimizer step, in words; empty if each step is one.
     """
 
     parts: tuple[Part, ...]
@@ -70,6 +81,7 @@ class LoopDescription(NamedTuple):
     begins: str
     writes: tuple[Written, ...]
     programs: tuple[str, ...]
+    counts: str = ""
 
     def __str__(self) -> str:
         whole = sum(part.size_bytes for part in self.parts)
@@ -85,6 +97,7 @@ class LoopDescription(NamedTuple):
             for part in self.parts
         ]
         lines += [f"A batch: {self.batch}.", self.begins]
+        lines += [f"{self.counts[0].upper()}{self.counts[1:]}."] if self.counts else []
         written = [f"{w.hook} writes {'; '.join(filter(None, (w.what, w.when)))}." for w in self.writes]
         lines += written or ["Nothing is written."]
         lines += ["Programs:", *(f"  {program}" for program in self.programs)]
@@ -135,15 +148,61 @@ def place_of(state: Variable, mesh: jax.sharding.Mesh | None) -> str:
     return f"{devices.shown(names)}{axes}"
 
 
-def written_by(hooks: Iterable[Any]) -> tuple[Written, ...]:
-    """Returns the output of hooks that describe it with `writes`."""
+def written_by(hooks: Iterable[Any], begins: Beginning, last: int | None) -> tuple[Written, ...]:
+    """Returns the output of hooks that describe it with `writes`.
+
+    Args:
+        hooks: The hooks.
+        begins: The beginning of the training.
+        last: The global step at which it ends; None if that is not known.
+    """
     found = []
+    if last is not None and last <= begins.step:
+        return ()
     for hook in map(bare, hooks):
         if what := getattr(hook, "writes", ""):
-            trigger, ends = getattr(hook, "trigger", None), override(hook, "end") is not None
-            when = [*([] if trigger is None else [str(trigger)]), *(["at the end"] if ends else [])]
-            found.append(Written(type(hook).__name__, what, " and ".join(when)))
+            steps, when = _when(hook, begins.step, last, begins.hook_states)
+            found.append(Written(type(hook).__name__, what, when, steps))
     return tuple(found)
+
+
+def _when(hook: Any, first: int, last: int | None, states: Mapping[str, Any]) -> tuple[tuple[int, ...] | None, str]:
+    """Returns the steps at which a hook writes, if steps alone decide, and all in words."""
+    written = getattr(hook, "steps_written", None) or functools.partial(SessionRunHook.steps_written, hook)
+    trigger = getattr(hook, "trigger", None)
+    has_one = isinstance(trigger, Trigger)
+    own = trigger.anew() if has_one else at_steps(NEVER)
+    if phase := states.get(identity(hook), {}).get("trigger"):
+        own.resume(phase, first, first)
+    # What it writes beside its trigger's firings: a trigger that never fires shows it.
+    beside = list(written(at_steps(NEVER), first, first + 1) or ())
+    ends = ["at the end"] if first + 1 in beside else []
+    found = written(own, first, last)
+    if found is None:
+        begins = [f"at step {first}"] if first in beside else []
+        return None, _listed([*([str(trigger)] if has_one else []), *begins, *ends])
+    steps = tuple(dict.fromkeys(itertools.islice(found, _MOST_STEPS if last is None else _MOST_COUNTED)))
+    if len(steps) == _MOST_COUNTED:
+        return steps, f"at steps {', '.join(map(str, steps[:_MOST_STEPS]))} and so on, {len(steps):,} times or more"
+    if last is not None:
+        return steps, f"at {_shown(steps)}" if steps else f"at no step up to {last}" if has_one else ""
+    return steps, _listed([*([f"at {_shown(steps)} and so on"] if steps else []), *ends])
+
+
+def _shown(steps: Sequence[int]) -> str:
+    """Returns steps in words, long rows by their first and last ones.
+
+    Example:
+        >>> _shown(range(0, 1000, 100)), _shown([5])
+        ('steps 0, 100, 200, ..., 900 (10 times)', 'step 5')
+    """
+    if len(steps) <= _MOST_STEPS + 3:
+        return f"step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}"
+    return f"steps {', '.join(map(str, steps[:_MOST_STEPS]))}, ..., {steps[-1]} ({len(steps)} times)"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
 
 
 def programs_of(train_op: Operation, steps_per_run: int, *, watches: bool) -> tuple[str, ...]:
@@ -161,33 +220,51 @@ def programs_of(train_op: Operation, steps_per_run: int, *, watches: bool) -> tu
     return (about, with_fetches) if watches else (about,)
 
 
-def beginning(logdir: str | None, step_left: int | None, warm: Callable[[], str] | None, last_step: int | None) -> str:
-    """Returns the beginning and the end of a training, in words.
+class Beginning(NamedTuple):
+    """The beginning of a training: its global step, the states of its hooks, and all in words."""
+
+    step: int
+    hook_states: Mapping[str, Any]
+    words: str
+
+
+def beginning(
+    logdir: str | None, memory: Memory | None, warm: Callable[[], tuple[str, bool]] | None, given: int, last: int | None
+) -> Beginning:
+    """Returns the beginning of a training.
 
     Args:
         logdir: The directory of its checkpoints.
-        step_left: The step at which the loop stopped last.
-        warm: Returns the checkpoint of its warm start, or raises if that cannot be used.
-        last_step: The step at which it would stop.
+        memory: The memory of the loop.
+        warm: Returns the checkpoint of its warm start, and whether it goes on from the step of that; or raises if that
+            cannot be used.
+        given: The step of the given state.
+        last: The step at which it would stop.
     """
     path = latest_checkpoint(logdir) if logdir else None
-    reached = step_left if path is None else examine.one(path).step
-    if last_step is not None and reached is not None and reached >= last_step:
-        where = "it stopped" if path is None else f"'{path}' is"
-        return f"No step is left: {where} at step {reached}, and the last is {last_step}."
+    states: Mapping[str, Any] = {}
     if path is not None:
-        begins = f"It goes on from '{path}'"
-    elif step_left is not None:
-        begins = f"It goes on from step {step_left}, where it stopped"
+        step, states, words = examine.one(path).step or 0, contents.hook_states(path), f"It goes on from '{path}'"
+    elif memory is not None:
+        step, states = memory.step, memory.hook_states
+        words = f"It goes on from step {step}, where it stopped"
     elif warm is not None:
-        begins = f"It begins with the matching values of '{warm()}'"
+        of, goes_on = warm()
+        step = (examine.one(of).step or 0) if goes_on else given
+        words = f"It begins with the matching values of '{of}'"
     else:
-        begins = "It begins with the given state"
-    return begins + ("." if last_step is None else f", to step {last_step}.")
+        step, words = given, "It begins with the given state"
+    if last is not None and step >= last:
+        where = f"'{path}' is" if path is not None else "it stopped" if memory is not None else "it begins"
+        words = f"No step is left: {where} at step {step}, and the last is {last}"
+        return Beginning(step, states, f"{words}.")
+    return Beginning(step, states, words + ("." if last is None else f", to step {last}."))
 
 
 def form_of_batch(spec: Any) -> str:
     """Returns the arrays of a batch, in words."""
+    if spec is None:
+        return "none"
     return ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in jax.tree.leaves(spec)) or "no arrays"
 
 

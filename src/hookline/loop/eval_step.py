@@ -10,11 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from hookline.graph import placement
 from hookline.loop import accumulators, metrics
 from hookline.loop.call import Call, called, required
 from hookline.loop.forms import NnxObjects, Tree
 from hookline.loop.leaf_types import InvalidStep, is_nnx
 from hookline.loop.step import step_errors
+from hookline.loop.totals import MEANS, MERGED, SUMS
 from hookline.session.repeat import counted_loop
 
 
@@ -24,43 +26,46 @@ class EvalStep:
     The function gets the parts of the state that its parameters name, as in the train step; else the first ones, as
     many as it requires. Metrics in the state begin empty. Those of NNX accumulate over the batches, because their
     arrays are carried from one call to the next. Those of a pytree are reset for each batch, because it cannot be known
-    whether a returned value is one of them.
+    whether a returned value is one of them; returned ones are merged by the caller, as `Totals` does.
 
     Args:
         who: The caller, for messages.
         function: The function.
         form: The form of the state.
         batch: The spec of a batch.
+        mesh: The mesh of the state.
 
     Attributes:
         accumulated: The names of the metrics in the state; known once it was traced.
+        merged: The structures of the returned objects that are to be merged; known once it was traced.
         left_out: The returned values that are no metrics, with the reasons.
 
     Raises:
         TypeError: The parameters of the function do not fit.
     """
 
-    def __init__(self, who: str, function: Any, form: Tree | NnxObjects, batch: Any) -> None:
+    def __init__(self, who: str, function: Any, form: Tree | NnxObjects, batch: Any, mesh: Mesh | None = None) -> None:
         self.name = self.__name__ = called(function)
-        self._who, self._form = who, form
+        self._who, self._form, self._mesh = who, form, mesh
         self._parts = _parts(who, function, form)
         self._call = Call(who, function, list(self._parts), keyed=False)
         self._call.settle(batch)
         self.accumulated: frozenset[str] = frozenset()
+        self.merged: dict[str, Any] = {}
         self.left_out: dict[str, str] = {}
 
-    def initial_carry(self, mesh: Mesh | None) -> list[Any]:
+    def initial_carry(self) -> list[Any]:
         """Returns the first carry: a true flag, and zeros like the metrics in the state; empty without metrics."""
         leaves = [leaf for found in self._accumulators(self._given(self._form.values)) for leaf in found.leaves()]
         if not leaves:
             return []
         arrays = [np.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
-        if mesh is not None:
-            arrays = [jax.device_put(array, jax.NamedSharding(mesh, jax.P())) for array in arrays]
+        if self._mesh is not None:
+            arrays = [jax.device_put(array, jax.NamedSharding(self._mesh, jax.P())) for array in arrays]
         return [np.True_, *arrays]
 
     def __call__(self, values: Any, batch: Any, *carry: Any) -> dict[str, Any]:
-        """Returns the metrics, and as `carried` the arrays of those in the state."""
+        """Returns as `rows` the batch's values, for `Totals`, and as `carried` the arrays of metrics in the state."""
         given = self._given(values)
         with step_errors(self._who, self.name):
             if isinstance(self._form, Tree) and self._form.accumulates:
@@ -74,10 +79,19 @@ class EvalStep:
         with step_errors(self._who, self.name):
             self._refuse_state(given, returned)
             after = self._accumulators(given)
-            found, self.left_out = metrics.flat(returned, after)
-            self.accumulated = frozenset(found) - frozenset(metrics.flat(returned)[0])
+            found, self.left_out = metrics.flat(returned, after, over_batches=True)
+            self.accumulated = frozenset(found) - frozenset(metrics.flat(returned, over_batches=True)[0])
         carried = [jnp.asarray(leaf, leaf.dtype) for metric in after for leaf in metric.leaves()]
-        return {"metrics": {name: jnp.asarray(value) for name, value in found.items()}, "carried": carried}
+        rows: dict[str, dict[str, Any]] = {MEANS: {}, SUMS: {}, MERGED: {}}
+        for name, value in found.items():
+            if isinstance(value, metrics.Merged):
+                leaves, self.merged[name] = jax.tree.flatten(value.value)
+                rows[MERGED][name] = [self._whole(leaf) for leaf in leaves]
+            elif isinstance(value, metrics.Sum):
+                rows[SUMS][name] = [jnp.asarray(part) for part in value]
+            else:
+                rows[MEANS][name] = jnp.asarray(value)
+        return {"rows": rows, "carried": carried}
 
     def __str__(self) -> str:
         return str(self._call)
@@ -85,7 +99,7 @@ class EvalStep:
     def in_loop(self, most: int) -> Callable[..., dict[str, Any]]:
         """Returns a function that evaluates up to `most` batches of a block in one compiled loop.
 
-        Each of its metrics has one row for each batch.
+        Each of its values has one row for each batch.
         """
 
         def evaluate_rows(values: Any, block: Any, count: Any, *carry: Any) -> dict[str, Any]:
@@ -96,16 +110,24 @@ class EvalStep:
             def body(place: Any, before: Any) -> Any:
                 rows, carried = before
                 found = one(place, carried)
-                rows = jax.tree.map(lambda row, value: row.at[place].set(value), rows, found["metrics"])
+                rows = jax.tree.map(lambda row, value: row.at[place].set(value), rows, found["rows"])
                 return rows, found["carried"]
 
-            like = jax.eval_shape(one, 0, carry[1:])["metrics"]
-            rows = {name: jnp.zeros((most, *value.shape), value.dtype) for name, value in like.items()}
+            like = jax.eval_shape(one, 0, carry[1:])["rows"]
+            rows = jax.tree.map(lambda value: jnp.zeros((most, *value.shape), value.dtype), like)
             rows, carried = counted_loop(count, most, body, (rows, list(carry[1:])))
-            return {"metrics": rows, "carried": carried}
+            return {"rows": rows, "carried": carried}
 
         evaluate_rows.__name__ = self.name
         return evaluate_rows
+
+    def _whole(self, leaf: Any) -> jax.Array:
+        """Returns an array that each process has in full, if several run in step."""
+        array = jnp.asarray(leaf)
+        if self._mesh is None or not placement.is_in_step():
+            return array
+        place = jax.NamedSharding(self._mesh, jax.P())
+        return jax.reshard(array, place) if self._mesh.explicit_axes else jax.lax.with_sharding_constraint(array, place)
 
     def _given(self, values: Any) -> tuple[Any, ...]:
         whole = self._form.whole(values)

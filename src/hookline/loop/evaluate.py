@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from hookline.hooks import every as every_steps
 from hookline.hooks.lookup import require_global_step, savers_of
 from hookline.hooks.trigger import Trigger
 from hookline.loop.best import Best, Mode, is_better, known_mode, mode_of
+from hookline.loop.eval_result import EvalResult
 from hookline.loop.evaluation import Evaluation
+from hookline.loop.history import History
 from hookline.summary import FileWriter
 from hookline.summary.writer_cache import writer_of
 
@@ -27,19 +30,28 @@ _logger = log.of(__name__)
 
 
 class Evaluate(SessionRunHook):
-    """Evaluates on other data during training: the mean of each metric, weighted by the number of examples.
+    """Evaluates on other data during training: each metric over all batches.
 
     With `train.Loop`, `eval_step(state, batch)` returns metrics like a train step, and is compiled like one. From a
     state in parts it gets the parts that its parameters name, as in the train step; else the first ones, as many as it
     requires: `eval_step(model, batch)`. NNX objects are copies, so `model.eval()` in it does not affect the training.
-    NNX metrics among them begin empty and accumulate over the batches: they are no means of means. With a graph, give
-    tensors and feeds instead of a function and batches.
+    NNX metrics among them begin empty and accumulate over the batches. With a graph, give tensors and feeds instead of
+    a function and batches.
 
-    The means go to the log, and to a TensorBoard run of their own, the directory `name` beside the training's
+    A number or an array is the mean of its batch, and the result the mean over the batches, weighted by their examples.
+    A pair under a name, `{"loss": (sum, weight)}`, is a sum and its weight: the result is the quotient of both sums,
+    and batches need no number of examples. An object with `merge()` and `compute()`, such as those of `clu`, is merged
+    over the batches, and `compute()` is called once, on the host. The log shows which is which.
+
+    The results go to the log, and to a TensorBoard run of their own, the directory `name` beside the training's
     summaries, under the names of the metrics, so that TensorBoard draws training and evaluation in one chart. The best
     value of each metric is kept over restarts, even if its checkpoint is gone. The training waits meanwhile. Runs
     `begin`, `after_create_session`, `after_run` once, `on_trigger` and `end`, which evaluates the last step unless that
     was done; nothing after an exception.
+
+    `on_result` may act on the results: set a learning rate, stop. A run that was interrupted and goes on makes the same
+    calls as an uninterrupted one, because it is called for evaluations of `every` and `on_start`, and not for the one
+    at the end of a run.
 
     Args:
         eval_step: A function; or a tensor of a graph, or several, nested in dicts.
@@ -61,11 +73,16 @@ class Evaluate(SessionRunHook):
         averaged: Whether to evaluate the moving averages of `Loop(ema=...)` instead of the averaged leaves.
         batch_size: A function that counts the examples of a batch, or of feeds, for the means: `lambda batch:
             batch.shape[1]` if time comes first, or the number of tokens. By default the common first dimension.
+        on_result: A function of an `EvalResult`, called after an evaluation and before a checkpoint of its step.
+        on_start: Whether to evaluate before the first step of a new training, too, as `eval_on_start` of Hugging Face.
+        sanity_batches: The number of batches with which each run tries the evaluation before its first step, as
+            `num_sanity_val_steps` of Lightning. The results are not kept. None are tried where `on_start` evaluates.
 
     Attributes:
-        values: The means of the last evaluation, by name: floats, and NumPy arrays for metrics that are arrays.
+        values: The results of the last evaluation, by name: floats, and NumPy arrays for metrics that are arrays.
         step: The global step of the last evaluation; `None` before the first.
         best: For each metric with a known mode, its best value and the step of it.
+        history: For each metric that is a number, the `steps` and `values` of all evaluations, over restarts.
         trigger: The trigger of the evaluations.
 
     Raises:
@@ -110,12 +127,18 @@ class Evaluate(SessionRunHook):
         steps_per_run: int = 1,
         averaged: bool = False,
         batch_size: Callable[[Any], float] | None = None,
+        on_result: Callable[[EvalResult], Any] | None = None,
+        on_start: bool = False,
+        sanity_batches: int = 0,
     ) -> None:
         self.trigger = every if isinstance(every, Trigger) else every_steps(every)
         self._evaluation = Evaluation(
             f"Evaluate {name!r}", eval_step, batches, batch_sharding, last_batch, steps_per_run, averaged, batch_size
         )
         self.name, self._output_dir = name, output_dir
+        self._on_result = arguments.function("Evaluate", "on_result", on_result, optional=True)
+        self._on_start = arguments.instance("Evaluate", "on_start", on_start, bool)
+        self._sanity_batches = arguments.whole("Evaluate", "sanity_batches", sanity_batches, at_least=0)
         best = "" if keep_best is None else ", and the best checkpoint"
         self.writes = f"its means, events in '{output_dir or f'<summaries>/{name}'}'{best}"
         self._keep_best = arguments.text("Evaluate", "keep_best", keep_best, optional=True)
@@ -125,6 +148,9 @@ class Evaluate(SessionRunHook):
         self.values: dict[str, Any] = {}
         self.step: int | None = None
         self.best: dict[str, Best] = {}
+        self.history = History()
+        self._plateau: dict[str, tuple[Best | None, int]] = {}  # As `EvalResult` says: nothing of the ends of runs.
+        self._is_tried = False
         self._kept: Best | None = None  # By `keep_best`, as long as its checkpoint is there.
         self._writer: FileWriter | None = None
         self._created_at = 0
@@ -134,12 +160,10 @@ class Evaluate(SessionRunHook):
         """Adds the evaluation to the graph, unless it has one, and opens the writer."""
         require_global_step(self)
         self.values, self.step, self.best, self._kept = {}, None, {}, None
+        self.history, self._plateau, self._is_tried = History(), {}, False
         names = self._evaluation.build()
-        if self._keep_best is not None and self._keep_best not in names:
-            raise ValueError(
-                f"Evaluate cannot keep the best checkpoint by {self._keep_best!r}: it is no metric of {self.name!r}. "
-                f"There are: {', '.join(names) or 'none'}."
-            )
+        if not self._evaluation.has_open_names:
+            self._require_metric(names)
         if self._keep_best is not None and self._evaluation.shapes.get(self._keep_best):
             raise self._is_array()
         self._writer = writer_of(self._output_dir or self._evaluation.beside(self.name), self.name)
@@ -147,18 +171,29 @@ class Evaluate(SessionRunHook):
     def get_state(self) -> dict[str, Any]:
         """Returns the best and the last values."""
         best = {name: tuple(found) for name, found in self.best.items()}
-        modes = {name: self._mode_of(name) for name in best}
+        modes = {name: self._mode_of(name) for name in best | self._plateau}
         kept = self._kept and (self._keep_best, *self._kept)
-        return {"best": best, "modes": modes, "values": self.values, "step": self.step, "kept": kept}
+        return {
+            "best": best,
+            "modes": modes,
+            "values": self.values,
+            "step": self.step,
+            "kept": kept,
+            "plateau": {name: (found and tuple(found), count) for name, (found, count) in self._plateau.items()},
+            "history": self.history.get_state(),
+        }
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restores the last values, and the best ones whose mode is the same."""
         modes = state.get("modes", {})
-        self.best = {
-            name: Best(*found)
-            for name, found in state["best"].items()
-            if modes.get(name, self._mode_of(name)) == self._mode_of(name)
+        is_same = lambda name: modes.get(name, self._mode_of(name)) == self._mode_of(name)  # noqa: E731
+        self.best = {name: Best(*found) for name, found in state["best"].items() if is_same(name)}
+        self._plateau = {
+            name: (None if found is None else Best(*found), count)
+            for name, (found, count) in state.get("plateau", {}).items()
+            if is_same(name)
         }
+        self.history.set_state(state.get("history", "{}"))
         self.values, self.step = dict(state["values"]), state["step"]
         self._kept = self.best.get(self._keep_best or "")
         if self._kept is not None and "kept" in state:  # Else an earlier version saved it.
@@ -166,8 +201,11 @@ class Evaluate(SessionRunHook):
             self._kept = Best(*kept) if metric == self._keep_best else None
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Forgets values of later steps than that of a restored session."""
+        """Forgets values of later steps than that of a restored session; evaluates before the first step."""
         step = self._created_at = session.global_step
+        is_new = not session.origin.startswith("restored")
+        self.history.cut(step - 1 if is_new else step)  # A new training evaluates the present step again.
+        self._plateau = {} if is_new else self._plateau
         self.best = {name: found for name, found in self.best.items() if found.step <= step}
         self._kept = self._kept if self._kept and self._kept.step <= step else None
         if self.step is not None and self.step > step:
@@ -185,6 +223,13 @@ class Evaluate(SessionRunHook):
                 f"Evaluate: two evaluations are called {self.name!r}, and would write the same summaries. Give one of "
                 f"them another name."
             )
+        if is_new and self._on_start:
+            self._evaluate(session, step)
+            self._act(session, step, coord.request_stop)
+        elif self._sanity_batches and not self._is_tried:
+            self._require(self._evaluation.means(session, self._sanity_batches))
+            _logger.info("%s: the sanity run has passed (sanity_batches=%d).", self.name, self._sanity_batches)
+        self._is_tried = True
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Finds the saver, after the first run."""
@@ -194,11 +239,19 @@ class Evaluate(SessionRunHook):
         super().after_run(run_context, run_values)
 
     def on_trigger(self, firing: Firing) -> None:
-        """Evaluates, and keeps the best checkpoint."""
+        """Evaluates, calls `on_result`, and keeps the best checkpoint."""
         session = firing.context.session
-        if self._evaluate(session, session.global_step):
+        is_best = self._evaluate(session, session.global_step)
+        self._act(session, session.global_step, firing.context.request_stop)  # Its changes belong to the checkpoint.
+        if is_best:
             firing.context.settle()
             self._keep(session, session.global_step)
+
+    def steps_written(self, trigger: Trigger, first: int, last: int | None) -> Iterable[int] | None:
+        """Returns the steps on which it fires, the last one, and with `on_start` the first of a new training."""
+        begins = [first] if self._on_start and trigger.get_state().get("base") is None else []
+        found = super().steps_written(trigger, first, last)
+        return None if found is None else itertools.chain(begins, found)
 
     def end(self, session: Session) -> None:
         """Evaluates the last step, if a step was made and the last was not evaluated."""
@@ -210,9 +263,8 @@ class Evaluate(SessionRunHook):
 
     def _evaluate(self, session: Session, step: int) -> bool:
         """Evaluates; returns whether `keep_best` has improved."""
-        self.values, self.step = self._evaluation.means(session), step
-        if isinstance(self.values.get(self._keep_best or ""), np.ndarray):
-            raise self._is_array()  # The shape of a tensor may be unknown before.
+        self.values, self.step = self._require(self._evaluation.means(session)), step
+        self.history.record(step, self._numbers())
         improved = []
         for name, value in self._numbers().items():
             mode = self._mode_of(name)
@@ -227,8 +279,35 @@ class Evaluate(SessionRunHook):
         self._kept = Best(value, step)
         return True
 
+    def _act(self, session: Session, step: int, request_stop: Callable[[], Any]) -> None:
+        """Counts the evaluations without improvement, and calls `on_result`."""
+        for name, value in self._numbers().items():
+            if (mode := self._mode_of(name)) is not None:
+                best, count = self._plateau.get(name, (None, 0))
+                is_best = is_better(mode, value, best and best.value)
+                self._plateau[name] = (Best(value, step), 0) if is_best else (best, count + 1)
+        if self._on_result is None:
+            return
+        best = {name: found for name, (found, _) in self._plateau.items() if found is not None}  # Else all were NaN.
+        since = {name: count for name, (_, count) in self._plateau.items()}
+        self._on_result(EvalResult(self.name, step, dict(self.values), best, since, session, request_stop))
+
     def _mode_of(self, name: str) -> Mode | None:
         return self._mode if name == self._keep_best else known_mode(name)
+
+    def _require(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Returns the results, which have a number for `keep_best`: some names and shapes are unknown before."""
+        self._require_metric(values)
+        if isinstance(values.get(self._keep_best or ""), np.ndarray):
+            raise self._is_array()
+        return values
+
+    def _require_metric(self, names: Collection[str]) -> None:
+        if self._keep_best is not None and self._keep_best not in names:
+            raise ValueError(
+                f"Evaluate cannot keep the best checkpoint by {self._keep_best!r}: it is no metric of {self.name!r}. "
+                f"There are: {', '.join(names) or 'none'}."
+            )
 
     def _is_array(self) -> ValueError:
         return ValueError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import math
+import operator
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,9 +29,11 @@ from hookline.graph import spec as specs
 from hookline.loop.batches import check_batches, check_mesh, refuse_text, sharding_for
 from hookline.loop.call import called, required
 from hookline.loop.eval_step import EvalStep
-from hookline.loop.metrics import warn_left_out
+from hookline.loop.leaf_types import InvalidStep
+from hookline.loop.metrics import flat, warn_left_out
 from hookline.loop.step import traced
 from hookline.loop.step_graph import StepGraph, loop_of
+from hookline.loop.totals import MEANS, MERGED, SUMS, Totals
 from hookline.session.feeds import feeder
 
 if TYPE_CHECKING:
@@ -78,6 +81,8 @@ class Evaluation:
         self._who, self._what, self._averaged = who, what, averaged
         self._most = arguments.whole("Evaluate", "steps_per_run", steps_per_run, at_least=1)
         self._tensors = _tensors(what) if isinstance(what, Tensor | Mapping) else None
+        self._evaluate: EvalStep | None = None
+        self._is_explained = False
         if self._tensors is None:
             required(who, what)
             check_batches(who, batches)
@@ -103,12 +108,12 @@ class Evaluation:
         self._form: Form | None = None
         self._places = Places(who)
         self._graph: Graph | None = None
-        self._fetches: dict[str, Tensor] = {}
+        self._fetches: dict[str, dict[str, Any]] = {}
+        self.has_open_names = False
         self._fed: list[Tensor] = []
         self._count: Tensor | None = None
         self._checks: list[Callable[[Any], Any]] = []
         self.shapes: dict[str, tuple[int | None, ...]] = {}
-        self._accumulated: frozenset[str] = frozenset()
         self._carried: list[Any] = []
         self._fed_carried: list[Tensor] = []
         self._left: list[Tensor] = []
@@ -117,45 +122,51 @@ class Evaluation:
     def build(self) -> list[str]:
         """Adds its operations to the default graph, once; returns the names of its metrics.
 
+        If `has_open_names`, there may be more: those of a `compute()` that reads values are known after an evaluation.
+
         Raises:
             TypeError: The parameters of the function, or its results, do not fit.
             ValueError: There is no batch; or a function, and no loop.
         """
         graph = get_default_graph()
-        if self._graph is graph:
-            return list(self._fetches)
-        self._fetches = self._build_metrics(loop_of(graph)) if self._tensors is None else self._tensors
-        if self._tensors is not None:
-            self.shapes = {name: specs.open_shape(tensor.spec) or () for name, tensor in self._tensors.items()}
-        self._graph = graph
-        return list(self._fetches)
+        if self._graph is not graph:
+            if self._tensors is None:
+                self._fetches = self._build_metrics(loop_of(graph))
+            else:
+                self._fetches = self._tensors
+                found = self._tensors[MEANS] | {name: total for name, (total, _) in self._tensors[SUMS].items()}
+                self.shapes = {name: specs.open_shape(tensor.spec) or () for name, tensor in found.items()}
+            self._graph = graph
+        return list(self.shapes)
 
     def beside(self, name: str) -> str | None:
         """Returns the directory of that name in the `logdir` of the graph's loop; `None` without one."""
         loop = loop_of(get_default_graph())
         return os.path.join(loop.logdir, name) if loop is not None and loop.logdir else None
 
-    def means(self, session: Session) -> dict[str, Any]:
-        """Computes the mean of each metric over all batches, weighted by their numbers of examples.
+    def means(self, session: Session, most: int | None = None) -> dict[str, Any]:
+        """Computes each metric over all batches: a float, or an array of NumPy.
 
-        A scalar is a float, an array one of NumPy. A metric that accumulates in the state has its value after the last
-        batch.
+        Args:
+            session: The raw session.
+            most: The largest number of batches; None for all.
 
         Raises:
-            ValueError: There is no batch; or the shape of a metric differs between batches.
+            ValueError: There is no batch; or a metric has no value, as in `Totals`.
         """
         weights: list[float] = []
-        found: dict[str, list[Any]] = {name: [] for name in self._fetches}
-        unread: collections.deque[tuple[int, dict[str, Any]]] = collections.deque()
+        step = self._evaluate
+        totals = Totals(self._who, step.merged if step else {}, step.accumulated if step else ())
+        unread: collections.deque[tuple[int, Any]] = collections.deque()
         carried = self._carried
 
         def read() -> None:
             count, values = unread.popleft()
-            for name, value in values.items():
-                array = np.asarray(value)
-                found[name] += list(array[:count] if self._count is not None else array[None])
+            values = jax.tree.map(np.asarray, values)
+            for place in range(count):
+                totals.add(values if self._count is None else jax.tree.map(operator.itemgetter(place), values))
 
-        for sizes, row in self._rows():
+        for sizes, row in self._rows(most):
             weights += sizes
             feeds = {**self._feeds(row), **dict(zip(self._fed_carried, carried, strict=True))}
             values, left = session.run((self._fetches, self._left), feeds)
@@ -172,19 +183,13 @@ class Evaluation:
             if weights and self._batch_size is not None:
                 raise ValueError(f"{self._who}: batch_size returned 0 for each batch, so there are no means.")
             raise self._empty()
-        return {name: self._over_all(name, values, weights) for name, values in found.items()}
+        found = totals.result(weights)
+        if not self._is_explained and most is None:
+            self._is_explained = True
+            totals.explain()
+        return found
 
-    def _over_all(self, name: str, values: list[Any], weights: list[float]) -> Any:
-        shapes = {value.shape for value in values}
-        if len(shapes) > 1:
-            raise ValueError(
-                f"{self._who}: the metric {name!r} has the shapes {sorted(shapes)} in different batches, so it has no "
-                f"mean. Reduce it over the examples: return the mean of the batch."
-            )
-        value = values[-1] if name in self._accumulated else _mean(values, weights)
-        return float(value) if shapes == {()} else np.asarray(value)
-
-    def _build_metrics(self, loop: StepGraph | None) -> dict[str, Tensor]:
+    def _build_metrics(self, loop: StepGraph | None) -> dict[str, dict[str, Any]]:
         """Builds the metrics of a function, from the state of a loop and from placeholders for a batch."""
         if loop is None:
             raise ValueError(
@@ -204,16 +209,16 @@ class Evaluation:
         check_mesh(self._who, loop.mesh, self._places)
         self._join(example, None)
         spec = self._places.spec_of(specs.of_value(example))
-        evaluate = EvalStep(self._who, self._what, loop.form, spec)
-        self._carried = evaluate.initial_carry(loop.mesh)
+        self._evaluate = evaluate = EvalStep(self._who, self._what, loop.form, spec, loop.mesh)
+        self._carried = evaluate.initial_carry()
         with placement.inside(loop.graph.context):
             try:
                 found = traced(self._who, evaluate.name, evaluate, state.spec, spec, *self._carried)
             except Exception as error:
                 error.add_note(f"hookline: {evaluate}")
                 raise
-        metrics: dict[str, Any] = found["metrics"]
-        self._accumulated = evaluate.accumulated
+        rows: dict[str, dict[str, Any]] = found["rows"]
+        self.shapes, self.has_open_names = shapes_of(rows, evaluate.merged)
         warn_left_out(self._who, evaluate.name, evaluate.left_out)
         leaves, self._structure = jax.tree.flatten(example)
         # They take any shape, because evaluation batches differ in size, above all the last one.
@@ -227,8 +232,9 @@ class Evaluation:
             self._count = placeholder("int32", [], name="count")
             found = op(evaluate.in_loop(self._most))(state, batch, self._count, *self._fed_carried)
         self._left = [found["carried"][number] for number in range(len(self._carried[1:]))]
-        self.shapes = {name: spec.shape for name, spec in metrics.items()}
-        return {name: found["metrics"][name] for name in metrics}
+        return {
+            way: {name: _parts(found["rows"][way][name], each[name]) for name in each} for way, each in rows.items()
+        }
 
     def _first(self) -> Any:
         """Reads the first batch; in step an error of one process is the error of all."""
@@ -245,16 +251,16 @@ class Evaluation:
     def _batches(self) -> Iterator[Any]:
         return (read.batch for read in self._sequence.read(START, Demand()))
 
-    def _sized(self) -> Iterator[tuple[float, Any]]:
+    def _sized(self, most: int | None) -> Iterator[tuple[float, Any]]:
         """Yields the number of examples of each batch, and the batch in its form."""
-        for number, given in enumerate(self._batches(), start=1):
+        for number, given in enumerate(itertools.islice(self._batches(), most), start=1):
             batch = given if self._form is None else self._form.fit(given)
             if batch is not None:  # Else it is dropped.
                 yield self._size(given, number), batch
 
-    def _together(self) -> Iterator[tuple[float, Any]]:
+    def _together(self, most: int | None) -> Iterator[tuple[float, Any]]:
         """Yields the same number of batches in all processes that run in step."""
-        found = self._sized()
+        found = self._sized(most)
         if self._peers is None:
             yield from found
             return
@@ -300,12 +306,12 @@ class Evaluation:
             for tensor, check, leaf in zip(self._fed, self._checks, leaves, strict=True)
         ]
 
-    def _rows(self) -> Iterator[tuple[list[float], list[Any]]]:
+    def _rows(self, most: int | None) -> Iterator[tuple[list[float], list[Any]]]:
         """Yields the batches of a run, which have one form, with their numbers of examples."""
         sizes: list[float] = []
         row: list[Any] = []
         shapes: Any = None
-        for size, batch in self._together():
+        for size, batch in self._together(most):
             if self._tensors is None and (structure := jax.tree.structure(batch)) != self._structure:
                 raise ValueError(
                     f"{self._who} requires batches of one structure: the first is {self._structure}, another "
@@ -339,12 +345,15 @@ class Evaluation:
     def _size(self, batch: Any, number: int) -> float:
         if self._batch_size is not None:
             return self._size_given(batch, number)
+        if not set(self._fetches[MEANS]).difference(() if self._evaluate is None else self._evaluate.accumulated):
+            return 1  # Sums have weights of their own.
         arrays = batch.values() if self._tensors is not None else [batch]
         lengths = {np.shape(leaf)[0] for leaf in jax.tree.leaves(list(arrays)) if np.ndim(leaf)}
         if len(lengths) > 1:
             raise ValueError(
                 f"{self._who} weights batches by their number of examples, the common length of their arrays; one has "
-                f"arrays of the lengths {sorted(lengths)}. Give Evaluate batch_size=, a function of a batch."
+                f"arrays of the lengths {sorted(lengths)}. Give Evaluate batch_size=, a function of a batch; or have "
+                f"each metric be a pair, {{'loss': (sum, weight)}}."
             )
         return lengths.pop() if lengths else 1
 
@@ -381,22 +390,48 @@ def _some(found: Iterator[T]) -> tuple[list[T], Exception | None]:
     return row, None
 
 
-def _mean(values: list[Any], weights: list[float]) -> Any:
-    total: Any = 0.0
-    for value, weight in zip(values, weights, strict=False):
-        if weight:  # The mean over no examples is NaN.
-            total += weight * value.astype("float64")
-    return total / sum(weights)
+def _parts(tensor: Any, spec: Any) -> Any:
+    """Returns the tensors of a list of arrays, or the one of an array."""
+    return [tensor[place] for place in range(len(spec))] if isinstance(spec, list) else tensor
 
 
-def _tensors(what: Any, name: str = "") -> dict[str, Tensor]:
-    """Returns tensors by name, with slashes for nested ones; a single one has the name of its operation."""
-    if isinstance(what, Tensor):
-        return {name or what.op.name: what}
-    if not isinstance(what, Mapping):
-        raise TypeError(f"Evaluate requires a function, or tensors nested in dicts, got {what!r} at {name!r}.")
-    return {
-        full: tensor
-        for key, part in what.items()
-        for full, tensor in _tensors(part, f"{name}/{key}" if name else str(key)).items()
-    }
+def shapes_of(rows: Mapping[str, Mapping[str, Any]], merged: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Returns the shapes of metrics by name, and whether more names may come from a `compute()` that reads values."""
+    shapes = {name: spec.shape for name, spec in rows[MEANS].items()}
+    shapes |= {name: spec.shape for name, (spec, _) in rows[SUMS].items()}
+    left_out: dict[str, str] = {}
+
+    def compute(leaves: Mapping[str, Any]) -> dict[str, Any]:
+        found, reasons = flat({name: merged[name].unflatten(each) for name, each in leaves.items()})
+        left_out.update(reasons)
+        return found
+
+    try:
+        computed = jax.eval_shape(compute, rows[MERGED])
+    except InvalidStep:
+        raise
+    except Exception:  # It is called on the host, where it may read values.
+        return shapes, True
+    return shapes | {name: spec.shape for name, spec in computed.items()}, bool(left_out)
+
+
+def _tensors(what: Any) -> dict[str, dict[str, Any]]:
+    """Returns tensors by name, and pairs of them, `(sum, weight)`; a single tensor has the name of its operation."""
+    found: dict[str, dict[str, Any]] = {MEANS: {}, SUMS: {}}
+
+    def take(what: Any, name: str) -> None:
+        if isinstance(what, Tensor):
+            found[MEANS][name or what.op.name] = what
+        elif type(what) is tuple and len(what) == 2 and all(isinstance(part, Tensor) for part in what):
+            found[SUMS][name] = list(what)
+        elif isinstance(what, Mapping):
+            for key, part in what.items():
+                take(part, f"{name}/{key}" if name else str(key))
+        else:
+            raise TypeError(
+                f"Evaluate requires a function, or tensors and pairs of them, (sum, weight), nested in dicts, got "
+                f"{what!r} at {name!r}."
+            )
+
+    take(what, "")
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,18 +13,21 @@ from hookline.checkpoint import leaves as paths
 from hookline.graph import spec as specs
 from hookline.loop.accumulators import found_in, log_not_resettable
 from hookline.loop.call import parts_for
-from hookline.loop.leaf_types import InvalidStep, are_nnx, is_array, is_nnx, is_number, is_value
+from hookline.loop.leaf_types import InvalidStep, are_nnx, dtype_of, is_array, is_nnx, is_number, is_value, is_weak
+from hookline.loop.returned_names import Labels, named_losses
 from hookline.loop.step_result import split_result
+from hookline.loop.weak_types import as_given, expected, follow, in_dtypes, strong, typed, weakened
 
 _WHOLE: Mapping[str, Any] = {"the state": None}
 
 
-def form_of(given: Any, names: list[str] | None) -> Tree | NnxObjects:
+def form_of(given: Any, names: list[str] | None, *, has_batch: bool = True) -> Tree | NnxObjects:
     """Returns the form of a state, or of the state that a function makes, which is only traced.
 
     Args:
         given: The state, or the function.
         names: The required parameters of the step; `None` if they are not known.
+        has_batch: Whether the step gets a batch.
 
     Raises:
         TypeError: The state is abstract, mixes NNX objects with other things, or has no arrays.
@@ -37,7 +40,7 @@ def form_of(given: Any, names: list[str] | None) -> Tree | NnxObjects:
             "Loop(train_step, init, batches): its arrays are then made on their devices, by sharding= if you give one."
         )
     _refuse_references(state)
-    parts, accumulates = parts_for(names, state), bool(found_in(state))
+    parts, accumulates = parts_for(names, state, has_batch=has_batch), bool(found_in(state))
     log_not_resettable(state)
     if are_nnx(state):
         return NnxObjects(state, make, parts, accumulates)
@@ -84,7 +87,7 @@ def _abstract(make: Callable[[], Any]) -> Any:
 class NnxObjects:
     """A state of Flax NNX objects, which the step changes in place. Its methods are those of `Tree`."""
 
-    recompiling: Mapping[str, Any] = {}
+    unchanged: Sequence[str] = ()
 
     def __init__(
         self,
@@ -99,7 +102,13 @@ class NnxObjects:
         self.parts, self.accumulates = parts, accumulates
         self._graphdef, held = nnx.split(state)
         self._held = jax.tree.structure(held)
-        self.values = _strong(nnx.to_pure_dict(held))
+        given = nnx.to_pure_dict(held)
+        self._paths = [path for path, _ in paths.with_paths(given)[0]]
+        self._weak = [is_weak(leaf) for leaf in jax.tree.leaves(given)]
+        self._seen: list[Any] = []
+        self._is_settled = False
+        self.recompiling: dict[str, Any] = {}
+        self.values = strong(given)
 
     @property
     def shown(self) -> Any:  # noqa: D102
@@ -110,7 +119,9 @@ class NnxObjects:
         from flax import nnx
 
         make = self._make
-        return self.values if make is None else lambda: _strong(nnx.to_pure_dict(nnx.split(make())[1]))
+        if make is None:
+            return self.values
+        return lambda: in_dtypes(self.values, strong(nnx.to_pure_dict(nnx.split(make())[1])))
 
     def let_go(self) -> None:  # noqa: D102
         self.values = specs.of_value(self.values)
@@ -125,9 +136,11 @@ class NnxObjects:
         from flax import nnx
 
         # A state and its plain dict have their leaves in the same order: both sort the same keys.
-        return nnx.merge(self._graphdef, jax.tree.unflatten(self._held, jax.tree.leaves(values)))
+        leaves = zip(jax.tree.leaves(values), self._weak, strict=True)
+        typed_as_given = [weakened(leaf) if weak else leaf for leaf, weak in leaves]
+        return nnx.merge(self._graphdef, jax.tree.unflatten(self._held, typed_as_given))
 
-    def results(self, whole: Any, returned: Any) -> tuple[Any, Any]:  # noqa: D102
+    def results(self, whole: Any, returned: Any, labels: Labels = None) -> tuple[Any, Any]:  # noqa: D102
         from flax import nnx
 
         if any(map(is_nnx, jax.tree.leaves(returned, is_leaf=is_nnx))):
@@ -136,8 +149,12 @@ class NnxObjects:
                 "objects as well. Return the metrics: `return {'loss': loss}`"
             )
         after = nnx.to_pure_dict(nnx.state(whole))
-        check_alike(self.values, after)
-        return _as_given(self.values, after), returned
+        leaves, structure = jax.tree.flatten(self.values)
+        if structure == jax.tree.structure(after) and not self._is_settled:
+            self._seen = jax.tree.leaves(after)
+            leaves = map(expected, leaves, self._weak, self._seen)
+        check_alike(jax.tree.unflatten(structure, leaves), after)
+        return as_given(self.values, after), named_losses([returned], [labels])
 
     def finished(self, values: Any) -> Any:  # noqa: D102
         from flax import nnx
@@ -148,10 +165,13 @@ class NnxObjects:
     def held(self, values: Any) -> Any:  # noqa: D102
         from flax import nnx
 
-        return _strong(nnx.to_pure_dict(nnx.split(self._objects)[1]))
+        return in_dtypes(self.values, strong(nnx.to_pure_dict(nnx.split(self._objects)[1])))
 
-    def learn(self) -> bool:  # noqa: D102
-        return False
+    def learn(self) -> list[str]:  # noqa: D102
+        leaves, structure = jax.tree.flatten(self.values)
+        changed = follow(self._paths, leaves, self._weak, self._seen, self.recompiling)
+        self.values, self._is_settled = jax.tree.unflatten(structure, leaves), not changed
+        return changed
 
     def __repr__(self) -> str:
         objects = self.split(self._objects)
@@ -162,15 +182,16 @@ class Tree:
     """A state as a pytree, which the step returns beside its metrics.
 
     Leaves that are no arrays (functions, text, flags) stay outside the variable. So do Python numbers that the step
-    returns unchanged; `learn` finds the others. A weakly typed leaf (`jnp.array(0)`) stays so for the step while the
-    step returns it so, as in a hand-written loop; the variable keeps only its dtype.
+    returns unchanged; `learn` finds the others. A weakly typed leaf (`jnp.array(0)`) gets the type in which the step
+    returns it, as in a hand-written loop. If that is weak, it is so for the step; the variable keeps only its dtype.
 
     Attributes:
         values: The state as a variable holds it: a pytree of arrays, or of their shapes.
         parts: For each parameter of the step, the key of its part of the state; None for the whole state.
         accumulates: Whether it contains metrics that accumulate over steps.
-        recompiling: By path, the dtypes in which the step returns Python numbers, if they differ from JAX's for such
-            numbers.
+        recompiling: By path, the dtypes in which the step returns numbers without a fixed type, if they differ from
+            JAX's for such numbers.
+        unchanged: The parts that the step did not return in the last trace.
     """
 
     def __init__(
@@ -184,7 +205,9 @@ class Tree:
         self.parts, self.accumulates = parts, accumulates
         self._leaves, self._structure = jax.tree.flatten(state)
         self._inside = [is_array(leaf) for leaf in self._leaves]
-        self._weak = [is_array(leaf) and _is_weak(leaf) for leaf in self._leaves]
+        self._is_settled = False
+        self.unchanged: list[str] = []
+        self._weak = [is_array(leaf) and is_weak(leaf) for leaf in self._leaves]
         self.recompiling: dict[str, Any] = {}
         self._seen: list[Any] = []
         self._rebuild()
@@ -193,8 +216,7 @@ class Tree:
         self.values = self._values(self._leaves)
 
     def _values(self, leaves: list[Any]) -> Any:
-        kept = [leaf if inside else None for leaf, inside in zip(leaves, self._inside, strict=True)]
-        return _strong(jax.tree.unflatten(self._structure, kept))
+        return strong(self._kept(leaves))
 
     @property
     def shown(self) -> Any:
@@ -211,7 +233,8 @@ class Tree:
         def values() -> Any:
             made = jax.tree.leaves(make())
             # A Python number of which the step makes an array has that dtype.
-            return self._values([old if is_number(new) else new for old, new in zip(self._leaves, made, strict=True)])
+            kept = [old if is_number(new) else new for old, new in zip(self._leaves, made, strict=True)]
+            return in_dtypes(self.values, self._values(kept))
 
         return values
 
@@ -221,37 +244,37 @@ class Tree:
         self._leaves = [abstract(leaf) if isinstance(leaf, jax.Array) else leaf for leaf in self._leaves]
         self._rebuild()
 
-    def learn(self) -> bool:
-        """Makes arrays of the Python numbers that the step has changed in the last trace; returns whether it made any.
+    def learn(self) -> list[str]:
+        """Gives leaves of weak types the types of the last trace; returns their paths, if the step is to trace again.
+
+        Python numbers that the step has changed become arrays.
 
         Raises:
             InvalidStep: The step changed a leaf that no variable can hold.
         """
-        changed = False
+        found, changed = self._paths(), []
         for index, (before, after) in enumerate(zip(self._leaves, self._seen, strict=True)):
-            if self._weak[index] and not _is_weak(after):
-                self._weak[index], changed = False, True
             if self._inside[index] or _same(before, after):
                 continue
-            path = self._paths()[index]
             if not is_number(before):
                 raise InvalidStep(
-                    f"the state at {path!r} is no array, so it must not change; but the step changed {before!r} to "
-                    f"{after!r}",
+                    f"the state at {found[index]!r} is no array, so it must not change; but the step changed "
+                    f"{before!r} to {after!r}",
                     ValueError,
                 )
             if not is_value(after):
                 raise InvalidStep(
-                    f"the state at {path!r} was given as the number {before!r}, and returned as {after!r}", ValueError
+                    f"the state at {found[index]!r} was given as the number {before!r}, and returned as {after!r}",
+                    ValueError,
                 )
-            dtype, changed = _dtype(after), True
-            if not _is_weak(after) or dtype != jax.dtypes.result_type(before):
-                self.recompiling[path] = dtype
-            self._leaves[index], self._inside[index] = jnp.asarray(before, dtype), True
-            self._weak[index] = _is_weak(after)
-        if changed:
-            self._rebuild()
-        return changed
+            self._leaves[index], self._inside[index], self._weak[index] = jnp.asarray(before), True, True
+            changed.append(found[index])
+            if not is_weak(after):
+                self.recompiling[found[index]] = dtype_of(after)
+        changed += follow(found, self._leaves, self._weak, self._seen, self.recompiling)
+        self._is_settled = not changed
+        self._rebuild()
+        return list(dict.fromkeys(changed))
 
     def arguments(self, values: Any) -> tuple[Any, ...]:
         """Returns the arguments of the step for these values."""
@@ -265,16 +288,27 @@ class Tree:
         """Returns the state in the user's form, given its values."""
         arrays = iter(jax.tree.leaves(values))
         taken = [next(arrays) if inside else leaf for leaf, inside in zip(self._leaves, self._inside, strict=True)]
-        return self._whole([_weakened(leaf) if weak else leaf for leaf, weak in zip(taken, self._weak, strict=True)])
+        return self._whole([weakened(leaf) if weak else leaf for leaf, weak in zip(taken, self._weak, strict=True)])
 
-    def results(self, whole: Any, returned: Any) -> tuple[Any, Any]:
+    def results(self, whole: Any, returned: Any, labels: Labels = None) -> tuple[Any, Any]:
         """Returns the new values and the metrics, given the state before the step and the step's result.
+
+        Args:
+            whole: The state before the step.
+            returned: The result of the step.
+            labels: The names of the variables that it returned.
 
         Raises:
             InvalidStep: The result is no state and metrics, or a state of another form.
         """
-        parts, metrics = split_result(list(self.split(self._whole(self._leaves))), list(self.parts), returned)
-        state = _joined(self.parts, whole, parts)
+        types = [
+            typed(leaf, weak) if inside else leaf
+            for leaf, weak, inside in zip(self._leaves, self._weak, self._inside, strict=True)
+        ]
+        found, metrics = split_result(self.split(self._whole(types)), list(self.parts), returned, labels)
+        self.unchanged = [name for name in self.parts if name not in found]
+        parts = zip(self.parts, self.split(whole), strict=True)
+        state = _joined(self.parts, whole, [found.get(name, part) for name, part in parts])
         leaves, structure = jax.tree.flatten(state)
         if structure != self._structure:
             check_alike(self._whole(self._leaves), state)
@@ -282,11 +316,11 @@ class Tree:
                 f"it returned a state of another structure: {structure} instead of {self._structure}", ValueError
             )
         self._seen = leaves
-        kept = [leaf if inside else None for leaf, inside in zip(leaves, self._inside, strict=True)]
-        after = jax.tree.unflatten(structure, kept)
-        if all(_is_weak(leaf) for leaf, weak in zip(leaves, self._weak, strict=True) if weak):
-            check_alike(self.values, after)  # Else `learn` has the step traced again.
-        return _as_given(self.values, after), metrics
+        if not self._is_settled:
+            types = [expected(*each) for each in zip(types, self._weak, leaves, strict=True)]
+        after = self._kept(leaves)
+        check_alike(self._kept(types), after)
+        return as_given(self.values, after), metrics
 
     def finished(self, values: Any) -> Any:
         """Returns the final state in the user's form; NNX objects are the user's own."""
@@ -295,6 +329,9 @@ class Tree:
     def held(self, values: Any) -> Any:
         """Returns the values that the user's objects hold after `finished`."""
         return values
+
+    def _kept(self, leaves: list[Any]) -> Any:
+        return self._whole([leaf if inside else None for leaf, inside in zip(leaves, self._inside, strict=True)])
 
     def _whole(self, leaves: list[Any]) -> Any:
         return jax.tree.unflatten(self._structure, leaves)
@@ -344,38 +381,7 @@ def check_alike(before: Any, after: Any) -> None:
 
 
 def _shown(leaf: Any) -> str:
-    return f"{_dtype(leaf)}[{','.join(map(str, np.shape(leaf)))}]" if is_value(leaf) else repr(leaf)
-
-
-def _dtype(leaf: Any) -> Any:
-    return getattr(leaf, "dtype", None) or jax.dtypes.result_type(leaf)
-
-
-def _as_given(before: Any, after: Any) -> Any:
-    """Returns the values after a step with the strong types of those before it."""
-    return jax.tree.map(lambda one, other: jnp.asarray(other, one.dtype) if _is_weak(other) else other, before, after)
-
-
-def _is_weak(leaf: Any) -> bool:
-    return not hasattr(leaf, "dtype") or getattr(leaf, "weak_type", False)
-
-
-def _weakened(array: Any) -> Any:
-    """Returns an array with a weak type, like that of a Python number."""
-    return jax.lax.convert_element_type_p.bind(array, new_dtype=array.dtype, weak_type=True, sharding=None)
-
-
-def _strong(tree: Any) -> Any:
-    """Returns arrays as variables hold them, without weak types, for which the second step would be compiled again."""
-
-    def strong(leaf: Any) -> Any:
-        if isinstance(leaf, jax.ShapeDtypeStruct):
-            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
-        if isinstance(leaf, np.ndarray | np.generic):
-            return np.asarray(leaf, specs.canonical_dtype(leaf.dtype))
-        return jnp.asarray(leaf, leaf.dtype) if _is_weak(leaf) else leaf
-
-    return jax.tree.map(strong, tree)
+    return f"{dtype_of(leaf)}[{','.join(map(str, np.shape(leaf)))}]" if is_value(leaf) else repr(leaf)
 
 
 def _same(before: Any, after: Any) -> bool:

@@ -7,6 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from hookline.graph import spec as specs
+
 
 class InvalidStep(Exception):
     """Raised for a result of a step that cannot be used; `step_errors` turns it into a `kind` with the step's name."""
@@ -45,3 +47,15 @@ def is_number(leaf: Any) -> bool:
 def is_value(leaf: Any) -> bool:
     """Returns whether it is an array or a Python number."""
     return is_array(leaf) or is_number(leaf)
+
+
+def dtype_of(leaf: Any) -> Any:
+    """Returns the dtype that JAX gives to an array or a Python number."""
+    if isinstance(leaf, np.ndarray | np.generic):
+        return specs.canonical_dtype(leaf.dtype)
+    return getattr(leaf, "dtype", None) or jax.dtypes.result_type(leaf)
+
+
+def is_weak(leaf: Any) -> bool:
+    """Returns whether a value has a weak type, as Python numbers have."""
+    return not hasattr(leaf, "dtype") or getattr(leaf, "weak_type", False)

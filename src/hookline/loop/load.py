@@ -9,14 +9,15 @@ import jax
 import jax.numpy as jnp
 
 from hookline import arguments
-from hookline.checkpoint import fitting, layout, load_variable, reading
+from hookline.checkpoint import fitting, foreign, layout, load_variable, reading
 from hookline.checkpoint import leaves as paths
+from hookline.checkpoint.foreign import Weights
 from hookline.checkpoint.manifest import Entry, Leaf, Manifest
-from hookline.errors import NotFoundError
+from hookline.errors import InvalidArgumentError, NotFoundError
 from hookline.graph import spec as specs
 from hookline.loop.checkpoint_lookup import below, checkpoint_of, root_of
 from hookline.loop.forms import NnxObjects, Tree
-from hookline.loop.leaf_types import are_nnx, is_number
+from hookline.loop.leaf_types import are_nnx, is_number, is_weak
 
 _ADVICE = (
     "Give a `like` of the structure, shapes and dtypes of the trained state, and for a part of it the prefix of that "
@@ -33,15 +34,16 @@ def load(
     sharding: Any = None,
     averaged: bool = False,
 ) -> Any:
-    """Reads the state of a training, or a part of it, from one of its checkpoints.
+    """Reads the state of a training, or a part of it, from one of its checkpoints; or weights of another library.
 
     It needs neither graph nor session, and takes no lease: a training may go on in that directory meanwhile.
 
     Args:
-        path: The directory of the training; or a checkpoint.
+        path: The directory of the training; a checkpoint; or what else `WarmStart` takes: a safetensors, npz or Flax
+            msgpack file, or a directory of Orbax.
         like: A state like the trained one: arrays, `jax.ShapeDtypeStruct`, or both. For NNX objects, the objects as
             they were given to the `Loop`, one or a tuple; abstract ones (`nnx.eval_shape`) will do. Leaves that are no
-            arrays are taken from it. None returns dicts by name.
+            arrays are taken from it. None returns dicts by name, for another library's weights of NumPy arrays.
         step: "latest", "best" (the checkpoint that `Evaluate(keep_best=...)` kept), or a global step.
         prefix: The path of the part that `like` stands for: "params", or "0" for the first of a tuple. For a training
             with a graph, the name of a variable, or the common first part of several names, before the slash.
@@ -56,7 +58,7 @@ def load(
         NotFoundError: There is no such checkpoint; or it lacks arrays, all of which are named; or it has no averages.
         InvalidArgumentError: Arrays differ in shape or dtype; all are named.
         DataLossError: Its files are broken, or the newest checkpoint was replaced by something else.
-        ValueError: An unknown `step`; or `averaged` without a `like`.
+        ValueError: An unknown `step`; or `averaged` without a `like`, or for weights of another library.
         TypeError: `path` is no path, or `prefix` no text.
 
     Example:
@@ -74,7 +76,10 @@ def load(
     """
     if not isinstance(prefix, str):
         raise TypeError(f"load requires a name as prefix, '' for the whole state, got {prefix!r}.")
-    path = checkpoint_of("load", arguments.path("load", "path", path), step)
+    path = arguments.path("load", "path", path)
+    if (weights := foreign.find("load", path, step)) is not None:
+        return _load_foreign(weights, like, prefix.strip("/"), sharding, averaged)
+    path = checkpoint_of("load", path, step)
     manifest = layout.read_manifest(path)[1]
     root = root_of(manifest, prefix.strip("/"))
     there = _averaged(path, manifest, root, like) if averaged else below(manifest, root)
@@ -93,6 +98,59 @@ def load(
     return form.whole(found)
 
 
+def _load_foreign(weights: Weights, like: Any, prefix: str, sharding: Any, averaged: bool) -> Any:
+    if averaged:
+        raise ValueError(
+            f"load reads averages of train.Loop(ema=...) alone, and '{weights.path}' is of another library."
+        )
+    start = f"{prefix}/" if prefix else ""
+    there = {name[len(start) :]: leaf for name, leaf in weights.leaves.items() if f"{name}/".startswith(start)}
+    if not there:
+        known = ", ".join(weights.leaves) or "nothing"
+        raise NotFoundError(None, None, f"'{weights.path}' has nothing called {prefix!r}. It has: {known}.")
+    if like is None:
+        read = weights.read({leaf.name: _as_stored(weights.path, leaf) for leaf in there.values()})
+        return _nested(weights.path, {name: read[leaf.name] for name, leaf in there.items()})
+    form = NnxObjects(like) if are_nnx(like) else Tree(_with_numbers(like, there))
+    name = prefix or "."
+    part = Entry(tuple(dataclasses.replace(leaf, path=relative) for relative, leaf in there.items()))
+    match = fitting.fit(
+        weights.path, Manifest({name: part}), {name: form.values}, what="`like`", where="like", advice=_ADVICE
+    )[name]
+    wanted = {
+        leaf.name: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype), sharding=place)
+        for leaf, place in zip(match.leaves, _places(form.values, sharding), strict=True)
+    }
+    read = weights.read(wanted)
+    return form.whole(match.structure.unflatten([jnp.asarray(read[leaf.name]) for leaf in match.leaves]))
+
+
+def _as_stored(path: str, leaf: Leaf) -> jax.ShapeDtypeStruct:
+    try:
+        return _spec(leaf)
+    except TypeError:
+        what = f"{leaf.name!r} of dtype {leaf.dtype}, which JAX lacks"
+        raise InvalidArgumentError(None, None, f"'{path}' has {what}. Give the prefix of another part.") from None
+
+
+def _nested(path: str, arrays: dict[str, Any]) -> Any:
+    """Returns dicts by name for arrays by their paths."""
+    if arrays.keys() == {""}:
+        return arrays[""]
+    tree: dict[str, Any] = {}
+    for name, array in arrays.items():
+        *folders, last = (part.replace("%2F", "/").replace("%25", "%") for part in name.split("/"))
+        place = tree
+        for folder in folders:
+            place = place.setdefault(folder, {})
+            if not isinstance(place, dict):
+                break
+        if not isinstance(place, dict) or last in place or not name:
+            raise ValueError(f"load: '{path}' has an array below another one, {name!r}. Give a prefix, or a `like`.")
+        place[last] = array
+    return tree
+
+
 def _averaged(path: str, manifest: Manifest, root: str, like: Any) -> dict[str, Leaf]:
     if like is None:
         raise ValueError("load requires a `like` where averaged=True.")
@@ -107,11 +165,17 @@ def _averaged(path: str, manifest: Manifest, root: str, like: Any) -> dict[str, 
 
 
 def _with_numbers(like: Any, there: dict[str, Leaf]) -> Any:
-    """Replaces Python numbers of `like` by specs, if the training has saved them as arrays."""
+    """Replaces numbers of weak type in `like` by specs, because the training may have given them another dtype."""
+
+    def typed(path: str, leaf: Any) -> Any:
+        if path in there and is_number(leaf):
+            return _spec(there[path])
+        if path in there and isinstance(leaf, jax.Array) and is_weak(leaf):
+            return jax.ShapeDtypeStruct(leaf.shape, _spec(there[path]).dtype, sharding=leaf.sharding)
+        return leaf
+
     pairs, structure = paths.with_paths(like)
-    return structure.unflatten(
-        [_spec(there[path]) if is_number(leaf) and path in there else leaf for path, leaf in pairs]
-    )
+    return structure.unflatten([typed(path, leaf) for path, leaf in pairs])
 
 
 def _widened(values: Any, plain: dict[str, Leaf], there: dict[str, Leaf]) -> Any:

@@ -6,6 +6,7 @@ import inspect
 import math
 import sys
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,17 +15,21 @@ from hookline import arguments, log
 from hookline.data.batches import LastBatch
 from hookline.data.sources import is_one_shot
 from hookline.errors import Interrupted
-from hookline.hooks import ProgressHook, SessionRunHook, SinkHook, StepCounterHook, StopAtStepHook, spaced
+from hookline.hooks import ProgressHook, SinkHook, StepCounterHook, StopAtStepHook, spaced
 from hookline.hooks.step_rates import FLOPS
 from hookline.hooks.when import bare
 from hookline.loop import description, session_arguments
 from hookline.loop import warm_start as warm_starts
-from hookline.loop.batches import first_spec, warn_early_end
+from hookline.loop.batches import first_spec
 from hookline.loop.checkpoint_lookup import STATE, check_repeatable
+from hookline.loop.final_stop import FinalStop
+from hookline.loop.finish import Finish
+from hookline.loop.history import recorders
 from hookline.loop.hyperparameters import CHECKPOINT, SCRIPT
 from hookline.loop.memory import Memory
 from hookline.loop.metrics_log import MetricsLog
 from hookline.loop.nan_watch import nan_hooks
+from hookline.loop.passes import Passes
 from hookline.loop.rates import rates_of
 from hookline.loop.step_graph import StepGraph
 from hookline.loop.warm_start import WarmStart, advising, settings_of
@@ -37,9 +42,6 @@ from hookline.session import Session
 
 _logger = log.of(__name__)
 
-# Arguments of `Loop.session` that are not passed on.
-_OWN = {"hooks", "progress", "log_steps", "watch", "on_nan", "hyperparams", "per_step", "peak_flops"}
-
 
 class Loop(StepGraph):
     """Runs your train step under a monitored session with hooks.
@@ -48,6 +50,7 @@ class Loop(StepGraph):
     variable called `state`, its batches an iterator; so checkpoints, resume, recovery, preemption, summaries and every
     hook work on it as on any graph. A required parameter called `key` or `rng` (or `dropout_rng`, ...), or one more
     after the batch, gets a new random key in each step. So does an optional one of such a name whose default is None.
+    A parameter called `step` or `global_step` gets the global step.
 
     The state is any pytree: a `TrainState`, a dict, Equinox modules, the functional form of Flax NNX. Leaves that are
     no arrays stay outside the variable. The step changes NNX objects in place and returns only its metrics; after a
@@ -56,34 +59,36 @@ class Loop(StepGraph):
     A state of several parts is spread over parameters: a tuple over the first ones, `train_step(model, opt_state,
     batch)`, a dict over the parameters with the names of its keys, in any order. So is a batch, `train_step(model,
     opt_state, x, y)`. The step returns the parts side by side, in the order of the parameters; other values, before and
-    after them, are metrics.
+    after them, are metrics. A part that does not come back stays, with a warning; two readings are an error.
 
     The step must be traceable, jitted or not. Metrics are numbers and arrays in a dict, which may be nested, a named
-    tuple, a dataclass, or `(loss, aux)`; a single number is called `loss`. The metric of an object with `compute()` is
-    the result of that. Other values are left out, with a warning. Metrics of NNX and `clu` in the state accumulate: see
-    `reset_metrics_steps`.
+    tuple, a dataclass, or `(loss, aux)`; a single number is called `loss`, and variables `d_loss, g_loss` keep these
+    names. The metric of an object with `compute()` is the result of that. Other values are left out, with a warning.
+    Metrics of NNX and `clu` in the state accumulate: see `reset_metrics_steps`.
 
     Args:
         train_step: The step.
         state: The initial state, which a checkpoint replaces; or a function that makes it. Arrays are copied, and a
             step may donate them. The result of a function is made on its devices, so that memory holds it once; with
             arrays, your own state stays in memory beside the trained one.
-        batches: A source as for `hookline.data.iterator`: a function that makes an iterable, an iterable, an iterator.
-            Or the tensor of an iterator, for its options; the loop is then built in the iterator's graph.
+        batches: A source as for `hookline.data.iterator`: a function that makes an iterable, an iterable, an iterator;
+            arrays may have several lengths. Or the tensor of an iterator, for its options, in whose graph the loop is
+            then built. Or None, for a step that has no batch; `run` then requires `last_step`.
         sharding: The sharding of the state, as in `hookline.Variable`; by default that of its arrays.
         seed: The seed of the random keys.
         batch_sharding: The sharding of batches, as `sharding` in `iterator`; a `PartitionSpec` refers to the state's
-            mesh. By default the first dimension of each array is split over the axis `data` of that mesh, if it has
-            one.
-        last_batch: As in `iterator`. With "pad" the step gets a pair of the batch and a mask of its real examples,
-            `(x, y), mask = batch`.
+            mesh. By default each array's first dimension is split over the axis `data` of that mesh, if it has one.
+        last_batch: As in `iterator`. With "pad" the step gets the pair `batch, mask`, with a mask of its real examples.
         resume_data: Whether a later start continues in the data, as `resume` in `iterator`, or begins them anew.
         steps_per_run: The largest number of steps in one run, for short steps, as in `MonitoredTrainingSession`.
         ema: The decay of exponential moving averages of the state's floating point arrays, without its optimizer and
             metrics, such as 0.999. Or a dict from parts of the state to decays, `{"params": 0.999}`. They begin with
-            the initial state, and are saved with it. `Evaluate(averaged=True)` and `load(averaged=True)` use them.
+            the initial state, move in optimizer steps, and are saved, for `Evaluate` and `load(averaged=True)`.
         learning_rate: The optimizer's schedule, a function of a count: the rate of each step is then the metric
-            `learning_rate`. The rate of `optax.inject_hyperparams` is that metric by default.
+            `learning_rate`. For several optimizers a dict of schedules by parts of the state, `{"critic": schedule}`.
+            The rate of `optax.inject_hyperparams` is that metric by default.
+        steps_per_update: The number of steps for each optimizer step, if your step accumulates gradients; or the
+            `every_k_schedule` of `optax.MultiSteps`. Averages need it only without `optax.MultiSteps`.
         mean_over: The number of last steps over which means of the metrics are kept, on the device; None for none.
         reset_metrics_steps: The number of steps over which metrics in the state accumulate (`nnx.MultiMetric`,
             `nnx.Metric`, a `clu.metrics.Collection`). They are reset after steps 1, 101, 201, when the log and the
@@ -100,16 +105,18 @@ class Loop(StepGraph):
         train_op: One step, and one more global step.
         form: The form of the state.
         logdir: The `logdir` of the last session.
+        history: By name, the `steps` and `values` of metrics that are numbers, over restarts: of the training (`loss`)
+            at the lines of the log, of evaluations under their name (`eval/loss`).
         result: The state after the last session that ended normally, by `Preempted` or by `Interrupted`; else `None`.
         averaged_result: With `ema`, the same with averages in place of the averaged leaves; NNX objects are new ones.
         report: The time report of the last `run(report=True)`, also after an error; else `None`.
 
     Raises:
-        TypeError: The parameters or results of the step do not fit, or it reads traced values; `batches` is not a
-            source of batches, or contains text; or `learning_rate` is no schedule.
+        TypeError: The parameters or results of the step do not fit, it reads traced values, or has a `jax.pmap`;
+            `batches` is not a source of batches, or contains text; or `learning_rate` is no schedule.
         ValueError: The step returns a state of another structure, shape or dtype; `batches` is empty, or on another
             mesh than the state; the first batch, or the last one of `hookline.data.arrays`, cannot be split; or `ema`
-            is no decay, or names a part that the state does not have.
+            is no decay, or names a part that the state does not have; or several optimizers may be meant.
 
     Example:
         >>> import hookline as hl, jax, numpy as np
@@ -139,6 +146,7 @@ class Loop(StepGraph):
         steps_per_run: int = 1,
         ema: float | Mapping[str, float] | None = None,
         learning_rate: Any = None,
+        steps_per_update: Any = None,
         mean_over: int | None = None,
         reset_metrics_steps: int | None = 100,
     ) -> None:
@@ -154,10 +162,12 @@ class Loop(StepGraph):
             resume_data=resume_data,
             ema=ema,
             learning_rate=learning_rate,
+            steps_per_update=steps_per_update,
             mean_over=mean_over,
             reset_metrics_steps=reset_metrics_steps,
         )
         self._is_one_shot = is_one_shot(batches) and resume_data
+        self._passes = Passes(self._batch)
         self._has_run = False
         self.result: Any = None
         self.averaged_result: Any = None
@@ -175,7 +185,8 @@ class Loop(StepGraph):
         """Trains to a step, or to the end of the data, and returns the state.
 
         If `logdir` has a checkpoint, it resumes from there; else from the step at which this loop stopped last. If
-        `last_step` is reached already, it trains no step.
+        `last_step` is reached already, or a stop was final, it trains no step. Without a `logdir` and at the end of the
+        data it makes one more pass over them.
 
         Args:
             logdir: As in `session`.
@@ -187,10 +198,11 @@ class Loop(StepGraph):
 
         Raises:
             Preempted: SIGTERM or Ctrl-C came; the state is saved, and `result` holds it.
-            Interrupted: The cell of a notebook was interrupted; the state is saved if there is a `logdir`, and `result`
-                holds it.
+            Interrupted: The cell of a notebook was interrupted. `result` holds the state, as does a `logdir`.
             NanLossDuringTrainingError: The loss is NaN.
+            ValueError: There are no batches, and no `last_step` is given; or as in `session`.
         """
+        self._passes.check_end(last_step)
         self.report = None
         try:
             session = self.session(logdir, last_step, **arguments)
@@ -220,19 +232,21 @@ class Loop(StepGraph):
         hyperparams: str = CHECKPOINT,
         per_step: Mapping[str, float] | None = None,
         peak_flops: float | None = None,
+        epochs: int | None = None,
+        train_on: bool = False,
         **keywords: Any,
     ) -> MonitoredSession:
         """Creates a session of the graph, for a hand-written loop: `while not session.should_stop()`, run `train_op`.
 
         Args:
             logdir: The directory of checkpoints and summaries, from which a training resumes; None for neither.
-            last_step: The global step to stop at, with a warning if the data end before; None for the end of the data,
-                or a hook.
+            last_step: The global step to stop at, such as 5e5, with a warning if the data end before; None for the end
+                of the data, or a hook.
             hooks: More hooks: `train.Evaluate`, your own.
             progress: Whether a `ProgressHook` shows the step and the metrics on `sys.stderr`. One among `hooks`
                 replaces it.
             log_steps: Global steps between lines of metrics in the log; None for no lines.
-            watch: The metric to watch for NaN; None for none.
+            watch: The metric to watch for NaN; None for none. Without "loss", each one like `d_loss` is watched.
             on_nan: The reaction to NaN, as in `NanTensorHook`: "raise", "stop", "skip" or "rollback".
             warm_start: The source of a new training's initial values: the directory of another training, a checkpoint,
                 or a `WarmStart`. If `logdir` has a checkpoint, the training resumes from that and ignores this.
@@ -243,21 +257,29 @@ class Loop(StepGraph):
             peak_flops: The peak floating point operations per second of all devices together, for the share of it that
                 the training reaches (MFU). XLA counts the operations of a step, the body of a loop (`jax.lax.scan`)
                 once; or give them as `per_step["flops"]`.
+            epochs: The number of passes over the data, counted from step 0, so that a restart does not add any. The
+                training ends with the last pass, or at `last_step` if that comes first.
+            train_on: Whether to train on after a final stop: of `StopIfNoImprovement`, `on_nan="stop"`, or your own
+                `request_stop(final=...)`. By default no step is trained, and the log says why.
             **keywords: Keyword arguments of `MonitoredTrainingSession`: `save_checkpoint_secs`,
                 `save_checkpoint_steps`, `save_summaries_steps`, `sinks`, `hparams`, `recovery`, `on_preemption`, ...
 
         Raises:
             TypeError: An argument is unknown, or of the wrong type.
-            ValueError: `watch` is no metric; nothing matches in a warm start; or parameter servers are asked for.
+            ValueError: `watch` is no metric; nothing matches in a warm start; parameter servers are asked for; or
+                the data have epochs of their own, no known length, or cannot be read again, and `epochs` is given.
             NotFoundError, InvalidArgumentError: The checkpoint in `logdir` does not fit; the message names each array.
             FailedPreconditionError: There is a checkpoint to resume from, and `batches` cannot be read from the start.
         """
         if is_claimed(self._hyperparameters):
             raise RuntimeError("This Loop has an open session, and it takes one at a time. Close that first.")
+        last_step = session_arguments.checked_last_step(last_step)
         own = self._hooks(
             logdir,
             last_step,
             keywords,
+            epochs=epochs,
+            train_on=train_on,
             hooks=hooks,
             progress=progress,
             log_steps=log_steps,
@@ -267,16 +289,18 @@ class Loop(StepGraph):
             per_step=per_step,
             peak_flops=peak_flops,
         )
+        self._passes.prepare(epochs)
         if self._is_one_shot and not self._has_run:
             check_repeatable(logdir)
         self._hyperparameters.whose = hyperparams
         self.logdir = keywords.get("summary_dir") or logdir
-        keywords["scaffold"] = self._scaffold(settings_of(warm_start), keywords.get("scaffold"))
+        keywords["scaffold"] = self._scaffold(logdir, settings_of(warm_start), keywords.get("scaffold"))
         with self.graph.as_default(), advising(logdir):
             session = MonitoredTrainingSession(
-                checkpoint_dir=logdir, hooks=[*own, _Finish(self, last_step)], **keywords
+                checkpoint_dir=logdir, hooks=[*own, Finish(self.begin, partial(self.finish, last_step))], **keywords
             )
         self._has_run = True
+        self._recorders = recorders(own)
         return session
 
     def _hooks(
@@ -293,6 +317,8 @@ class Loop(StepGraph):
         hyperparams: str,
         per_step: Mapping[str, float] | None,
         peak_flops: float | None,
+        epochs: int | None,
+        train_on: bool,
     ) -> list[Any]:
         """Returns the hooks of a session, and adapts `keywords` for the monitored session."""
         session_arguments.check(Loop.session, progress, log_steps, keywords)
@@ -307,26 +333,27 @@ class Loop(StepGraph):
         rates = rates_of(self._step, self.state.spec, self._example, self.graph.context, per_step, peak_flops)
         if progress and not any(isinstance(bare(hook), ProgressHook) for hook in hooks):
             per_second = {name: count for name, count in rates.items() if name != FLOPS}
-            own.append(ProgressHook(self._numbers, file=sys.stderr, per_step=per_second))
+            last = None if last_step is not None else self._passes.steps_of(epochs)
+            own.append(ProgressHook(self._numbers, last_step=last, file=sys.stderr, per_step=per_second))
         if last_step is not None:
             own.append(StopAtStepHook(last_step=last_step))
         if watch is not None:
             own += nan_hooks(self.metrics, self._returned, watch, on_nan)
         if log_steps is not None and self._short:
             own.append(MetricsLog(self._short, spaced(log_steps), in_rows=log_steps < steps_per_run))
-        own += [hook for hook in (self._counter, self._recent, self._hyperparameters) if hook is not None]
+        own += [hook for hook in (*self._counters, self._recent, self._hyperparameters) if hook is not None]
         # None: the session adds no step counter of its own.
         steps, keywords["log_step_count_steps"] = keywords.get("log_step_count_steps", 100), None
         if steps is not None and arguments.whole("Loop", "log_step_count_steps", steps) > 0:
             folder = keywords.get("summary_dir") or logdir
             counting = {"per_step": rates, "peak_flops": peak_flops, "memory": True}
             own.append(StepCounterHook(every_n_steps=steps, output_dir=folder, **counting))
-        return [*own, *hooks]
+        return [FinalStop([*own, *hooks], keywords.get("chief_only_hooks"), train_on), *own, *hooks]
 
     def describe(
         self, logdir: str | None = None, last_step: int | None = None, **arguments: Any
     ) -> description.LoopDescription:
-        """Describes the state, its devices, the output of `run`, and the programs, and runs and writes nothing.
+        """Describes the state, its devices, the output of `run` with its steps, and the programs, without a run.
 
         The session's `plan` shows when hooks fire, and the number of programs.
 
@@ -350,43 +377,44 @@ class Loop(StepGraph):
               w               3       12 B
             A batch: float32[3].
             It begins with the given state.
-            SummarySaverHook writes summaries, events in '/tmp/run'; each 100 steps and at the end.
-            CheckpointSaverHook writes checkpoints '/tmp/run/model.ckpt-<step>'; each 600 seconds and at the end.
-            StepCounterHook writes the steps per second, events in '/tmp/run'; each 100 steps and at the end.
+            SummarySaverHook writes summaries, events in '/tmp/run'; at steps 1, 101, 201 and so on.
+            CheckpointSaverHook writes checkpoints '/tmp/run/model.ckpt-<step>'; each 600 seconds, at step 0 and ...
+            StepCounterHook writes the steps per second, events in '/tmp/run'; at steps 101, 201, 301 and so on.
             Programs:
               outputs none; writes state, global_step
               the same with the fetches of hooks that fire; session.plan() counts them
         """
+        last_step = session_arguments.checked_last_step(last_step)
         given = inspect.signature(Loop.session).bind(self, logdir, last_step, **arguments)
         given.apply_defaults()
         keywords = given.arguments["keywords"]
-        hooks = self._hooks(
-            logdir, last_step, keywords, **{name: value for name, value in given.arguments.items() if name in _OWN}
-        )
+        taken = inspect.signature(self._hooks).parameters
+        hooks = self._hooks(**{name: value for name, value in given.arguments.items() if name in taken})
         folder = keywords.get("summary_dir") or logdir
         feeds = SinkHook(keywords.get("sinks", ()), folder, keywords.get("hparams"))
         of_session = inspect.signature(Cadences.of).parameters
         cadences = Cadences.of(**{name: value for name, value in keywords.items() if name in of_session})
         written = usual_hooks(cadences, logdir, folder, has_sinks=bool(feeds.sinks))
+        chief_only = checked_hooks(keywords.get("chief_only_hooks"), "chief_only_hooks")
         warm = settings_of(given.arguments["warm_start"])
-        fitting = None if warm is None else lambda: warm_starts.check(warm, self.state, self._of_training)[0]
+        fitting = warm and (lambda: warm_starts.check(warm, self.state, self._of_training))
+        begins = description.beginning(logdir, self._memory, fitting, self._given_step(), last_step)
         return description.LoopDescription(
             description.parts_of(self.state, self.form.parts, self._beside),
             description.place_of(self.state, self.mesh),
             description.form_of_batch(first_spec(self._batch)),
-            description.beginning(logdir, self._memory and self._memory.step, fitting, last_step),
-            description.written_by(
-                [feeds, *checked_hooks(keywords.get("chief_only_hooks"), "chief_only_hooks"), *written, *hooks]
-            ),
+            begins.words,
+            description.written_by([feeds, *chief_only, *written, *hooks], begins, last_step),
             description.programs_of(self.train_op, keywords["steps_per_run"], watches=bool(self.metrics)),
+            self._steps.told,
         )
 
-    def _scaffold(self, warm: WarmStart | None, given: Scaffold | None) -> Scaffold | None:
+    def _scaffold(self, logdir: str | None, warm: WarmStart | None, given: Scaffold | None) -> Scaffold | None:
         """Returns a scaffold whose session, if it restores nothing, resumes from memory or makes the warm start."""
         if self._memory is not None:
             if warm is not None:
                 _logger.info("Loop goes on from step %d, where it stopped, and makes no warm start.", self._memory.step)
-            return Scaffold(init_fn=self._go_on, copy_from_scaffold=given)
+            return Scaffold(init_fn=lambda _, session: self._go_on(session, logdir), copy_from_scaffold=given)
         if warm is None:
             return given
         before = None if given is None else given.init_fn
@@ -400,44 +428,26 @@ class Loop(StepGraph):
 
         return Scaffold(init_fn=init, copy_from_scaffold=given)
 
-    def _go_on(self, scaffold: Scaffold, session: Session) -> None:
-        """Resumes a session from memory."""
+    def _go_on(self, session: Session, logdir: str | None) -> None:
+        """Resumes a session from memory; without a directory, it makes the next pass at the end of the data."""
         assert self._memory is not None, "It is called only then."
         self._memory.values[STATE] = self.form.held(self._memory.values[STATE])
+        self._passes.go_on(self._memory.passes)
         self._memory.give_to(session)
+        if logdir is None:
+            self._passes.begin_next(session, self._memory.passes)
 
     def begin(self, session: Session) -> None:
         """Releases the given state, because the session has its own, and the graph a copy on the host."""
         self.form.let_go()
-        if self._memory is not None and session.global_step != self._memory.step:
-            _logger.warning(
-                "Loop: it goes on from the checkpoint in '%s', at step %d, and not from step %d, where it stopped.",
-                self.logdir,
-                session.global_step,
-                self._memory.step,
-            )
+        if self._memory is not None:
+            self._memory.warn_left(session, self.logdir)
 
-    def finish(self, session: Session, last_step: int | None, first_step: int) -> None:
-        """Takes the state from a session that is about to be closed without an error, and that began at a step."""
-        warn_early_end(session, self._batch, first_step, last_step)
+    def finish(self, last_step: int | None, session: Session, first_step: int) -> None:
+        """Takes the state from a session that is about to be closed in order, and that began at a step."""
+        self._passes.warn_early_end(session, first_step, last_step)
         values = session.lowlevel.handed_over(self.state)
         self.result = self.form.finished(values)
         if self._averages is not None:
             self.averaged_result = self._averages.finished(session, self.form, values)
-        self._memory = Memory.of(session)
-
-
-class _Finish(SessionRunHook):
-    """Takes the state at the end; it is the last hook, so that no other hook makes steps after it."""
-
-    def __init__(self, loop: Loop, last_step: int | None) -> None:
-        self._loop, self._last_step = loop, last_step
-        self._first_step: int | None = None  # A recovery does not move it.
-
-    def after_create_session(self, session: Session, coord: Any) -> None:
-        self._first_step = session.global_step if self._first_step is None else self._first_step
-        self._loop.begin(session)
-
-    def end(self, session: Session) -> None:
-        assert self._first_step is not None, "The session was created."
-        self._loop.finish(session, self._last_step, self._first_step)
+        self._memory = Memory.of(session, self._passes.made(session))

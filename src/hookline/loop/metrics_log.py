@@ -2,25 +2,59 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 
 from hookline.graph import Tensor
 from hookline.hooks import Firing, LoggingTensorHook, Trigger
+from hookline.loop.history import History
+
+if TYPE_CHECKING:
+    from hookline.coordination import Coordinator
+    from hookline.session import Session
 
 
 class MetricsLog(LoggingTensorHook):
     """Logs metrics and the global step after the run, in the same runs in which summaries are written.
 
     If a run has more steps than lie between two lines, it logs all lines of a run together (`in_rows`).
+
+    Attributes:
+        history: The numbers of all lines.
     """
 
     def __init__(self, metrics: dict[str, Tensor], trigger: Trigger, *, in_rows: bool) -> None:
         super().__init__(metrics, trigger=_EachRun(trigger) if in_rows else trigger)
         self._points, self.stacked = trigger, in_rows
+        self.history = History()
         self.state_key = None  # A loop has one, also if the step returns another metric.
         self._writes_own_lines = True  # The step is the only addition to a line of the base class.
+
+    def begin(self) -> None:
+        """Looks up the tensors, and forgets an earlier session."""
+        super().begin()
+        self.history = History()
+
+    def get_state(self) -> str:
+        """Returns the numbers of all lines."""
+        return self.history.get_state()
+
+    def set_state(self, state: str) -> None:
+        """Restores the numbers of all lines."""
+        self.history.set_state(state)
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Forgets the lines of steps that are trained again."""
+        self.history.cut(session.global_step)
+
+    def log(self, values: dict[str, Any], elapsed_secs: float | None) -> None:
+        """Logs the values, and keeps the numbers among them."""
+        super().log(values, elapsed_secs)
+        self.history.record(
+            self._step, {name: float(np.asarray(value)) for name, value in values.items() if not np.ndim(value)}
+        )
 
     def on_trigger(self, firing: Firing) -> None:
         """Logs a line, or all lines of a run."""

@@ -1,14 +1,15 @@
-"""The Optax optimizer state in a train state: its leaves, hyperparameters and counts."""
+"""The Optax optimizer states in a train state: their leaves, hyperparameters and counts."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from hookline.checkpoint import leaves as paths
+from hookline.paths import is_in, with_paths
 
 # Its name in a `TrainState` and in an NNX optimizer; elsewhere its types show it.
 _NAME = "opt_state"
@@ -26,10 +27,26 @@ def of_optimizer(values: Any) -> list[bool]:
         >>> of_optimizer({"opt": optax.sgd(0.1, momentum=0.9).init(params), "params": params})
         [True, False]
     """
-    nodes = paths.with_paths(values, lambda node: node is not values and _is_state(node))[0]
-    made = [_is_state(node) for _, node in nodes for _ in jax.tree.leaves(node)]
-    called = [_NAME in path.split("/") for path, _ in paths.with_paths(values)[0]]
-    return [one or other for one, other in zip(made, called, strict=True)]
+    own = optimizers(values)
+    return [any(is_in(optimizer, path) for optimizer in own) for path, _ in with_paths(values)[0]]
+
+
+def optimizers(values: Any) -> list[str]:
+    """Returns the path of each optimizer's state in a train state. Two chains side by side are two optimizers.
+
+    Example:
+        >>> import optax
+        >>> opt_state = optax.adam(0.1).init(jnp.zeros(2))
+        >>> optimizers({"generator": opt_state, "critic": opt_state, "params": jnp.zeros(2)})
+        ['critic', 'generator']
+    """
+    is_one = lambda node: node is not values and _is_state(node) and not _are_several(node)  # noqa: E731
+    found = [path for path, node in with_paths(values, is_one)[0] if is_one(node)]
+    for path, _ in with_paths(values)[0]:
+        keys = path.split("/")
+        if _NAME in keys and not any(is_in(optimizer, path) for optimizer in found):
+            found.append("/".join(keys[: keys.index(_NAME) + 1]))
+    return found
 
 
 def hyperparameters(values: Any) -> dict[str, int]:
@@ -37,42 +54,111 @@ def hyperparameters(values: Any) -> dict[str, int]:
 
     Hyperparameters with a schedule are left out, because their count determines them.
     """
-    pairs = paths.with_paths(values)[0]
+    pairs = with_paths(values)[0]
     names = [path for path, _ in pairs]
     found = {}
     for place, (path, leaf) in enumerate(pairs):
         matched = _HYPERPARAMETER.fullmatch(path)
         if matched is None or leaf.shape or not of_optimizer(values)[place]:
             continue
-        scheduled = f"{matched[1] + '/' if matched[1] else ''}hyperparams_states/{matched[2]}/"
-        if not any(name.startswith(scheduled) for name in names):
+        if not is_scheduled(path, names):
             found[path] = place
     return found
 
 
-def learning_rate(values: Any) -> int | None:
-    """Returns the index of the leaf with the learning rate of `optax.inject_hyperparams`; None unless it is unique."""
-    found = [
-        place
-        for place, (path, leaf) in enumerate(paths.with_paths(values)[0])
-        if path.endswith("hyperparams/learning_rate") and leaf.shape == () and of_optimizer(values)[place]
-    ]
-    return found[0] if len(found) == 1 else None
+def is_scheduled(path: str, names: Iterable[str]) -> bool:
+    """Returns whether the leaf at a path is a hyperparameter with a schedule; `names` are the paths of all leaves."""
+    if (matched := _HYPERPARAMETER.fullmatch(path)) is None:
+        return False
+    start = f"{matched[1] + '/' if matched[1] else ''}hyperparams_states/{matched[2]}/"
+    return any(name.startswith(start) for name in names)
 
 
-def schedule_count(values: Any) -> int | None:
-    """Returns the index of the count for a learning rate's schedule: Optax's schedule count, else its last count."""
+def learning_rates(values: Any) -> dict[str, int]:
+    """Returns the learning rates of `optax.inject_hyperparams`: the index of the leaf, by the path of its optimizer."""
     own = of_optimizer(values)
-    counts, of_schedule = [], []
-    place = 0
+    return {
+        path.removesuffix("hyperparams/learning_rate").strip("/"): place
+        for place, (path, leaf) in enumerate(with_paths(values)[0])
+        if path.endswith("hyperparams/learning_rate") and leaf.shape == () and own[place]
+    }
+
+
+def schedule_counts(values: Any) -> dict[str, int]:
+    """Returns the index of the count for a learning rate's schedule, by the path of the optimizer.
+
+    It is the optimizer's first schedule count, else its last count, else that of `optax.MultiSteps`.
+    """
     is_schedule = lambda node: type(node).__name__ == "ScaleByScheduleState"  # noqa: E731
-    for path, node in paths.with_paths(values, is_schedule)[0]:
-        if is_schedule(node):
-            of_schedule.append(place)
-        elif own[place] and path.endswith("/count") and node.shape == () and jnp.issubdtype(node.dtype, jnp.integer):
-            counts.append(place)
-        place += len(jax.tree.leaves(node))
-    return next(iter(of_schedule or reversed(counts)), None)
+    schedules = [path for path, node in with_paths(values, is_schedule)[0] if is_schedule(node)]
+    names = _counters(values)
+    found = {}
+    for optimizer in optimizers(values):
+        own = {path: place for path, place in names.items() if is_in(optimizer, path)}
+        of_schedule = [place for path, place in own.items() if any(is_in(part, path) for part in schedules)]
+        counts = [
+            place
+            for path, place in own.items()
+            if path.endswith("/count") and f"{path.removesuffix('count')}plateau_count" not in own
+        ]
+        updates = [place for path, place in own.items() if path.endswith("/gradient_step")]
+        if chosen := of_schedule[:1] or counts[-1:] or updates[-1:]:
+            found[optimizer] = chosen[0]
+    return found
+
+
+def update_counts(values: Any) -> dict[str, int]:
+    """Returns the index of the count of updates in each state of `optax.MultiSteps`, by its path.
+
+    Of one within another it is the inner one, because the parameters move only when both emit an update.
+    """
+    names = _counters(values)
+    found = {}
+    for path, place in names.items():
+        state, _, field = path.rpartition("/")
+        if field == "gradient_step" and f"{state}/mini_step" in names:
+            found[path] = place
+    states = [path.rpartition("/")[0] for path in found]
+    return {
+        path: place
+        for path, place in found.items()
+        if sum(is_in(path.rpartition("/")[0], state) for state in states) == 1
+    }
+
+
+def part_of(path: str, names: Mapping[str, str]) -> str:
+    """Returns a short name of an optimizer, or of something in its state: the path without `opt_state`.
+
+    Args:
+        path: The path.
+        names: The parameters of the step, by the keys of their parts of the state.
+
+    Example:
+        >>> part_of("generator/opt_state/gradient_step", {}), part_of("2", {"2": "opt_state"})
+        ('generator', 'opt_state')
+    """
+    first, *rest = path.split("/")
+    left_out = (_NAME, "gradient_step")
+    keys = [names.get(first, "" if first in left_out else first), *(key for key in rest if key not in left_out)]
+    return "/".join(filter(None, keys)) or path
+
+
+def _counters(values: Any) -> dict[str, int]:
+    """Returns the indices of the integers in optimizer states, by path."""
+    own = of_optimizer(values)
+    return {
+        path: place
+        for place, (path, leaf) in enumerate(with_paths(values)[0])
+        if own[place] and leaf.shape == () and jnp.issubdtype(leaf.dtype, jnp.integer)
+    }
+
+
+def _are_several(node: Any) -> bool:
+    """Returns whether a tuple holds several optimizer states, each a chain or a state of `optax.MultiSteps`."""
+    if type(node) not in (tuple, list):
+        return False
+    parts = [part for part in node if jax.tree.leaves(part)]
+    return len(parts) > 1 and all(type(part) in (tuple, list) or hasattr(part, "gradient_step") for part in parts)
 
 
 def _is_state(node: Any) -> bool:

@@ -14,6 +14,11 @@ from hookline.monitored import MonitoredTrainingSession
 _OF_GRAPHS = ("master", "is_chief")
 
 
+def checked_last_step(last_step: Any) -> int | None:
+    """Returns a last step as a whole number; raises `TypeError` or `ValueError` for anything else than that or None."""
+    return None if last_step is None else arguments.steps("Loop", "last_step", last_step, at_least=0)
+
+
 def check(taker: Callable[..., Any], progress: Any, log_steps: Any, keywords: dict[str, Any]) -> None:
     """Checks arguments of `Loop.session`, which is `taker`; the error for an unknown one suggests known ones.
 

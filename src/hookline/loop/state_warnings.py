@@ -16,14 +16,31 @@ from hookline.loop.forms import NnxObjects, Tree
 _logger = log.of(__name__)
 
 
-def warn_python_numbers(form: Tree | NnxObjects, step: str) -> None:
-    """Warns of Python numbers for which a hand-written loop compiles its second step again."""
+def warn_weak_types(form: Tree | NnxObjects, step: str) -> None:
+    """Warns of numbers without a fixed type for which a hand-written loop compiles its second step again."""
     if form.recompiling:
         _logger.warning(
-            "Loop: the state has Python numbers of which %s makes arrays: %s. Here they are arrays from the start; a "
-            "hand-written loop would compile its second step again. Give arrays, such as jnp.zeros(()).",
+            "Loop: the state has numbers that %s returns in another type: %s. Here they have it from the start; a "
+            "hand-written loop would compile its second step again. Give arrays of that type, such as "
+            "jnp.zeros((), 'float32').",
             step,
             ", ".join(f"{path} ({dtype})" for path, dtype in form.recompiling.items()),
+        )
+
+
+def warn_unchanged(form: Tree | NnxObjects, step: str) -> None:
+    """Warns of parts of the state that do not come back from the step."""
+    if form.unchanged:
+        first = form.unchanged[0]
+        _logger.warning(
+            "Loop: %s does not return %s of the state, so %s as given. If that is meant, return it unchanged, or bind "
+            "it: functools.partial(%s, %s=%s).",
+            step,
+            ", ".join(form.unchanged),
+            "it stays" if len(form.unchanged) == 1 else "they stay",
+            step,
+            first,
+            first,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -15,6 +16,8 @@ from hookline.loop import accumulators, metrics
 from hookline.loop.call import Call, called
 from hookline.loop.forms import NnxObjects, Tree
 from hookline.loop.leaf_types import InvalidStep
+from hookline.loop.pmap import note_of, refusal_of_axis
+from hookline.loop.returned_names import returned_names
 
 # JAX's errors for Python code that reads a traced value.
 _READS = (
@@ -22,6 +25,7 @@ _READS = (
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
+_MAX_TRACES = 3
 _LIBRARIES = ("hookline", "jax", "jaxlib", "flax", "equinox", "optax", "numpy", "functools", "contextlib")
 
 
@@ -36,6 +40,8 @@ class Step:
 
     Attributes:
         left_out: The returned values of the last trace that are no metrics, with the reasons.
+        result_spec: The spec of its results for any batch, known once that of one batch is; None if a metric is an
+            array, for its size may be that of the batch.
 
     Raises:
         TypeError: It is no function, or has required keyword-only parameters.
@@ -43,10 +49,12 @@ class Step:
 
     def __init__(self, who: str, function: Any, form: Tree | NnxObjects, reset_steps: int | None = None) -> None:
         self.name = self.__name__ = called(function)
-        self._who, self._form = who, form
+        self._who, self._function, self._form = who, function, form
         self._call = Call(who, function, list(form.parts))
+        self._labels = returned_names(function)
         self._reset_steps = reset_steps if form.accumulates else None
         self.left_out: dict[str, str] = {}
+        self.result_spec: Any = None
 
     # The values after the step: the metrics that hooks fetch must not change how they are rounded.
     main_parts: ClassVar = ((("item", 0),),)
@@ -64,8 +72,8 @@ class Step:
 
     @property
     def takes_step(self) -> bool:
-        """Whether it gets the global step before it."""
-        return self._reset_steps is not None
+        """Whether it gets the global step before it; known once the spec of a batch is."""
+        return self._reset_steps is not None or self._call.step is not None
 
     def extra_specs(self) -> list[Any]:
         """Returns the specs of its arguments after the state and the batch."""
@@ -75,14 +83,16 @@ class Step:
     def __call__(self, values: Any, batch: Any, *more: Any) -> tuple[Any, dict[str, Any]]:
         """Returns the values after the step, and its metrics by name; `more` are the global step and a random key."""
         whole = self._form.whole(values)
-        if self._reset_steps is not None:
+        step: Any = None
+        if self.takes_step:
             step, *more = more  # type: ignore[assignment]
+        if self._reset_steps is not None:
             with step_errors(self._who, self.name):
                 # After steps 1, 101, 201, when hooks of each 100 steps fire.
                 whole = accumulators.reset_where(whole, step % self._reset_steps == 1 % self._reset_steps)
-        returned = self._call(self._form.split(whole), batch, *more)
+        returned = self._call(self._form.split(whole), batch, *more, step=step)
         with step_errors(self._who, self.name):
-            after, rest = self._form.results(whole, returned)
+            after, rest = self._form.results(whole, returned, self._labels)
             accumulated: list[accumulators.Accumulator] = []
             if self._form.accumulates:  # A metric that is a whole part has the name of its parameter.
                 parts = zip(self._form.parts, self._form.arguments(after), strict=True)
@@ -93,24 +103,36 @@ class Step:
     def spec(self, batch: Any, placed: Callable[[Any], Any] = lambda spec: spec) -> tuple[Any, dict[str, Any]]:
         """Returns the specs of its results for a batch of this spec, without running it.
 
-        The form learns which Python numbers the step changes. `placed` adds the sharding of the state.
+        The form learns which Python numbers the step changes, and which weak types. `placed` adds the sharding of the
+        state.
 
         Raises:
             TypeError: It reads traced values, or its results do not fit.
-            ValueError: It returns a state of another structure, shape or dtype.
+            ValueError: It returns a state of another structure, shape or dtype, or of other types in each trace.
             Exception: The function raised it.
         """
         self._call.settle(batch)
-        while True:
+        changed: list[str] = []
+        for _ in range(_MAX_TRACES):
+            values = placed(specs.of_value(self._form.values))
             try:
-                values = placed(specs.of_value(self._form.values))
                 found = traced(self._who, self.name, self, values, batch, *self.extra_specs())
             except Exception as error:
                 error.add_note(f"hookline: {self._call}")
+                if note := note_of(self._function, values, batch):
+                    error.add_note(note)
                 raise
             with step_errors(self._who, self.name):
-                if not self._form.learn():
+                changed = self._form.learn()
+                if not changed:
+                    has_arrays = any(metric.shape for metric in found[1].values())
+                    self.result_spec = None if has_arrays else found
                     return found
+        raise ValueError(
+            f"{self._who}: {self.name} returns {', '.join(changed)} of the state with another dtype or weak type in "
+            f"each of {_MAX_TRACES} traces; a hand-written loop would compile as many steps. Give them the dtype that "
+            f"the step returns, such as jnp.zeros((), 'float32')."
+        )
 
 
 @contextlib.contextmanager
@@ -126,7 +148,7 @@ def traced(who: str, name: str, function: Callable[..., Any], *given: Any) -> An
     """Returns the spec of a function's result.
 
     Raises:
-        TypeError: The function reads a traced value; the message names the line.
+        TypeError: The function reads a traced value, and the message names the line; or it uses an axis of `jax.pmap`.
         Exception: The function raised it.
     """
     try:
@@ -137,8 +159,22 @@ def traced(who: str, name: str, function: Callable[..., Any], *given: Any) -> An
             f"the value as a metric to see it; branch with jnp.where or jax.lax.cond; print with jax.debug.print."
         ) from error
     except Exception as error:
+        if (refusal := refusal_of_axis(who, name, error)) is not None:
+            raise refusal from error
         error.add_note(f"hookline: while {who} traced {name}")
+        if axes := _refused_axes(error):
+            error.add_note(
+                f"hookline: the mesh has explicit axes, {', '.join(axes)}, as jax.make_mesh makes them by default, so "
+                f"the step must say how this operation is sharded. To leave that to XLA, give automatic axes: "
+                f"jax.make_mesh(..., axis_types=(jax.sharding.AxisType.Auto,) * {len(axes)})."
+            )
         raise
+
+
+def _refused_axes(error: Exception) -> tuple[str, ...]:
+    """Returns the explicit axes that JAX traces with, if an error is about shardings; else none."""
+    is_about = re.search("[Ss]hard|axis specs", f"{type(error).__name__}: {error}")
+    return tuple(jax.sharding.get_abstract_mesh().explicit_axes) if is_about else ()
 
 
 def _where(error: BaseException) -> str:

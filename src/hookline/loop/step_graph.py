@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -31,12 +31,17 @@ from hookline.loop.call import required
 from hookline.loop.checkpoint_lookup import STATE
 from hookline.loop.counter import CounterHook, counter_in
 from hookline.loop.forms import accumulating, form_of, is_function
+from hookline.loop.history import Series
 from hookline.loop.hyperparameters import HyperparametersHook
-from hookline.loop.learning_rate import NAME as RATE
-from hookline.loop.learning_rate import learning_rate_of
+from hookline.loop.learning_rate import learning_rates_of
 from hookline.loop.metrics import warn_left_out
+from hookline.loop.optimizer_steps import OptimizerSteps
 from hookline.loop.recent_means import RecentMeans
+from hookline.loop.state_values import StateValues
 from hookline.loop.step import Step
+
+if TYPE_CHECKING:
+    from hookline.session import Session
 
 _logger = log.of(__name__)
 
@@ -63,21 +68,23 @@ class StepGraph:
         resume_data: bool,
         ema: float | Mapping[str, float] | None,
         learning_rate: Any,
+        steps_per_update: Any,
         mean_over: int | None,
         reset_metrics_steps: int | None,
     ) -> None:
         if reset_metrics_steps is not None:
             arguments.whole("Loop", "reset_metrics_steps", reset_metrics_steps, at_least=1)
-        self.form = form_of(state, required("Loop", train_step))
+        self.form = form_of(state, required("Loop", train_step), has_batch=batches is not None)
         self._step = Step("Loop", train_step, self.form, reset_metrics_steps)
         if seed is not None:
             arguments.whole("Loop", "seed", seed)
         self.graph = batches.graph if isinstance(batches, Tensor) else Graph()
         if self.graph.get_collection(_LOOPS):
             raise ValueError("Loop requires a graph without another Loop: make its iterator in a graph of its own.")
-        if not isinstance(batches, Tensor):
+        if batches is not None and not isinstance(batches, Tensor):
             check_batches("Loop", batches)
         self.logdir: str | None = None
+        self._recorders: list[tuple[str, Any]] = []
         self._layout: tuple[Any, list[Any]] | None = None
         shardings = self._shardings(sharding)
         of_state = placement.mesh_of(shardings, "Loop: the state")
@@ -86,7 +93,7 @@ class StepGraph:
             self.graph.settle("Loop", [*shardings, placement.current()])
             self.mesh: jax.sharding.Mesh | None = getattr(self.graph.home, "mesh", None)
             self._build(self._batch, seed, sharding)
-            self._build_more(ema, learning_rate, mean_over)
+            self._build_more(ema, learning_rate, steps_per_update, mean_over)
             self.graph.add_to_collection(_LOOPS, self)
 
     def _shardings(self, sharding: Any) -> list[Any]:
@@ -103,7 +110,7 @@ class StepGraph:
             self._layout = structure, found
         return self._layout[1]
 
-    def _build(self, batch: Tensor, seed: int | None, sharding: Any) -> None:
+    def _build(self, batch: Tensor | None, seed: int | None, sharding: Any) -> None:
         placed = lambda spec: placement.with_places(spec, self._shardings(sharding))  # noqa: E731
         with placement.inside(self.graph.context):
             self._example = first_spec(batch)
@@ -116,7 +123,8 @@ class StepGraph:
         if summarized := self._step.call_summary:
             _logger.info("Loop: %s.", summarized)
         warn_left_out("Loop", self._step.name, self._step.left_out)
-        state_warnings.warn_python_numbers(self.form, self._step.name)
+        state_warnings.warn_weak_types(self.form, self._step.name)
+        state_warnings.warn_unchanged(self.form, self._step.name)
         state_warnings.log_devices(places)
         if self.graph.home is None and not are_placed(batch):
             state_warnings.warn_one_device()
@@ -136,10 +144,9 @@ class StepGraph:
         self._of_training = [] if found is None else [found.path]
         metrics_in = zip(paths.with_paths(self.form.values)[0], accumulating(self.form), strict=True)
         self._of_training += [path for (path, _), is_metric in metrics_in if is_metric]
-        self._counter = None if found is None else CounterHook(found.of(after[0]), found.path)
 
-    def _build_more(self, ema: Any, schedule: Any, mean_over: int | None) -> None:
-        """Adds means, averages, hyperparameters and the learning rate, and groups all updates in `train_op`."""
+    def _build_more(self, ema: Any, schedule: Any, steps_per_update: Any, mean_over: int | None) -> None:
+        """Adds what counts and averages, hyperparameters, learning rates, and groups all updates in `train_op`."""
         step = get_global_step()
         assert step is not None, "_build has made it."
         updates: list[Any] = [self.state.assign(self._after[0])]
@@ -150,15 +157,25 @@ class StepGraph:
             self.means = self._recent.means
             updates.append(self._recent.moved)
         self._hyperparameters = HyperparametersHook(self.state, self.form.start)
-        self._averages = None if ema is None else Averages(ema, self.state, self._after[0], self.form)
+        after = self._after[0]
+        names = {str(key): name for name, key in self.form.parts.items() if key is not None and name.isidentifier()}
+        self._steps = steps = OptimizerSteps(steps_per_update, self.state, after, step, names)
+        counter = self._counted
+        of_state = None if counter is None else CounterHook(counter.of(after), counter.path, steps.made)
+        self._counters = of_state, steps.hook()
+        self._averages = None if ema is None else Averages(ema, self.state, after, self.form, steps)
         if self._averages is not None:
             updates.append(self._averages.moved)
         self._returned = list(self.metrics)
-        rate = learning_rate_of(schedule, self.state, self._after[0], step, self._counted)
-        if rate is not None and (schedule is not None or RATE not in self.metrics):
-            if RATE in self.metrics:
-                raise ValueError("Loop was given a learning_rate, but the step returns a metric of that name already.")
-            self.metrics[RATE] = rate
+        rates = learning_rates_of(schedule, self.state, after, step, counter, names)
+        if schedule is not None and (double := rates.keys() & self.metrics):
+            raise ValueError(
+                f"Loop was given a learning_rate, but the step returns a metric of that name already: {double.pop()}."
+            )
+        added = rates | steps.numbers()
+        self.metrics |= {name: number for name, number in added.items() if name not in self.metrics}
+        if steps.told:
+            _logger.info("Loop: %s.", steps.told)
         # The variables that a step carries beside the state, by the names of their arguments.
         found = {"ema": self._averages and self._averages.variable, "mean_over": self._recent and self._recent.ring}
         self._beside = {name: variable for name, variable in found.items() if variable is not None}
@@ -170,6 +187,44 @@ class StepGraph:
         self._short = {name: metric for name, metric in shown.items() if self._sizes.get(name, 0) <= 16}
         for name, metric in shown.items():
             (summary.scalar if name in self._numbers else summary.histogram)(name, metric)
+
+    def _given_step(self) -> int:
+        """Returns the global step of the given state, as far as it is known without making the state."""
+        counter = None if self._counted is None else jax.tree.leaves(self.form.values)[self._counted.place]
+        return 0 if counter is None or isinstance(counter, jax.ShapeDtypeStruct) else int(counter)
+
+    @property
+    def history(self) -> dict[str, Series]:
+        """The metrics over the steps, by name: those of training at the lines of the log, and of evaluations."""
+        found = [(prefix, history) for prefix, hook in self._recorders for history in [hook.history]]
+        return {f"{prefix}{name}": series for prefix, history in found for name, series in history.items()}
+
+    def state_in(self, session: Session) -> StateValues:
+        """Returns the arrays of the state in a session, by name, to read and set between two steps.
+
+        Args:
+            session: The raw session; in a hook `firing.context.session`.
+        """
+        return StateValues(self.state, session)
+
+    def step_of_update(self, update: int) -> int:
+        """Returns the global step that ends an optimizer step, for `last_step` and cadences.
+
+        Args:
+            update: The number of the optimizer step, from 1.
+
+        Raises:
+            TypeError: `update` is no whole number.
+            ValueError: `update` is below 0; or the state has `optax.MultiSteps`, and the loop no `steps_per_update`.
+
+        Example:
+            >>> import hookline as hl, numpy as np
+            >>> batches = hl.data.arrays(np.ones(64, np.float32), 1)
+            >>> loop = hl.train.Loop(lambda w, batch: (w + 1, {}), np.zeros(()), batches, steps_per_update=4)
+            >>> loop.step_of_update(10)
+            40
+        """
+        return self._steps.step_of(update)
 
     @property
     def averaged(self) -> Tensor | None:

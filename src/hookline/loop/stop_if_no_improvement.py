@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hookline import arguments, log
-from hookline.hooks import Firing, SessionRunHook
+from hookline.hooks import CheckpointSaverHook, Firing, SessionRunHook
 from hookline.loop.best import Mode, is_better, mode_of
 from hookline.loop.evaluate import Evaluate, evaluations_of
+from hookline.loop.step_graph import loop_of
 
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
@@ -20,8 +21,10 @@ class StopIfNoImprovement(SessionRunHook):
     """Stops the training when a metric of an `Evaluate` hook has not improved for `patience` evaluations in a row.
 
     It reads the means of the other hook, and computes none. Its wait continues over restarts with the same evaluation,
-    metric and mode, also with another `patience`; a second hook for the same needs a `state_key` of its own. Runs
-    `after_create_session` and `on_trigger`, when the other hook fires; nothing after an exception.
+    metric and mode, also with another `patience`; a second hook for the same needs a `state_key` of its own. In a
+    `Loop` the stop is final: started again, it trains no step, unless `patience` or the metric is another, or with
+    `train_on=True`; then the wait begins anew. Runs `after_create_session` and `on_trigger`, when the other hook fires;
+    nothing after an exception.
 
     Args:
         metric: The metric.
@@ -29,6 +32,9 @@ class StopIfNoImprovement(SessionRunHook):
         mode: "min" or "max": whether small or large values are good. By default the name decides: "loss", "accuracy".
         min_delta: An improvement is a change by more than this.
         name: The name of the `Evaluate` hook.
+
+    Attributes:
+        final: The reason of its stop, which is final in a `Loop`.
 
     Raises:
         TypeError: `patience` or `min_delta` is not a number.
@@ -47,6 +53,8 @@ class StopIfNoImprovement(SessionRunHook):
     """
 
     comes_after = Evaluate
+    # A checkpoint of the same step must hold the evaluations waited so far.
+    comes_before = CheckpointSaverHook
 
     def __init__(
         self, metric: str, patience: int, *, mode: str | None = None, min_delta: float = 0.0, name: str = "eval"
@@ -56,6 +64,7 @@ class StopIfNoImprovement(SessionRunHook):
         self._min_delta = arguments.number("StopIfNoImprovement", "min_delta", min_delta, at_least=0)
         self._mode: Mode = mode_of("StopIfNoImprovement", metric, mode)
         self.state_key = f"{name}, {metric}, {self._mode}"
+        self.final = f"{metric} of {name!r} has not improved for {self._patience} evaluations"
         self._evaluate: Evaluate | None = None
         self._forget()
 
@@ -88,6 +97,8 @@ class StopIfNoImprovement(SessionRunHook):
         self.trigger = self._evaluate.trigger
         if self._seen is not None and self._seen > session.global_step:
             self._forget()
+        if self._waited >= self._patience and loop_of(session.graph) is not None:
+            self._waited = 0  # If the training goes on after its final stop.
 
     def on_trigger(self, firing: Firing) -> None:
         """Compares a new evaluation with the best.
@@ -119,4 +130,4 @@ class StopIfNoImprovement(SessionRunHook):
                 "anything" if self._best is None else f"{self._best:.6g}",
                 self._waited,
             )
-            firing.context.request_stop()
+            firing.context.request_stop(final=self.final)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from hookline import arguments, log
-from hookline.checkpoint import fitting, layout, load_variable, reading
+from hookline.checkpoint import fitting, foreign, layout, load_variable, reading, together
 from hookline.checkpoint import leaves as paths
+from hookline.checkpoint.foreign import Weights
 from hookline.checkpoint.manifest import Leaf, Manifest
 from hookline.coordination import peers
-from hookline.errors import InvalidArgumentError, NotFoundError
+from hookline.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from hookline.escapes import in_a_line
 from hookline.graph import Variable, get_global_step
 from hookline.loop.checkpoint_lookup import AVERAGE, STATE, below, check_step, checkpoint_of, root_of
 from hookline.loop.optimizer_state import of_optimizer
@@ -27,11 +31,15 @@ _WHO = "WarmStart"
 
 @dataclasses.dataclass(frozen=True)
 class WarmStart:
-    """Configures a warm start of a new training from a checkpoint of another: `loop.run(logdir, warm_start=...)`.
+    """Configures a warm start of a new training from the weights of another: `loop.run(logdir, warm_start=...)`.
 
-    Arrays are restored by name, if shape and dtype match; nothing is cast. All others keep the initial values of the
-    loop's state. The log names the arrays that are restored, initialized, and left in the checkpoint; a warning names
-    those of another shape or dtype. A training that resumes from its own checkpoint ignores the warm start.
+    The weights are those of a training of hookline, or of another library: a safetensors file (extra `[safetensors]`),
+    an npz, a Flax msgpack (`flax.serialization.to_bytes`), or a directory of Orbax, also of its `CheckpointManager`.
+    They are recognised by their contents.
+
+    Arrays are restored by name, if shape and dtype match. All others keep the initial values of the loop's state. The
+    log names the arrays that are restored, initialized, and left in the checkpoint; a warning names those of another
+    shape or dtype. A training that resumes from its own checkpoint ignores the warm start.
 
     By default the optimizer is initialized, and so are metrics in the state, its step counter and the global step.
     `slots=True` restores these too, for a model that was changed in the middle of its training. The slots of new arrays
@@ -39,18 +47,23 @@ class WarmStart:
     state after the warm start. Positions in the data and states of hooks are not restored.
 
     Args:
-        path: A checkpoint, or the directory of a training.
-        names: A dict from names in the checkpoint to names in the state: of arrays or of parts, as
-            `train.list_variables` shows them, without the prefix `state/`. "/" means all. If two cover an array, the
-            longer one applies. By default each array has its own name, `{"/": "/"}`.
+        path: A checkpoint, the directory of a training, or a file.
+        rename: A dict from names in the checkpoint, of arrays or of parts, to names in the state: `{"body":
+            "encoder"}`. "/" means all, and None as a name in the state leaves them out. If two names cover an array,
+            the longer one applies; all other arrays keep their names. Or a function from the name of an array to its
+            name in the state, or None. Names are those of `train.list_variables`, without the prefix `state/`. In
+            safetensors and npz "." separates parts as "/" does.
         slots: Whether to restore the slots and counts of the optimizer, metrics in the state, and the steps as well.
         step: The checkpoint of a directory: "latest", "best" or a global step.
+        cast: Whether to convert floating point arrays of another dtype to that of the state.
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: `step` is unknown. From the session: the checkpoint or the state has nothing of a name in `names`;
-            or no array can be restored. The message names the arrays.
+        ValueError: `step` is unknown. From the session: the checkpoint or the state has nothing of a name in `rename`;
+            two arrays have one name in the state; or no array can be restored. The message names the arrays.
         NotFoundError: From the session: there is no such checkpoint.
+        InvalidArgumentError: From the session: the file has another format.
+        DataLossError: From the session: the file is broken.
 
     Example:
         >>> import hookline as hl, jax.numpy as jnp, numpy as np, tempfile
@@ -58,29 +71,36 @@ class WarmStart:
         ...     return jax.tree.map(lambda leaf: leaf + 1, state), {}
         >>> def loop(state):
         ...     return hl.train.Loop(train_step, state, hl.data.arrays(np.ones(4), batch_size=1))
-        >>> with tempfile.TemporaryDirectory() as logs:
-        ...     _ = loop({"body": jnp.zeros(2), "head": jnp.zeros(3)}).run(logs + "/a", last_step=4)
-        ...     state = {"encoder": jnp.zeros(2), "head": jnp.zeros(5)}
-        ...     warm = hl.train.WarmStart(logs + "/a", {"body": "encoder"})
-        ...     print(loop(state).run(logs + "/b", last_step=1, warm_start=warm))
-        {'encoder': Array([5., 5.], dtype=float32), 'head': Array([1., 1., 1., 1., 1.], dtype=float32)}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     np.savez(folder + "/a.npz", **{"body.w": np.full(2, 4.0, "float32"), "head": np.zeros(3, "float32")})
+        ...     state = {"encoder": {"w": jnp.zeros(2)}, "head": jnp.zeros(5)}
+        ...     warm = hl.train.WarmStart(folder + "/a.npz", rename={"body": "encoder"})
+        ...     print(loop(state).run(folder + "/b", last_step=1, warm_start=warm))
+        {'encoder': {'w': Array([5., 5.], dtype=float32)}, 'head': Array([1., 1., 1., 1., 1.], dtype=float32)}
 
     References:
         `tf.estimator.WarmStartSettings`. Differences: names, not regular expressions; it restores all that match.
     """
 
     path: str
-    names: Mapping[str, str] = dataclasses.field(default_factory=lambda: {"/": "/"})
+    rename: Mapping[str, str | None] | Callable[[str], str | None] = dataclasses.field(default_factory=dict)
     slots: bool = False
     step: int | str = "latest"
+    cast: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", arguments.path(_WHO, "path", self.path))
-        arguments.mapping(_WHO, "names", self.names)
-        if not self.names or not all(isinstance(name, str) for pair in self.names.items() for name in pair):
-            raise TypeError(f"{_WHO} requires names as `names`, from the checkpoint to the state, got {self.names!r}.")
-        if not isinstance(self.slots, bool):
-            raise TypeError(f"{_WHO} requires True or False as slots, got {self.slots!r}.")
+        if not callable(self.rename):
+            arguments.mapping(_WHO, "rename", self.rename)
+            for ours, theirs in self.rename.items():
+                if not isinstance(ours, str) or not isinstance(theirs, str | None):
+                    raise TypeError(
+                        f"{_WHO} requires names in the state, or None, for names in the checkpoint as `rename`, got "
+                        f"{theirs!r} for {ours!r}."
+                    )
+        for name in ("slots", "cast"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{_WHO} requires True or False as {name}, got {getattr(self, name)!r}.")
         check_step(_WHO, self.step)
 
 
@@ -101,34 +121,47 @@ def begin(warm: WarmStart, session: Session, state: Variable, own: Collection[st
         own: As in `check`.
 
     Raises:
-        ValueError, NotFoundError: As in `WarmStart`.
+        ValueError, OpError: As in `WarmStart`.
     """
-    path, manifest, found = check(warm, state, own)
-    there = below(manifest, root_of(manifest))
+    source = _same_source_of(warm)
+    found = _chosen(warm, source, state.spec, own)
     pairs = paths.with_paths(state.spec)[0]
     places = dict(zip((name for name, _ in pairs), state.places or [None] * len(pairs), strict=True))
-
-    def choose(manifest: Manifest) -> dict[str, fitting.Match]:
-        taken = _chosen(warm, path, manifest, state.spec, own).taken
-        return {name: fitting.Match((leaf,), jax.tree.structure(0)) for name, leaf in taken.items()}
-
-    read = reading.read(
-        path,
-        choose,
-        shardings={name: [places[name]] for name in found.taken},
-    )
+    specs = {name: leaf for name, leaf in pairs if name in found.taken}
+    there = source.leaves
+    if isinstance(source, Weights):
+        wanted = {
+            leaf.name: jax.ShapeDtypeStruct(leaf.shape, specs[name].dtype, sharding=places[name])
+            for name, leaf in found.taken.items()
+        }
+        values = source.read(wanted)
+        read = {name: jnp.asarray(values[leaf.name]) for name, leaf in found.taken.items()}
+    else:
+        read = reading.read(
+            source.path,
+            lambda manifest: {
+                name: fitting.Match((leaf,), jax.tree.structure(0))
+                for name, leaf in _chosen(warm, _Checkpoint(source.path, manifest), state.spec, own).taken.items()
+            },
+            shardings={name: [places[name]] for name in found.taken},
+        )
+        read = {
+            name: array if array.dtype == specs[name].dtype else array.astype(specs[name].dtype)
+            for name, array in read.items()
+        }
+        step = get_global_step(session.graph)
+        if warm.slots and step is not None and step.op.name in source.manifest.variables:
+            session.load({step.op.name: load_variable(source.path, step.op.name)})
+        if AVERAGE in source.manifest.variables:  # They are not restored: averages begin with the initial state.
+            averages = source.manifest.variables[AVERAGE].leaves
+            there = {**there, **{_joined(AVERAGE, leaf.path): leaf for leaf in averages}}
     replace(session, state, read)
-    step = get_global_step(session.graph)
-    if warm.slots and step is not None and step.op.name in manifest.variables:
-        session.load({step.op.name: load_variable(path, step.op.name)})
-    session.origin = f"begun with values of {path}"
-    if AVERAGE in manifest.variables:  # They are not restored, because averages begin with the initial state.
-        there = {**there, **{_joined(AVERAGE, leaf.path): leaf for leaf in manifest.variables[AVERAGE].leaves}}
-    _report(path, found, there, [name for name, _ in pairs])
+    session.origin = f"begun with values of {source.path}"
+    _report(source.path, found, there, [name for name, _ in pairs])
 
 
-def check(warm: WarmStart, state: Variable, own: Collection[str]) -> tuple[str, Manifest, _Found]:
-    """Returns the path of the checkpoint, its manifest, and the plan for the leaves of the state.
+def check(warm: WarmStart, state: Variable, own: Collection[str]) -> tuple[str, bool]:
+    """Returns the path of the checkpoint, which has arrays for the state, and whether its step is taken too.
 
     Args:
         warm: The settings.
@@ -136,11 +169,11 @@ def check(warm: WarmStart, state: Variable, own: Collection[str]) -> tuple[str, 
         own: The paths of leaves that belong to a training like slots: the step counter, metrics that accumulate.
 
     Raises:
-        ValueError, NotFoundError: As in `WarmStart`.
+        ValueError, OpError: As in `WarmStart`.
     """
-    path = checkpoint_of(_WHO, warm.path, warm.step)
-    manifest = layout.read_manifest(path)[1]
-    return path, manifest, _chosen(warm, path, manifest, state.spec, own)
+    source = _source_of(warm)
+    _chosen(warm, source, state.spec, own)
+    return source.path, warm.slots and isinstance(source, _Checkpoint)
 
 
 def replace(session: Session, variable: Variable, new: Mapping[str, Any]) -> None:
@@ -148,6 +181,43 @@ def replace(session: Session, variable: Variable, new: Mapping[str, Any]) -> Non
     pairs, structure = paths.with_paths(session.lowlevel.handed_over(variable))
     leaves = [new.get(path, leaf) for path, leaf in pairs]
     session.lowlevel.load({variable.op.name: structure.unflatten(leaves)}, owned=True)
+
+
+class _Checkpoint(NamedTuple):
+    """A checkpoint of hookline."""
+
+    path: str
+    manifest: Manifest
+
+    @property
+    def leaves(self) -> dict[str, Leaf]:
+        return below(self.manifest, root_of(self.manifest))
+
+
+def _source_of(warm: WarmStart) -> _Checkpoint | Weights:
+    if (weights := foreign.find(_WHO, warm.path, warm.step)) is not None:
+        return weights
+    path = checkpoint_of(_WHO, warm.path, warm.step)
+    return _Checkpoint(path, layout.read_manifest(path)[1])
+
+
+def _same_source_of(warm: WarmStart) -> _Checkpoint | Weights:
+    """Returns the source, which is the same in all processes in step; an error of one is raised in all of them."""
+    found: list[_Checkpoint | Weights] = []
+
+    def look() -> int:
+        found.append(_source_of(warm))
+        return zlib.crc32(repr(sorted(found[0].leaves.items())).encode("utf-8", "surrogatepass"))
+
+    seen = together.current().all(look)
+    if len(set(seen)) > 1:
+        other = next(process for process, digest in enumerate(seen) if digest != seen[0])
+        raise FailedPreconditionError(
+            None,
+            None,
+            f"{_WHO}: '{warm.path}' has other arrays in process {other} than in process 0. Give all the same file.",
+        )
+    return found[0]
 
 
 class _Found(NamedTuple):
@@ -159,40 +229,88 @@ class _Found(NamedTuple):
     new: list[str]
 
 
-def _chosen(warm: WarmStart, path: str, manifest: Manifest, spec: Any, own: Collection[str]) -> _Found:
-    there = below(manifest, root_of(manifest))
-    rules = {ours.strip("/"): theirs.strip("/") for theirs, ours in warm.names.items()}
+def _chosen(warm: WarmStart, source: _Checkpoint | Weights, spec: Any, own: Collection[str]) -> _Found:
     pairs = paths.with_paths(spec)[0]
-    here = [name for name, _ in pairs]
-    for ours, theirs in rules.items():
-        for name, known, where in ((ours, here, "the state"), (theirs, there, f"checkpoint '{path}'")):
-            if not any(_covers(name, leaf) for leaf in known):
-                raise ValueError(
-                    f"{_WHO}: names has {name!r}, and {where} has nothing of that name. It has: {_shown(known)}."
-                )
+    there = source.leaves
+    renamed = _renamed(warm, source, [name for name, _ in pairs])
     found = _Found({}, {}, [], [])
     for (name, leaf), is_slot in zip(pairs, of_optimizer(spec), strict=True):
-        ours = max((rule for rule in rules if _covers(rule, name)), key=len, default=None)
-        saved = None if ours is None else there.get(_joined(rules[ours], name[len(ours) :].strip("/")))
+        saved = renamed.get(name)
         if not warm.slots and (is_slot or name in own):
             found.slots.append(name)
         elif saved is None:
             found.new.append(name)
-        elif (saved.shape, saved.dtype) != (leaf.shape, str(leaf.dtype)):
-            found.unlike[name] = f"{name} is {_form(saved)} there and {_form(leaf)} here"
-        else:
+        elif saved.shape == leaf.shape and (saved.dtype == str(leaf.dtype) or (warm.cast and _are_floats(saved, leaf))):
             found.taken[name] = saved
+        else:
+            advice = ", and cast=True converts it" if saved.shape == leaf.shape and _are_floats(saved, leaf) else ""
+            found.unlike[name] = f"{name} is {_form(saved)} there and {_form(leaf)} here{advice}"
     if not found.taken:
-        lines = [*found.unlike.values(), *(f"{name} is not there, or not among `names`" for name in found.new)]
+        lines = [*found.unlike.values(), *(f"{name} is not there under that name" for name in found.new)]
         lines += [
             f"{name} is of the optimizer, a metric, or counts steps, and slots=True takes it" for name in found.slots
         ]
         raise ValueError(
-            f"{_WHO}: nothing of checkpoint '{path}' fits the state.\n  "
+            f"{_WHO}: nothing of checkpoint '{source.path}' fits the state.\n  "
             + "\n  ".join(lines)
-            + f"\nThe checkpoint has: {_shown(there)}. Map other names with `names`."
+            + f"\nThe checkpoint has: {_shown(there)}. Map other names with `rename`: {{'/': 'params'}} puts all of "
+            f"them below 'params', and {{'params': '/'}} takes that part for the whole."
         )
     return found
+
+
+def _renamed(warm: WarmStart, source: _Checkpoint | Weights, here: Collection[str]) -> dict[str, Leaf]:
+    """Returns the arrays of the checkpoint by their names in the state."""
+    there = source.leaves
+    if callable(warm.rename):
+        pairs = [(warm.rename(name), name) for name in there]
+        for new, name in pairs:
+            if not isinstance(new, str | None):
+                raise TypeError(f"{_WHO} requires a function that returns names as rename, got {new!r} for {name!r}.")
+        given, kept = [(new, name) for new, name in pairs if new is not None], []
+    else:
+        rules = _rules(warm.rename, source, here)
+        given, kept = [], []
+        for name in there:
+            rule = max((rule for rule in rules if _covers(rule, name)), key=len, default=None)
+            start = "" if rule is None else rules[rule]
+            if start is not None:
+                new = _joined(start, name[len(rule or "") :].strip("/"))
+                (kept if new == name else given).append((new, name))
+    found: dict[str, str] = {}
+    for new, name in given:
+        if (other := found.setdefault(new.strip("/"), name)) != name:
+            raise ValueError(f"{_WHO}: rename gives {other!r} and {name!r} of '{source.path}' one name, {new!r}.")
+    return {new: there[name] for new, name in {**dict(kept), **found}.items()}
+
+
+def _rules(
+    rename: Mapping[str, str | None], source: _Checkpoint | Weights, here: Collection[str]
+) -> dict[str, str | None]:
+    """Returns what is given as `rename`, with the names of the checkpoint as hookline has them."""
+    rules: dict[str, str | None] = {}
+    for name, new in rename.items():
+        # A name of a flat file may be given as the file has it.
+        rule = next((rule for rule in (name, foreign.path_of(name)) if _is_in(source.leaves, rule.strip("/"))), name)
+        rules[rule.strip("/")] = new = None if new is None else new.strip("/")
+        for text, known, where in ((rule, source.leaves, f"checkpoint '{source.path}'"), (new, here, "the state")):
+            if text is not None and not _is_in(known, text.strip("/")):
+                raise ValueError(
+                    f"{_WHO}: rename has {text!r}, and {where} has nothing of that name. It has: {_shown(known)}."
+                )
+    return rules
+
+
+def _is_in(names: Collection[str], part: str) -> bool:
+    return any(_covers(part, name) for name in names)
+
+
+def _are_floats(saved: Leaf, leaf: Any) -> bool:
+    """Returns whether both are floating point arrays; some dtypes of other libraries have no name in JAX."""
+    try:
+        return all(jnp.issubdtype(jnp.dtype(str(each.dtype)), jnp.floating) for each in (saved, leaf))
+    except TypeError:
+        return False
 
 
 def _report(path: str, found: _Found, there: Mapping[str, Leaf], here: Collection[str]) -> None:
@@ -278,4 +396,4 @@ def _form(leaf: Any) -> str:
 
 
 def _shown(names: Iterable[str]) -> str:
-    return ", ".join(names) or "nothing"
+    return in_a_line(", ".join(names)) or "nothing"

@@ -146,7 +146,8 @@ def _check(place: str, hook: Any) -> None:
         kind = "generator function" if inspect.isgeneratorfunction(hook) else "function"
         raise TypeError(
             f"{place} is the {kind} {hook.__name__}; a hook is an object with callbacks such as after_run. "
-            "Derive a class from SessionRunHook."
+            f"Write train.FunctionHook({hook.__name__}, every=100), which calls it with a Firing each 100 steps; or "
+            "derive a class from SessionRunHook."
         )
     if not is_hook(hook):
         raise TypeError(

@@ -8,6 +8,8 @@ from typing import Any, Self
 
 from hookline import log, notebooks, preemption
 from hookline.coordination import peers, service
+from hookline.data.iterator import BatchSource
+from hookline.data.sequences import Restart
 from hookline.errors import END_OF_INPUT, LEFT_IN_ORDER, OutOfRangeError
 from hookline.graph import Graph
 from hookline.graph.dialect import InDialect
@@ -199,7 +201,7 @@ class Ending(InDialect):
             self._fail(leaving)
         elif lost is None:
             if isinstance(leaving, OutOfRangeError):
-                self._warn_of_no_run()
+                self._warn_of_no_run(leaving)
             return self._end()
         elif not self._knows(lost):
             # should_stop() could not raise this.
@@ -207,16 +209,17 @@ class Ending(InDialect):
             return [lost]
         return []
 
-    def _warn_of_no_run(self) -> None:
+    def _warn_of_no_run(self, ended: OutOfRangeError) -> None:
         """Warns that the data ended before the first run, as after a training that has read them all."""
         raw = self._session.raw
         if self._stop.runs or not peers.speaks() or counted_global_step(raw.graph) is None:
             return
         begin_anew = origin.to_begin_anew(raw)
+        words = ended.op.sequence.restart if isinstance(ended.op, BatchSource) else Restart()
         logger.warning(
             "Nothing was run: the data ended before the first run, %s. %s%s.",
             origin.where(raw),
-            "To train on, give more data, or data without an end (hookline.data.arrays(..., epochs=None))"
+            f"To train on, {words.more}"
             if begin_anew
             else "Give a source that has batches; if it is an iterator that was used up, a function that makes it",
             begin_anew,

@@ -164,7 +164,9 @@ class HookedSession:
             self._stop.carry,
         )
 
-    def _between_runs(self, work: Callable[[Schedule, SessionRunContext], None], stop: Callable[[str], None]) -> None:
+    def _between_runs(
+        self, work: Callable[[Schedule, SessionRunContext], None], stop: Callable[[str, str], None]
+    ) -> None:
         """Does some work for hooks with its own context; `stop` is called if one of them requests a stop."""
         if self._schedule is not None:
             context = RunContext(SessionRunArgs(None), self.raw, self._stop.runs, self._schedule, self._settle)
@@ -172,7 +174,7 @@ class HookedSession:
                 work(self._schedule, context)
             finally:
                 if context.stop_requested:
-                    stop(context.stop_asked_by)
+                    stop(context.stop_asked_by, context.stop_is_final)
 
     @property
     def at_rest(self) -> bool:
@@ -181,6 +183,11 @@ class HookedSession:
         A run that failed in the callback of a hook, or after it had changed variables, counts as half-way.
         """
         return not self._failed_inside
+
+    @property
+    def final_stop(self) -> str:
+        """The reason for which a hook has requested a final stop; empty without one."""
+        return self._stop.final
 
     @property
     def has_run(self) -> bool:
@@ -375,13 +382,13 @@ class HookedSession:
             self._at_callbacks = False
         except BaseException:
             if context.stop_requested:
-                self._stop.carry(context.stop_asked_by)
+                self._stop.carry(context.stop_asked_by, context.stop_is_final)
             raise
         finally:
             if requests.feeders or requests.stale:
                 requests.forget_feeds()
         if context.stop_requested or self._stop.carried:
-            self._stop.request(context.stop_asked_by)
+            self._stop.request(context.stop_asked_by, context.stop_is_final)
             self._fast_path.interrupt()
         return result
 

@@ -304,10 +304,16 @@ def reasons(decision: Decision, count: int) -> str:
     found: dict[str, list[int]] = {}
     for process, kind, value in decision.proposals:
         if kind == STOP:
-            found.setdefault(f"asked for it ({value})", []).append(process)
+            found.setdefault(f"asked for it ({asked(value)[0]})", []).append(process)
         elif kind == SIGNAL:
             found.setdefault(f"got {signal.Signals(value).name}", []).append(process)
     return "; ".join(f"{_named(who, count)} {what}" for what, who in found.items())
+
+
+def asked(value: Any) -> tuple[Any, str]:
+    """Returns who has asked for a stop, and the reason if it is final; a stranger may have written anything else."""
+    by, final = value if isinstance(value, list) and len(value) == 2 else (value, "")
+    return by, final if isinstance(final, str) else ""
 
 
 def _named(processes: list[int], count: int) -> str:

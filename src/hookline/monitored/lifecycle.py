@@ -147,7 +147,7 @@ class MonitoredLifecycle(Opening):
         """
         if self._in_step is None or self._in_step.has_failed or self._closed or self._last_fetches is None:
             return False
-        self._in_step.propose(in_step.STOP, "sys.exit()")
+        self._in_step.propose(in_step.STOP, ["sys.exit()", ""])
         with contextlib.suppress(*END_OF_INPUT):
             while not self._is_stopped():
                 self.run(self._last_fetches)

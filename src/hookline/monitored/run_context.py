@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from hookline import arguments
 from hookline.coordination.caller import caller
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.monitored.hook_record import HookRecord
@@ -27,10 +28,11 @@ class RunContext(SessionRunContext):
 
     Attributes:
         stop_asked_by: The code that has called `request_stop` first, in words.
+        stop_is_final: The reason of the first final request; empty without one.
     """
 
     _rest: _Rest | None = None
-    stop_asked_by = ""
+    stop_asked_by = stop_is_final = ""
 
     def __init__(
         self,
@@ -56,9 +58,11 @@ class RunContext(SessionRunContext):
             self.give(*self._rest)
         self._settle(self._schedule, self)
 
-    def request_stop(self) -> None:
+    def request_stop(self, *, final: str | None = None) -> None:
         """See `SessionRunContext`."""
+        why = arguments.text("request_stop", "final", final, optional=True)
         self.stop_requested, self.stop_asked_by = True, self.stop_asked_by or caller()
+        self.stop_is_final = self.stop_is_final or why or ""
 
     def retire(self, hook: Any) -> None:
         """See `SessionRunContext`."""

@@ -19,8 +19,9 @@ class StopRequest:
         asked: Whether anything, such as a hook, a thread or a lost session, has ever asked for a stop. Until then
             `should_stop()` checks nothing else.
         requested: Whether the stop is in effect: no further run.
-        agree: In processes that run in step, proposes the stop to all of them, with the code that has asked for it. It
-            takes effect when they have agreed.
+        agree: In processes that run in step, proposes the stop to all of them, with the code that has asked for it, and
+            the reason if it is final. It takes effect when they have agreed.
+        final: The reason why the training is complete, after a final request; else empty.
         carried: Whether it was requested during a failed attempt. The retry of that run is still allowed, and the stop
             takes effect when it succeeds.
     """
@@ -28,31 +29,35 @@ class StopRequest:
     def __init__(self) -> None:
         self.runs = 0
         self.asked = self.requested = self.carried = False
-        self.agree: Callable[[str], None] | None = None
-        self._carried_for = ""
+        self.agree: Callable[[list[str]], None] | None = None
+        self.final = ""
+        self._carried_for = ("", "")
         self._still_warnings = 0
 
     def ask(self, asked_by: str) -> None:
         """Notes a request to stop by some code."""
         self.asked = True
         if self.agree is not None:
-            self.agree(asked_by)
+            self.agree([asked_by, ""])
 
-    def request(self, asked_by: str) -> None:
+    def request(self, asked_by: str, final: str = "") -> None:
         """Puts the stop into effect, or proposes it to the other processes."""
+        carried_for, carried_final = self._carried_for
+        asked_by, final = asked_by or carried_for, final or carried_final
         if self.agree is not None:
-            self.agree(asked_by or self._carried_for)
+            self.agree([asked_by, final])
         else:
-            self.hold()
+            self.hold(final)
 
-    def hold(self) -> None:
+    def hold(self, final: str) -> None:
         """Puts the stop into effect, after all processes have agreed."""
+        self.final = self.final or final
         self.requested = True
         self.asked = True  # Last, because other threads check this first.
 
-    def carry(self, asked_by: str) -> None:
+    def carry(self, asked_by: str, final: str = "") -> None:
         """Puts the stop into effect once the retried run succeeds."""
-        self.carried, self._carried_for = True, asked_by
+        self.carried, self._carried_for = True, (asked_by, final)
         self.asked = True
 
     def warn_of_stillness(self, step: int) -> None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from hookline import preemption
+from hookline import arguments, preemption
 from hookline.coordination.agreement import FAILURE, Decision
 from hookline.coordination.caller import caller
 from hookline.hooks.when import bare
@@ -49,19 +49,24 @@ class Stopping(Ending):
                     self._session.failure = error
         return self._stop.requested or self._session.failure is not None or self._preemption.number is not None
 
-    def request_stop(self) -> None:
+    def request_stop(self, *, final: str | None = None) -> None:
         """Makes `should_stop()` true and tells the threads to stop.
 
         In processes that run in step this takes effect before the next run that none of them has begun.
 
+        Args:
+            final: The reason why the training is complete, as in `SessionRunContext.request_stop`.
+
         Raises:
             RuntimeError: The session is closed.
         """
+        why: str = arguments.text("request_stop", "final", final, optional=True) or ""
         if self._closed:
             raise RuntimeError(CLOSED)
         if self._in_step is not None:
-            self._in_step.propose(in_step.STOP, caller())
+            self._in_step.propose(in_step.STOP, [caller(), why])
             return
+        self._stop.final = self._stop.final or why
         self._session.request_stop()
 
     # sys.exit(0) in one of the processes in step ----------------------------------------------------------------
@@ -122,7 +127,7 @@ class Stopping(Ending):
             elif kind == in_step.SIGNAL:
                 preemption.agree(value)
             elif kind == in_step.STOP:
-                self._stop.hold()
+                self._stop.hold(in_step.asked(value)[1])
 
     def _doing(self) -> str:
         """Returns the session's activity when a signal comes, for the log."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -69,7 +70,7 @@ class Compilations:
     Attributes:
         log: As above.
         first_cause: Says why the first compilation is needed; called when it begins.
-        traces: The number of compilations so far.
+        traces: The number of times that the program was traced; each trace is a compilation, or finds an equal program.
         about: A description of the program.
         untold: Whether the duration of the last compilation is still to be logged.
     """
@@ -81,23 +82,44 @@ class Compilations:
         self.traces = 0
         self.untold = False
         self.about = what
+        self._count = 0
+        self._is_held = False
         self._forms: dict[str, list[str]] = {}
         self._began = 0.0
 
     def begins(self, arguments: Named, why: str = "") -> None:
-        """Logs that JAX has begun to trace the program for these arguments, and why."""
+        """Notes that JAX has begun to trace the program for these arguments, and why."""
         forms = {name: _forms(value) for name, value in arguments}
         before, self._forms = self._forms, forms
         self.traces += 1
         self._began, self.untold = clock.monotonic(), True
-        self._cause = cause = why or (self.first_cause() if self.traces == 1 else _difference(before, forms))
-        logger.info("Compiling a program (%s): %s.", cause, self.about)
-        if self.traces == _MANY:
+        self._cause = why or (self.first_cause() if self.traces == 1 else _difference(before, forms))
+        if not self._is_held:
+            self.tell()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Logs nothing of the traces of a block: `tell` does so once it is known whether they are compiled."""
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._is_held = False
+
+    def tell(self, *, is_needed: bool = True) -> None:
+        """Logs that the program is compiled for the latest arguments; or that an equal one is compiled already."""
+        if not is_needed:
+            self.untold = False
+            logger.info("Using a program that is compiled already: %s.", self.about)
+            return
+        self._count += 1
+        logger.info("Compiling a program (%s): %s.", self._cause, self.about)
+        if self._count == _MANY:
             logger.warning(
                 "A program was compiled %d times, the last time because %s. Each new shape is compiled anew, and each "
                 "new number that sizes depend on: pad batches to one shape, or to few. It computes %s.",
                 _MANY,
-                cause,
+                self._cause,
                 self.about,
             )
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline import clock
+from hookline import clock, jax_internals
 from hookline.errors import FailedPreconditionError
 from hookline.graph import placement
 from hookline.graph import spec as specs
@@ -29,6 +29,12 @@ from hookline.session.store import VariableStore
 @jax.jit
 def _copied(leaves: Any) -> Any:
     return jax.tree.map(jnp.copy, leaves)
+
+
+def _as_made(array: jax.Array) -> jax.Array:
+    """Returns an array that was read to where it would be anyway like one that a program has made."""
+    is_put = getattr(array, "committed", False) and len(array.devices()) == 1 and specs.place_of(array) is None
+    return jax_internals.uncommitted(array) if is_put else array
 
 
 def _own(leaf: Any, dtype: Any, place: Any) -> jax.Array:
@@ -205,7 +211,7 @@ class LocalStore(VariableStore):
         places: Sequence[Any] = variable.places or [None] * len(leaves)
         try:
             kept = tuple(
-                placement.put(leaf, place)
+                placement.put(_as_made(leaf) if place is None else leaf, place)
                 if owned and isinstance(leaf, jax.Array) and leaf.dtype == dtype
                 else _own(leaf, dtype, place)
                 for leaf, dtype, place in zip(leaves, dtypes, places, strict=True)

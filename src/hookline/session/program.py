@@ -27,6 +27,7 @@ from hookline.session.compiler_options import compiler_options
 from hookline.session.latches import Latched, Latching, after, first_fault
 from hookline.session.plan import Key, Plan
 from hookline.session.repeat import blank, repeated
+from hookline.session.shared_jit import SharedJit
 from hookline.session.sharing import HookTensors
 from hookline.session.slots import Flat, Leaves
 from hookline.session.store import VariableStore
@@ -149,8 +150,6 @@ class Program:
             return self._jitted(donates=True).lower(*arguments, *([self._structures_in()] if self._is_loose else []))
 
     def _jitted(self, *, donates: bool) -> Any:
-        # The program without donation is a function of its own, so that JAX traces it, and the log says so.
-        trace = self._trace if donates else lambda *arguments: self._trace(*arguments)
         options: dict[str, Any] = {"compiler_options": self._compiler_options}
         if self._home is not None:
             # Written variables keep their shardings.
@@ -159,7 +158,11 @@ class Program:
             whole = None if self._home.is_fully_addressable else self._home
             shardings = groups, whole, None, self._home
             options["out_shardings"] = (*shardings, None) if self._is_loose else shardings
-        return jax.jit(trace, donate_argnums=0 if donates else (), **options)
+        options["donate_argnums"] = 0 if donates else ()
+        if self._is_loose or launches.current() is not None:
+            # The program without donation is a function of its own, so that JAX traces it, and the log says so.
+            return jax.jit(self._trace if donates else lambda *arguments: self._trace(*arguments), **options)
+        return SharedJit(self._trace, self.compilations, **options)
 
     def _compiled_run(self, *, donates: bool) -> Any:
         """Returns the program as JAX compiles it, in the context of its graph."""

@@ -94,7 +94,7 @@ class ProgramCache:
         if not plan.device and not plan.remote and not outputs and not for_hooks:
             return None, ()
         shared = None
-        if for_hooks:
+        if for_hooks or (capacity == 1 and self.sharing.has_declared):
             steady = [*request.rows, *request.deferred_rows]
             known = outputs if capacity == 1 else ()
             shared = self.sharing.shared(plan, request.fetched, steady, request.by_hook, request.fed, known, store)

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from hookline.errors import OpError
+from hookline.graph import spec as specs
 from hookline.graph.gradient import Gradient
 from hookline.graph.graph import Function, Operation, Tensor
 from hookline.graph.nodes import Constant, Group
@@ -24,6 +25,10 @@ HookTensors = tuple[Tensor, ...]
 # Operations without side effects: no update, no latch, no draw of a random key, nothing from outside. (Nor may they
 # have a fault, which is a latch.)
 PURE = (Function, Gradient, VariableRead, Constant, Group)
+
+
+# To hand out a number takes a run about a microsecond, so many are not worth the one compilation that they save.
+_FEW_NUMBERS = 16
 
 
 class Shared(NamedTuple):
@@ -56,6 +61,11 @@ class Sharing:
         other._families = {family: [*tensors] for family, tensors in self._families.items()}
         return other
 
+    @property
+    def has_declared(self) -> bool:
+        """Whether hooks have declared fetches."""
+        return bool(self._declared)
+
     def declare(self, fetches: Iterable[Sequence[Tensor | Operation]]) -> None:
         """Declares the fetches of each hook: shared programs have it from the start."""
         self._declared = list(fetches)
@@ -70,7 +80,10 @@ class Sharing:
         outputs: Iterable[Key],
         store: VariableStore,
     ) -> Shared | None:
-        """Returns the shared program for a run with hook fetches; None if it cannot share, or has nothing to share.
+        """Returns the shared program for a run; None if it cannot share, or has nothing to share.
+
+        A run without hook fetches shares only if hooks have declared no more than a few numbers that it has anyway: the
+        step then has one program.
 
         `by_hook` are the fetches of each hook, `steady` those that hooks want of each step, and `outputs` the tensors
         that the program returns for the caller.
@@ -89,8 +102,6 @@ class Sharing:
             return tuple({tensor.key: tensor for tensor in tensors if tensor.key not in known}.values())
 
         wanted = [found for elements in by_hook if (found := tensors_of(elements, plan))]
-        if not wanted:
-            return None
 
         def plan_for(groups: Iterable[HookTensors]) -> Plan:
             return Plan(fetched, [*carried, *(tensor for group in groups for tensor in group)], fed, store.is_remote)
@@ -120,11 +131,20 @@ class Sharing:
         wants = set(map(_keys, wanted))
         unique = {_keys(tensors): tensors for tensors in seen}
         masked = tuple(unique.values())
+        if not wanted and not _are_few_numbers(masked, base):
+            return None
         return Shared(plan_for(masked), frozenset(always), masked, tuple(key in wants for key in unique))
 
 
 def _key(element: Tensor | Operation) -> Any:
     return element.key if isinstance(element, Tensor) else element
+
+
+def _are_few_numbers(masked: Iterable[HookTensors], always: set[Operation]) -> bool:
+    """Returns whether hooks may fetch something, and only a few numbers that every run computes."""
+    tensors = [tensor for group in masked for tensor in group]
+    at_hand = all(t.op in always and specs.is_array(t.spec) and t.spec.shape == () for t in tensors)
+    return at_hand and 0 < len(tensors) <= _FEW_NUMBERS
 
 
 def _keys(tensors: HookTensors) -> frozenset[Key]:

@@ -27,7 +27,7 @@ def checked(who: str, state: Any, shardings: Any) -> list[jax.sharding.Sharding 
             devices.
 
     Example:
-        >>> mesh = jax.make_mesh((1,), ("data",))
+        >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
         >>> state = {"n": jax.ShapeDtypeStruct((), "int32"), "w": jax.ShapeDtypeStruct((8,), "float32")}
         >>> found = checked("Loop", state, {"n": None, "w": jax.NamedSharding(mesh, jax.P("data"))})
         >>> [place and place.spec for place in found]

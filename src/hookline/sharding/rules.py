@@ -36,7 +36,7 @@ def fsdp(mesh: Any, *, min_size: int = 2**18, axis: str | tuple[str, ...] | None
         ValueError: The mesh lacks that axis, or has several with other names.
 
     Example:
-        >>> mesh = jax.sharding.AbstractMesh((4,), ("data",))  # On devices: jax.make_mesh((4,), ("data",)).
+        >>> mesh = jax.sharding.AbstractMesh((4,), ("data",))  # On devices: jax.make_mesh, with AxisType.Auto.
         >>> state = {"b": jax.ShapeDtypeStruct((1024,), "float32"), "w": jax.ShapeDtypeStruct((512, 1024), "float32")}
         >>> shardings = fsdp(mesh)(state)
         >>> shardings["b"].spec, shardings["w"].spec

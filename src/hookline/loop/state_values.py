@@ -1,0 +1,103 @@
+"""StateValues: the arrays of a loop's state in an open session, read and set by name."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hookline import paths
+from hookline.coordination import peers
+from hookline.graph import Variable, placement
+from hookline.loop.optimizer_state import is_scheduled
+from hookline.loop.warm_start import replace
+
+if TYPE_CHECKING:
+    from hookline.session import Session
+
+
+class StateValues(Mapping[str, Any]):
+    """The arrays of the state in an open session, by name, to read and set between two steps: `Loop.state_in`.
+
+    The names are those of `train.list_variables`, without `state/`; the end of one is enough if it is unique:
+    `"learning_rate"` for `"opt_state/hyperparams/learning_rate"`. A value that is set is part of the state from the
+    next step on, and of its checkpoints. Reading waits for the steps under way.
+
+    Args:
+        state: The variable.
+        session: The raw session.
+    """
+
+    def __init__(self, state: Variable, session: Session) -> None:
+        self._state, self._session = state, session
+        self._specs = dict(paths.with_paths(state.spec)[0])
+
+    def __getitem__(self, name: str) -> Any:
+        """Returns a copy on the host: a NumPy array, or number.
+
+        Raises:
+            KeyError: The state has no array of this name, or several.
+            ValueError: Processes in step have parts of the array.
+        """
+        path = self._path(name)
+        leaf = dict(paths.with_paths(self._session.lowlevel.handed_over(self._state))[0])[path]
+        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+            if not leaf.is_fully_replicated:
+                raise ValueError(f"{path!r} of the state lies in parts in the processes, so none of them can read it.")
+            leaf = placement.here(leaf)
+        return np.array(leaf)[()]  # A copy: the next step takes the memory.
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Sets an array, to one of the same shape and kind of dtype; in step, in all processes to the same.
+
+        Raises:
+            KeyError: As when it is read.
+            ValueError: The shape or the dtype is another one; or processes in step set different values.
+            TypeError: It is a hyperparameter with a schedule, which each step computes anew.
+        """
+        path = self._path(name)
+        spec = self._specs[path]
+        if is_scheduled(path, self._specs):
+            raise TypeError(f"{path!r} of the state follows a schedule, which sets it anew in each step.")
+        array = np.asarray(value)
+        if array.shape != spec.shape or not _fits(array.dtype, spec.dtype):
+            raise ValueError(
+                f"{path!r} of the state is {spec.dtype}{list(spec.shape)}, and cannot be set to {array.dtype}"
+                f"{list(array.shape)}."
+            )
+        array = array.astype(spec.dtype)
+        if (others := peers.current()) is not None:
+            sums = others.gather(f"the new value of {path}", zlib.crc32(array.tobytes()))
+            if len(set(sums)) > 1:
+                raise ValueError(
+                    f"The processes in step set {path!r} of the state to different values; in this one to {value!r}."
+                )
+        replace(self._session, self._state, {path: array})
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._specs)
+
+    def __len__(self) -> int:
+        return len(self._specs)
+
+    def _path(self, name: str) -> str:
+        found = [name] if name in self._specs else [path for path in self._specs if path.endswith(f"/{name}")]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise KeyError(f"The state has several arrays {name!r}: {', '.join(found)}. Give more of the name.")
+        raise KeyError(
+            f"The state has no array {name!r}. There are: {', '.join(self._specs)}. A Python number that the step does "
+            f"not change is no array: give jnp.asarray(0.1)."
+        )
+
+
+def _fits(given: Any, kept: Any) -> bool:
+    """Returns whether a dtype is of the kind of another, or of one before it."""
+    order = [jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating]
+    last = [jnp.issubdtype(kept, kind) for kind in order]
+    return any(last) and any(jnp.issubdtype(given, kind) for kind in order[: last.index(True) + 1])

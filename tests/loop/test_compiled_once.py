@@ -1,0 +1,136 @@
+"""Equal programs are compiled once in a process, and nothing that has changed is served an old one."""
+
+from __future__ import annotations
+
+import gc
+import types
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hookline as hl
+from hookline.session import compilation
+
+ROWS = np.arange(24, dtype="float32").reshape(12, 2)
+
+
+def train_step(state, batch):
+    loss, grads = jax.value_and_grad(lambda w: jnp.mean((batch @ w - 1) ** 2))(state["w"])
+    return {"w": state["w"] - 0.001 * grads}, {"loss": loss, "largest": jnp.abs(grads).max()}
+
+
+def loop_of(step=train_step, size=4):
+    return hl.train.Loop(step, {"w": np.zeros(2, "float32")}, hl.data.arrays(ROWS, size, epochs=None))
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """The programs that are compiled, in words."""
+    found = []
+    monkeypatch.setattr(compilation.CompilationLog, "add", lambda log, made: found.append(made.about))
+    return found
+
+
+def test_a_step_has_one_program_and_equal_trainings_and_further_runs_and_recoveries_none(compiled, tmp_path):
+    loops = [loop_of() for _ in range(3)]
+    results = [loop.run(last_step=4, progress=False)["w"] for loop in loops]
+    assert len(compiled) == 2, "the initial values, and the step with the numbers that hooks ask for now and then"
+    del compiled[:]
+    loops[0].run(last_step=6, progress=False)
+
+    class Away(hl.train.SessionRunHook):
+        left = 1
+
+        def after_run(self, run_context, run_values):
+            if run_context.session.global_step == 5 and self.left:
+                self.left -= 1
+                raise hl.errors.UnavailableError(None, None, "away")
+
+    recovered = loop_of()
+    again = {"save_checkpoint_steps": 2, "recovery": hl.train.RecoveryPolicy(initial_backoff_secs=0)}
+    state = recovered.run(str(tmp_path), last_step=6, progress=False, hooks=[Away()], **again)
+    assert not compiled
+    assert all(np.array_equal(one, results[0]) for one in results)
+    assert np.array_equal(state["w"], loops[0].result["w"])
+
+
+RATE = 1.0
+
+
+def test_what_has_changed_since_is_compiled_with_its_new_value(compiled, monkeypatch):
+    rates = types.SimpleNamespace(rate=1.0)
+
+    def of(value):
+        return lambda state, batch: ({"w": state["w"] + value}, {})
+
+    def of_object(state, batch):
+        return {"w": state["w"] + rates.rate}, {}
+
+    def of_global(state, batch):
+        return {"w": state["w"] + RATE}, {}
+
+    def trained(step):
+        return loop_of(step).run(last_step=3, progress=False, watch=None)["w"].tolist()
+
+    for value in (1.0, 2.0, 1.0):
+        rates.rate = value
+        monkeypatch.setitem(globals(), "RATE", value)
+        assert trained(of(value)) == trained(of_object) == trained(of_global) == [3 * value] * 2
+    assert len(compiled) == 3, "the initial values, and two steps: the three functions compute the same"
+
+
+def test_steps_that_are_alike_for_one_batch_and_not_for_another_are_apart(compiled):
+    def of(value):
+        def step(state, batch):
+            return {"w": state["w"] + (value if batch.shape[0] == 2 else 1.0)}, {}
+
+        return step
+
+    # Batches of 5, 5 and 2, twice.
+    ends = [loop_of(of(value), size=5).run(last_step=6, progress=False, watch=None)["w"][0] for value in (10, 20, 10)]
+    assert ends == [24, 44, 24]
+    assert len(compiled) == 4, "the initial values, batches of 5, and two steps for batches of 2"
+
+
+def test_a_callback_is_the_one_of_its_own_step():
+    def trained(seen):
+        def step(state, batch):
+            jax.debug.callback(lambda w: seen.append(float(w)), state["w"][0])
+            doubled = jax.pure_callback(lambda w: w * len(names), jax.ShapeDtypeStruct((2,), "float32"), state["w"] + 1)
+            return {"w": doubled}, {}
+
+        names = [None] * (1 + len(seen))
+        loop_of(step).run(last_step=3, progress=False, watch=None)
+        jax.effects_barrier()
+        return seen
+
+    assert trained([]) == [0, 1, 2]
+    assert trained(["one"]) == ["one", 0, 2, 6]
+
+
+def test_a_run_goes_on_when_jax_has_forgotten_its_programs_or_is_configured_otherwise():
+    class Changes(hl.train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            if run_context.session.global_step == 2:
+                jax.clear_caches()
+            if run_context.session.global_step == 4:
+                jax.config.update("jax_debug_nans", True)
+
+    expected = loop_of().run(last_step=6, progress=False)["w"]
+    try:
+        found = loop_of().run(last_step=6, progress=False, hooks=[Changes()])["w"]
+    finally:
+        jax.config.update("jax_debug_nans", False)
+    assert np.array_equal(found, expected)
+
+
+def test_a_shared_program_keeps_nothing_of_the_training_that_compiled_it():
+    loop = loop_of(lambda state, batch: ({"w": state["w"] + batch.mean()}, {}))
+    loop.run(last_step=2, progress=False, watch=None)
+    graph = weakref.ref(loop.graph)
+    del loop
+    gc.collect()
+    assert graph() is None

@@ -1,0 +1,146 @@
+"""A training that has stopped for good trains no step when it is started again; what lifts that."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hookline as hl
+
+BATCHES = [np.full(2, number, np.float32) for number in range(40)]
+
+
+def step(state, batch):
+    return {"w": state["w"] + 1.0}, {"loss": jnp.where(batch[0] == 13, jnp.nan, batch[0])}
+
+
+def evaluate(state, batch):
+    return {"loss": jnp.maximum(state["w"], 6.0), "error": jnp.maximum(state["w"], 12.0)}
+
+
+class StopAbove(hl.train.SessionRunHook):
+    def __init__(self, tensor, most):
+        self.trigger, self.fetches, self.most = hl.train.every(2), tensor, most
+        self.final = f"the loss is above {most}"
+
+    def on_trigger(self, firing):
+        if np.max(firing.values) > self.most:
+            firing.context.request_stop(final=self.final)
+
+
+def train(folder, last_step=30, *, metric="loss", patience=2, most=None, on_nan=None, stops=True, **arguments):
+    """Trains in a new loop, as a new process would; returns the step at which it ends."""
+    loop = hl.train.Loop(step, {"w": jnp.zeros(())}, BATCHES)
+    found = hl.train.Evaluate(evaluate, BATCHES[:1], every=2)
+    hooks = [found]
+    if most is not None:
+        hooks.append(StopAbove(loop.metrics["loss"], most))
+    elif on_nan is None and stops:
+        hooks.append(hl.train.StopIfNoImprovement(metric, patience))
+    watched = {"watch": None} if on_nan is None else {"on_nan": on_nan}
+    loop.run(folder, last_step, hooks=hooks, progress=False, save_checkpoint_steps=2, **watched, **arguments)
+    return int(loop.result["w"])
+
+
+# The evaluations from step 2 to 6 give 6, so two without an improvement are over at step 6. Batch 13 is the NaN of step
+# 14; the latch is read when the next checkpoint is due.
+STOPS = {
+    "no improvement": ({"patience": 2}, 6, "loss of 'eval' has not improved for 2 evaluations"),
+    "a NaN": ({"on_nan": "stop"}, 14, r"NaN in .*\['loss'\]"),
+    "a hook of one's own": ({"most": 8}, 10, "the loss is above 8"),
+}
+
+
+def saved(folder):
+    return {name: os.stat(os.path.join(folder, name)).st_mtime_ns for name in os.listdir(folder) if "model" in name}
+
+
+@pytest.mark.parametrize("steps_per_run", [1, 4])
+@pytest.mark.parametrize("what", STOPS)
+def test_a_training_that_has_stopped_for_good_trains_no_step_and_saves_nothing(what, steps_per_run, tmp_path, caplog):
+    arguments, ends, why = STOPS[what]
+    folder, arguments = str(tmp_path), {**arguments, "steps_per_run": steps_per_run}
+    assert train(folder, **arguments) == ends
+    before = saved(folder)
+    for last_step in (30, 40):
+        caplog.clear()
+        assert train(folder, last_step, **arguments) == ends
+        (told,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+        assert told.startswith(f"Nothing is trained: the training begins at global step {ends} (restored from ")
+        assert re.search(
+            f"where it has stopped early: {why}. To train on, give train_on=True, or change the hook", told
+        )
+    assert saved(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "ends"),
+    [
+        ({"patience": 2}, {"patience": 4}, 10),
+        ({"patience": 2}, {"metric": "error"}, 12),
+        ({"patience": 2}, {"stops": False}, 30),
+        ({"patience": 2}, {"patience": 2, "train_on": True}, 10),
+        ({"most": 8}, {"most": 10}, 12),
+        ({"most": 8}, {"most": 8, "train_on": True}, 12),
+        ({"on_nan": "stop"}, {"on_nan": "skip"}, 30),
+    ],
+)
+def test_it_trains_on_with_another_patience_metric_threshold_or_reaction_or_when_asked(first, then, ends, tmp_path):
+    train(str(tmp_path), **first)
+    assert train(str(tmp_path), **then) == ends
+
+
+def test_a_stop_that_was_lifted_is_not_back_after_a_recovery(tmp_path, failed_reads):
+    class LoseOnce(hl.train.SessionRunHook):
+        def __init__(self):
+            self.trigger, self.lost = hl.train.at_steps(9), False
+
+        def on_trigger(self, firing):
+            if not self.lost:
+                self.lost = True
+                raise hl.errors.AbortedError(None, None, "the session is lost")
+
+    loop = hl.train.Loop(step, {"w": jnp.zeros(())}, BATCHES)
+    loop.run(str(tmp_path), 20, hooks=[StopAbove(loop.metrics["loss"], 6)], progress=False, watch=None)
+    loop = hl.train.Loop(step, {"w": jnp.zeros(())}, BATCHES)
+    policy = hl.train.RecoveryPolicy(max_attempts=1, initial_backoff_secs=0)
+    arguments = {"hooks": [LoseOnce()], "train_on": True, "recovery": policy}
+    assert loop.run(str(tmp_path), 12, progress=False, watch=None, **arguments)["w"] == 12
+
+
+def test_the_session_of_a_loop_stops_for_good_too(tmp_path):
+    for runs in (3, 0):
+        loop, made = hl.train.Loop(step, {"w": jnp.zeros(())}, BATCHES), 0
+        with loop.session(str(tmp_path), progress=False) as session:
+            while not session.should_stop():
+                session.run(loop.train_op)
+                made += 1
+                if made == 3:
+                    session.request_stop(final="three are enough")
+        assert (made, loop.result["w"]) == (runs, 3)
+
+
+def test_a_monitored_training_session_trains_on_as_that_of_tensorflow(tmp_path):
+    for ends in (4, 6):
+        with hl.Graph().as_default():
+            at = hl.train.get_or_create_global_step()
+            train_op, hooks = at.assign_add(1), [StopAbove(at, 2)]
+            with hl.train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), hooks=hooks) as session:
+                while not session.should_stop():
+                    reached = session.run(train_op)
+        assert reached == ends
+
+
+def test_a_reason_that_is_no_text_is_refused():
+    class Stop(hl.train.SessionRunHook):
+        trigger = hl.train.at_steps(1)
+
+        def on_trigger(self, firing):
+            firing.context.request_stop(final=True)
+
+    with pytest.raises(TypeError, match="request_stop requires text \\(or None\\) as final, got True"):
+        hl.train.Loop(step, {"w": jnp.zeros(())}, BATCHES).run(last_step=2, hooks=[Stop()], progress=False)
