@@ -1,5 +1,6 @@
 """What is private in JAX, or differs between its versions: a JAX that renames it fails here, with a sentence."""
 
+import functools
 import inspect
 import re
 from pathlib import Path
@@ -75,6 +76,13 @@ def test_a_jaxpr_is_closed_over_its_constants():
     assert isinstance(traced, jax_internals.ClosedJaxpr), told
     again = jax_internals.ClosedJaxpr(traced.jaxpr, traced.consts)
     assert jax.extend.core.jaxpr_as_fun(again)(1.0)[0].tolist() == [1, 2, 3], told
+
+
+def test_a_function_of_pmap_is_known():
+    told = RENAMED.format("the module of pmap")
+    assert jax_internals.is_pmapped(jax.pmap(jnp.sin)), told
+    assert jax_internals.is_pmapped(functools.partial(jax.pmap(jnp.sin), 1.0)), told
+    assert not jax_internals.is_pmapped(jax.jit(jnp.sin)), told
 
 
 @pytest.mark.parametrize("found", [None, lambda distributed_client: distributed_client])

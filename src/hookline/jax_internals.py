@@ -77,6 +77,12 @@ def uncommitted(array: jax.Array) -> jax.Array:
     return ArrayImpl(array.aval, array.sharding, held, committed=False)
 
 
+def is_pmapped(function: Any) -> bool:
+    """Returns whether `jax.pmap` has made a function, or the one in a `functools.partial`."""
+    function = getattr(function, "func", function)
+    return getattr(getattr(function, "lower", None), "__module__", None) == "jax._src.pmap"
+
+
 def counts_of_scan(params: Mapping[str, Any]) -> tuple[int, int]:
     """Returns how many constants and how many carried values a `scan` has, from the parameters of its equation."""
     if jax.__version_info__ < (0, 11):

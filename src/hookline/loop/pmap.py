@@ -8,15 +8,16 @@ from typing import Any
 
 import jax
 
+from hookline import jax_internals
+
 # JAX's NameError has no other mark.
 _UNBOUND = re.compile(r"unbound axis name: (\w+)")
-_MODULE = "jax._src.pmap"
 _AXIS = "batch"  # As in most published steps, if the error does not tell.
 
 
 def refuse_pmap(who: str, name: str, function: Any) -> None:
     """Raises `TypeError` for a function that `jax.pmap` has made, with what to write instead."""
-    if _is_pmapped(function):
+    if jax_internals.is_pmapped(function):
         raise TypeError(f"{who}: {name} is made by jax.pmap, but {_instead(_AXIS)}")
 
 
@@ -40,13 +41,8 @@ def note_of(function: Any, *values: Any) -> str | None:
     if all(shapes) and all(shape[:1] == (count,) for some in shapes for shape in some):
         what = f"all arrays of the state and the batch have a leading axis of {count}, the number of devices, as for"
         return f"hookline: {what} jax.pmap. If so: {_instead(_AXIS)}"
-    names = [name for name, value in _used(function).items() if _is_pmapped(value)]
+    names = [name for name, value in _used(function).items() if jax_internals.is_pmapped(value)]
     return f"hookline: the step uses {names[0]}, which is made by jax.pmap, but {_instead(_AXIS)}" if names else None
-
-
-def _is_pmapped(function: Any) -> bool:
-    function = getattr(function, "func", function)  # of functools.partial
-    return getattr(getattr(function, "lower", None), "__module__", None) == _MODULE
 
 
 def _used(function: Any) -> dict[str, Any]:
