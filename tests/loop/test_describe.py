@@ -228,3 +228,30 @@ def test_a_plan_does_not_doubt_that_an_evaluation_fires():
         planned = next(hook for hook in session.plan().hooks if hook.name == "Evaluate")
     assert planned.fires_at == (5, 10, 15, 20)
     assert planned.unforeseen == ()
+
+
+def test_the_last_step_is_that_of_the_last_pass(tmp_path):
+    data = hl.data.arrays(np.ones((24, 4), np.float32), 8)
+    made = hl.train.Loop(train_step, init, data).describe(str(tmp_path), epochs=4, save_checkpoint_steps=5)
+    assert made.begins == "It begins with the given state, to step 12."
+    assert made.writes[1].when == "at steps 0, 5, 10, 12"
+    assert hl.train.Loop(train_step, init, data).describe(None, 9, epochs=4).begins.endswith("to step 9.")
+
+
+def test_a_training_that_has_stopped_for_good_has_no_step_left(tmp_path):
+    def describe_or_run(method, patience, **arguments):
+        loop = hl.train.Loop(lambda state, batch: (state, {"loss": batch.sum()}), {"w": jnp.zeros(())}, batches)
+        evaluate = hl.train.Evaluate(lambda state, batch: {"loss": state["w"]}, batches, every=2)
+        hooks = [evaluate, hl.train.StopIfNoImprovement("loss", patience)]
+        return getattr(loop, method)(str(tmp_path), 20, hooks=hooks, **arguments)
+
+    describe_or_run("run", 2, progress=False)
+    made = describe_or_run("describe", 2)
+    assert made.begins == (
+        "No step is left: it stopped early at step 6: loss of 'eval' has not improved for 2 evaluations. To train on, "
+        "give train_on=True."
+    )
+    assert made.writes == ()
+    for more in (describe_or_run("describe", 3), describe_or_run("describe", 2, train_on=True)):
+        assert more.begins == f"It goes on from '{tmp_path}/model.ckpt-6', to step 20."
+        assert more.writes

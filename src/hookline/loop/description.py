@@ -17,6 +17,7 @@ from hookline.graph import Operation, Variable
 from hookline.hooks import SessionRunHook, Trigger, at_steps
 from hookline.hooks.trigger import NEVER
 from hookline.hooks.when import bare
+from hookline.loop.final_stop import FinalStop
 from hookline.loop.memory import Memory
 from hookline.monitored.identity import identity
 from hookline.session import Session
@@ -157,7 +158,7 @@ def written_by(hooks: Iterable[Any], begins: Beginning, last: int | None) -> tup
         last: The global step at which it ends; None if that is not known.
     """
     found = []
-    if last is not None and last <= begins.step:
+    if begins.is_over:
         return ()
     for hook in map(bare, hooks):
         if what := getattr(hook, "writes", ""):
@@ -221,15 +222,21 @@ def programs_of(train_op: Operation, steps_per_run: int, *, watches: bool) -> tu
 
 
 class Beginning(NamedTuple):
-    """The beginning of a training: its global step, the states of its hooks, and all in words."""
+    """The beginning of a training: its global step, the states of its hooks, all in words, and if no step is left."""
 
     step: int
     hook_states: Mapping[str, Any]
     words: str
+    is_over: bool = False
 
 
 def beginning(
-    logdir: str | None, memory: Memory | None, warm: Callable[[], tuple[str, bool]] | None, given: int, last: int | None
+    logdir: str | None,
+    memory: Memory | None,
+    warm: Callable[[], tuple[str, bool]] | None,
+    given: int,
+    last: int | None,
+    stop: FinalStop,
 ) -> Beginning:
     """Returns the beginning of a training.
 
@@ -240,6 +247,7 @@ def beginning(
             cannot be used.
         given: The step of the given state.
         last: The step at which it would stop.
+        stop: Knows whether it has stopped for good.
     """
     path = latest_checkpoint(logdir) if logdir else None
     states: Mapping[str, Any] = {}
@@ -257,7 +265,12 @@ def beginning(
     if last is not None and step >= last:
         where = f"'{path}' is" if path is not None else "it stopped" if memory is not None else "it begins"
         words = f"No step is left: {where} at step {step}, and the last is {last}"
-        return Beginning(step, states, f"{words}.")
+        return Beginning(step, states, f"{words}.", is_over=True)
+    if found := states.get(identity(stop), {}).get("state"):
+        stop.set_state(found)
+        if why := stop.reason():
+            words = f"No step is left: it stopped early at step {step}: {why}. To train on, give train_on=True."
+            return Beginning(step, states, words, is_over=True)
     return Beginning(step, states, words + ("." if last is None else f", to step {last}."))
 
 

@@ -68,11 +68,15 @@ class FinalStop(SessionRunHook):
         """Restores the reason."""
         self._why, self._is_declared, self._is_saved = state["why"], state["is_declared"], True
 
+    def reason(self) -> str:
+        """Returns why the training that was restored has stopped for good; empty if it goes on."""
+        is_lifted = self._train_on or (self._is_declared and not self._declares())
+        return "" if is_lifted else self._why
+
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Requests a stop if the training has stopped for good; a recovery is no start."""
         self._session = session
-        is_lifted = self._train_on or (self._is_declared and not self._declares())
-        if not self._is_first or is_lifted:
+        if not self._is_first or not self.reason():
             if self._why and self._is_first and peers.speaks():
                 _logger.info("The training goes on %s, where it had stopped: %s.", origin.where(session), self._why)
             self._why = ""

@@ -398,13 +398,15 @@ class Loop(StepGraph):
         chief_only = checked_hooks(keywords.get("chief_only_hooks"), "chief_only_hooks")
         warm = settings_of(given.arguments["warm_start"])
         fitting = warm and (lambda: warm_starts.check(warm, self.state, self._of_training))
-        begins = description.beginning(logdir, self._memory, fitting, self._given_step(), last_step)
+        ends = [step for step in (last_step, self._passes.steps_of(given.arguments["epochs"])) if step is not None]
+        last = min(ends, default=None)
+        begins = description.beginning(logdir, self._memory, fitting, self._given_step(), last, hooks[0])
         return description.LoopDescription(
             description.parts_of(self.state, self.form.parts, self._beside),
             description.place_of(self.state, self.mesh),
             description.form_of_batch(first_spec(self._batch)),
             begins.words,
-            description.written_by([feeds, *chief_only, *written, *hooks], begins, last_step),
+            description.written_by([feeds, *chief_only, *written, *hooks], begins, last),
             description.programs_of(self.train_op, keywords["steps_per_run"], watches=bool(self.metrics)),
             self._steps.told,
         )
