@@ -368,6 +368,20 @@ def test_a_result_with_two_readings_is_refused_and_both_are_shown(names, state, 
             hl.train.Loop(step, each, batches())
 
 
+def test_gradients_are_not_stored_in_an_average_of_the_same_type():
+    def step(params, average, batch):
+        loss, grads = batch.mean(), more(params)
+        return params, grads, loss
+
+    def accumulated(params, grad_sum, batch):
+        grads = more(grad_sum)
+        return params, grads, batch.mean()
+
+    with pytest.raises(TypeError, match="`return params, average, metric`, or `return params, metric, metric`"):
+        hl.train.Loop(step, (MODEL, MODEL), batches())
+    assert_result(accumulated, (MODEL, MODEL), ["loss"], at1=more(MODEL))
+
+
 def test_a_value_that_the_step_calls_a_loss_is_no_part_of_the_state():
     def before(w, batch):
         loss = batch.mean()

@@ -15,6 +15,8 @@ Labels = str | tuple[Any, ...] | None
 
 # loss, d_loss, loss_gen, losses
 _LOSS = re.compile(r"(.+_)?loss(es)?(_.+)?")
+# grads, g_grads, gradients
+_GRADIENTS = re.compile(r"(.+_)?grad(ient)?s?(_.+)?")
 
 
 def is_loss(name: str) -> bool:
@@ -25,6 +27,11 @@ def is_loss(name: str) -> bool:
         (True, True, True, False)
     """
     return any(_LOSS.fullmatch(part) for part in name.split("/"))
+
+
+def are_gradients(name: str) -> bool:
+    """Returns whether a value is called gradients."""
+    return _GRADIENTS.fullmatch(name) is not None
 
 
 def returned_names(function: Any) -> Labels:

@@ -12,7 +12,7 @@ import numpy as np
 
 from hookline.checkpoint import leaves as paths
 from hookline.loop.leaf_types import InvalidStep, dtype_of, is_value, is_weak
-from hookline.loop.returned_names import Labels, is_loss, named_losses
+from hookline.loop.returned_names import Labels, are_gradients, is_loss, named_losses
 
 
 def split_result(
@@ -84,7 +84,7 @@ class _Result:
         if not readings:
             self._refuse_order()
             return self._most_similar()
-        likely = [reading for reading in readings if not any(self._is_loss(reading, at) for at in reading.places)]
+        likely = [reading for reading in readings if not any(self._is_no_part(reading, at) for at in reading.places)]
         readings = likely or readings
         if len(readings) > 1:
             self._refuse(readings[0], str(readings[1]))
@@ -165,8 +165,8 @@ class _Result:
         """Refuses a reading in which a part may just as well be a metric.
 
         So may the first or the last value, if it is an array or has the type of another part, and no metric is left or
-        another part is missing: `return params, loss` for params and a weight. So may an array that is returned as a
-        variable called a loss.
+        another part is missing: `return params, loss` for params and a weight. So may a value that is returned as a
+        variable called a loss or gradients.
         """
         before, numbers = reading.of or ((), ())
         has_metrics = len(numbers) < len(self._items) and len(numbers) == len(before)
@@ -178,15 +178,15 @@ class _Result:
                 others = [other for at, other in enumerate(before) if at != number]
                 is_likely = _is_inexact(part) and any(_fits(other, item) for other in others)
             name, is_at_end = reading.shown[place], place in (reading.places[0], reading.places[-1])
-            if is_likely and (self._is_loss(reading, place) or (is_at_end and not has_metrics)):
+            if is_likely and (self._is_no_part(reading, place) or (is_at_end and not has_metrics)):
                 shown = [*reading.shown]
                 shown[place] = "metric"
                 self._refuse(reading, f"`return {', '.join(shown)}`, where {name} stays as it was")
 
-    def _is_loss(self, reading: _Reading, place: int) -> bool:
-        """Returns whether a value is returned as a variable called a loss, and the part is not called so."""
-        label = self._labels[place]
-        return isinstance(label, str) and is_loss(label) and not is_loss(reading.shown[place])
+    def _is_no_part(self, reading: _Reading, place: int) -> bool:
+        """Returns whether a value is returned as a variable called a loss or gradients, and the part is not."""
+        label, name = self._labels[place], reading.shown[place]
+        return isinstance(label, str) and any(what(label) and not what(name) for what in (is_loss, are_gradients))
 
     def _refuse(self, reading: _Reading, other: str) -> None:
         written, some = ", ".join(self._names), next(iter(reading.found))
