@@ -70,6 +70,27 @@ def test_a_scan_says_what_it_carries():
     assert jax_internals.counts_of_scan(equation.params) == (2, 2), RENAMED.format("the parameters of a scan")
 
 
+@pytest.mark.parametrize(
+    ("function", "name", "params"),
+    [
+        (lambda x: jax.lax.cond(x > 0, jnp.sin, jnp.cos, x), "cond", ["branches"]),
+        (lambda x: jax.lax.scan(lambda carry, _: (carry + x, None), x, length=2), "scan", ["jaxpr"]),
+        (
+            lambda x: jax.lax.while_loop(lambda y: y < x, lambda y: y + x, x),
+            "while",
+            ["cond_nconsts", "body_nconsts", "cond_jaxpr", "body_jaxpr"],
+        ),
+        (lambda x: jax.jit(jnp.sin)(x), "jit", ["jaxpr"]),
+    ],
+)
+def test_what_a_program_needs_is_found_in_the_bodies_of_its_equations(function, name, params):
+    found = {equation.primitive.name: equation.params for equation in jax.make_jaxpr(function)(1.0).eqns}
+    told = "JAX has renamed {}: see hookline/session/byproducts.py"
+    assert name in found, told.format(name)
+    for param in params:
+        assert param in found[name], told.format(f"{param} of {name}")
+
+
 def test_a_jaxpr_is_closed_over_its_constants():
     traced = jax.make_jaxpr(lambda x: x + jnp.arange(3.0))(1.0)
     told = RENAMED.format("ClosedJaxpr")
