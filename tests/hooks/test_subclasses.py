@@ -112,14 +112,13 @@ def test_the_step_in_the_results_compiles_nothing(model, tmp_path, caplog):
     caplog.set_level(logging.INFO, logger="hookline.session")
     with model.session() as session:
         session.run(model.train)
-    plain = [message for message in caplog.messages if "Compiling" in message]
-    assert plain
+    assert "Compiling" in caplog.text
     caplog.clear()
     hooks = [StepCounterHook(trigger=every(1)), CheckpointSaverHook(str(tmp_path), trigger=every(1), saver=Saver())]
     with model.session(*hooks, StopAtStepHook(last_step=9)) as session:
         for _ in range(9):
             session.run(model.train)
-    assert [message for message in caplog.messages if "Compiling" in message] == plain
+    assert "Compiling" not in caplog.text
 
 
 @pytest.mark.parametrize("on_disk", [False, True])

@@ -333,8 +333,8 @@ def failing():
     return batches
 
 
-def misfit():
-    return lambda: (batch if at != 9 else batch[:, :1] for at, batch in enumerate(lists()))
+def one_is(other):
+    return lambda: lambda: (batch if at != 9 else other(batch) for at, batch in enumerate(lists()))
 
 
 def buffered():
@@ -396,7 +396,8 @@ SOURCES = {
     "keys": lambda: lambda: map(jax.random.key_data, map(jax.random.key, range(20))),
     "the same buffer": buffered,
     "an error": failing,
-    "one of another form": misfit,
+    "one of another length": one_is(lambda batch: batch[:, :1]),
+    "one of another form": one_is(lambda batch: batch[..., None]),
     "two iterators": two(20, 9),
     "two iterators, the other way round": two(7, 19),
     "an iterator": iterator(),
@@ -415,6 +416,7 @@ QUICK = {
     "structures",
     "the same buffer",
     "an error",
+    "one of another length",
     "one of another form",
     "two iterators",
     "read ahead",

@@ -25,6 +25,7 @@ from hookline.session.host_stage import HostStage
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan import Plan, input_tensors
 from hookline.session.program_cache import ProgramCache, Request
+from hookline.session.shared_jit import OtherTypesError
 from hookline.session.slots import Block, Elsewhere, Flat, Slot
 from hookline.session.sources import NOT_READY, OpenSource, feed
 
@@ -281,7 +282,11 @@ class CachedStep:
             latched = tuple(map(_value, latches)) if latches else ()
             given, gain = (taken, counted, read, inputs, latched, self._mask, *span), self._gain
             if last_step is None and not self._remote:
-                new, run.outputs, _, latched = program.run(*given)
+                try:
+                    made = program.run(*given)
+                except OtherTypesError:
+                    made = None  # The errors of the next line have no such context.
+                new, run.outputs, _, latched = made or program.retry(*given)
                 run.applied = True
             else:
                 new, run.outputs, latched = self._tried(run, last_step, given)
@@ -321,7 +326,11 @@ class CachedStep:
         is_held_back = last_step is not None and not remote and self.gain != 0 and store.step() >= last_step
         # A dry run donates no values.
         start = program.dry if is_held_back or (remote and program.written) else program.run
-        new, run.outputs, sent, latched = start(*given)
+        try:
+            made = start(*given)
+        except OtherTypesError:
+            made = None
+        new, run.outputs, sent, latched = made or program.retry(*given)
         run.applied = not is_held_back
         if remote:
             values = [list(values) for values in jax.device_get(sent)]

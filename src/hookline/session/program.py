@@ -72,6 +72,7 @@ class Program:
         faults: The operations that can have a fault.
         latches: Its latches. All faults together are one latch.
         hosted: The counters left to the host. The program does not know them.
+        run: Makes a run; raises `OtherTypesError` before anything is done if `retry` must make it.
     """
 
     def __init__(
@@ -118,7 +119,8 @@ class Program:
         self._is_loose = any(v.spec is specs.UNKNOWN for v in (*self.written, *self.read))
         # If variables have shardings, a first trace shows whether this program moves them.
         self._home, self._context = store.home, store.context
-        self.run = self._compiled_run(donates=True) if self._home is None else self._first_run
+        self.run: Callable[..., Any] = self.retry if self._home is None else self._first_run
+        self._any_types: Any = self._compiled_run(donates=True) if self._home is None else None
         self._dry: Any = None
         self._known: dict[Any, int] = {}
 
@@ -136,6 +138,12 @@ class Program:
     def row_places(self) -> dict[Key, int]:
         """The places of the outputs that each step computes."""
         return {tensor.key: i for i, tensor in enumerate(self._unmasked)}
+
+    def retry(self, *arguments: Any) -> Any:
+        """Makes a run for which `run` has raised `OtherTypesError`, and lets `run` be what such arguments need."""
+        made = self._any_types(*arguments)
+        self.run = getattr(self._any_types, "direct", self._any_types)
+        return made
 
     @property
     def dry(self) -> Any:
@@ -211,7 +219,7 @@ class Program:
         """
         with placement.inside(self._context):
             self._learn_places(taken, counted, read, inputs, latched, mask)
-        self.run = self._compiled_run(donates=True)
+        self._any_types = self.run = self._compiled_run(donates=True)
         return self.run(_placed(self.taken, taken), _placed(self.counted, counted), read, inputs, latched, mask, *span)
 
     def _learn_places(self, taken: Flat, counted: Flat, read: Flat, inputs: Any, latched: Any, mask: Any) -> None:

@@ -29,7 +29,7 @@ _kept: collections.OrderedDict[Hashable, Any] = collections.OrderedDict()
 _lock = threading.Lock()
 
 
-class _OtherTypesError(Exception):
+class OtherTypesError(Exception):
     """A jitted function that is compiled already was called with other types, or JAX is configured otherwise."""
 
 
@@ -42,7 +42,7 @@ def _traced_once(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def step(*arguments: Any) -> Any:
         if not left:
-            raise _OtherTypesError
+            raise OtherTypesError
         return left.pop()(*arguments)
 
     step.__name__ = function.__name__
@@ -76,16 +76,21 @@ class SharedJit:
             jitted = self._by_inputs.get(_types(arguments[_PLACE_OF_INPUTS]), jitted)
         try:
             return jitted(*arguments)
-        except _OtherTypesError:
+        except OtherTypesError:
             pass  # The error of a later call has no such context.
         for _ in range(2):
             jitted = self._found(arguments, jitted)
             try:
                 return jitted(*arguments)
-            except _OtherTypesError:
+            except OtherTypesError:
                 pass
         self._all, self._by_inputs, self._latest = {}, {}, self._unshared()
         return self._latest(*arguments)
+
+    @property
+    def direct(self) -> Callable[..., Any]:
+        """The latest jitted function, which raises `OtherTypesError`; itself, if inputs come in several types."""
+        return self._latest if len(self._by_inputs) == 1 else self
 
     def lower(self, *arguments: Any) -> Any:
         """Lowers the program for these arguments; see `jax.stages.Lowered`."""
@@ -165,4 +170,4 @@ def _places(arguments: tuple[Any, ...]) -> Hashable:
 
 
 def _refuse(*arguments: Any) -> Any:
-    raise _OtherTypesError
+    raise OtherTypesError
