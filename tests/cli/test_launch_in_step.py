@@ -53,6 +53,17 @@ def test_each_process_is_told_which_it_is_and_its_lines_carry_its_number(plain, 
     assert {tuple(line[5:]) for line in lines} == {("--steps", "4")}
 
 
+@pytest.mark.parametrize(("given", "seed"), [(None, "0"), ("7", "7")])
+def test_all_processes_order_sets_alike(plain, script, capsys, monkeypatch, given, seed):
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    if given is not None:
+        monkeypatch.setenv("PYTHONHASHSEED", given)
+    assert run(script("import os; print(os.environ['PYTHONHASHSEED'], [*{'a', 'b', 'c', 'd', 'e', 'f'}])")) == 0
+    first, second = (line.split(" ", 2)[2] for line in capsys.readouterr().out.splitlines())
+    assert first == second
+    assert first.startswith(seed)
+
+
 def test_each_start_has_a_secret_of_its_own_which_is_in_no_command(plain, script, capsys, monkeypatch):
     monkeypatch.setattr(RecoveryPolicy, "backoff_secs", lambda self, attempt, generator: 0.0)
     monkeypatch.setenv("HOOKLINE_TOKEN", "that of another")

@@ -54,3 +54,29 @@ def test_a_resumed_job_gets_the_batches_that_the_uninterrupted_one_got(kind, tmp
     whole = trained(SOURCES[kind], tmp_path / "whole", 9)
     trained(SOURCES[kind], tmp_path / "parts", 4)
     assert trained(SOURCES[kind], tmp_path / "parts", 9) == whole
+
+
+class Nameless:
+    """A data source as in a tutorial, without a `__repr__`."""
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return np.float32(index)
+
+
+class Named(Nameless):
+    def __repr__(self):
+        return "Named()"
+
+
+@pytest.mark.parametrize("source", [Nameless(), Named()])
+def test_a_source_whose_state_has_an_address_is_warned_of(source, caplog):
+    sampler = grain.samplers.IndexSampler(num_records=40, seed=3, num_epochs=2)
+    loader = grain.DataLoader(
+        data_source=source, sampler=sampler, operations=[grain.transforms.Batch(4)], worker_count=0
+    )
+    hl.train.Loop(lambda w, batch: (w + batch.sum(), {}), np.float32(0), loader).run(last_step=2, progress=False)
+    warned = [line for line in caplog.messages if "has the address of an object, " in line]
+    assert len(warned) == isinstance(source, Nameless) - isinstance(source, Named)

@@ -81,6 +81,28 @@ def test_nnx_objects_get_as_many_as_the_step_requires_and_keep_what_they_are():
     assert second.values == {"steps": 20}
 
 
+@pytest.mark.parametrize(
+    ("eval_step", "value"),
+    [
+        (lambda weights, batch: {"x": weights}, 3.0),
+        (lambda weights, count, batch: {"x": count}, 2.0),
+        (lambda weights, x, y: {"x": (weights + 0 * x).mean()}, None),
+    ],
+)
+def test_an_evaluation_with_other_names_gets_the_first_parts(eval_step, value):
+    def train_step(params, opt_state, batch):
+        return params + batch, opt_state + 1, {}
+
+    evaluate = hl.train.Evaluate(eval_step, [(1.0, 2.0)] if value is None else [1.0], every=2)
+    loop = hl.train.Loop(train_step, (jnp.zeros(()), jnp.zeros(())), [1.0, 2.0])
+    if value is None:
+        with pytest.raises(TypeError, match="Give its parameters the names of the train step's"):
+            loop.run(hooks=[evaluate], progress=False, watch=None)
+    else:
+        loop.run(hooks=[evaluate], progress=False, watch=None)
+        assert evaluate.values == {"x": value}
+
+
 def test_the_best_checkpoint_stays_and_is_written_where_there_is_none(tmp_path):
     counting().run(str(tmp_path), last_step=12, hooks=[evaluating(keep_best="accuracy")], save_checkpoint_steps=3)
     state = hl.train.get_checkpoint_state(str(tmp_path))

@@ -146,3 +146,33 @@ def test_a_step_that_reads_a_batch_is_told_that_there_is_none():
     with pytest.raises(AttributeError) as found:
         hl.train.Loop(lambda state, batch: (state + batch.mean(), {}), 0.0, None)
     assert "the state as state, None, because there are no batches, as batch" in found.value.__notes__[-1]
+
+
+@pytest.mark.parametrize("takes", ["nothing", "None"])
+def test_an_evaluation_without_batches_is_one_call(takes, tmp_path):
+    def eval_step(params):
+        return {"loss": loss_fn(params), "mean": (params.sum(), 4)}
+
+    def with_unused(params, unused):
+        assert unused is None
+        return eval_step(params)
+
+    evaluate = hl.train.Evaluate(
+        eval_step if takes == "nothing" else with_unused, None, every=4, keep_best="loss", sanity_batches=2
+    )
+    params, _ = hl.train.Loop(lbfgs_step, (ZEROS, lbfgs.init(ZEROS)), None).run(
+        str(tmp_path), 8, hooks=[evaluate], progress=False
+    )
+    assert evaluate.history["loss"].steps == [4, 8]
+    assert evaluate.values == {
+        "loss": pytest.approx(float(loss_fn(params)), rel=1e-5, abs=1e-9),
+        "mean": pytest.approx(float(params.mean()), rel=1e-6),
+    }
+    assert evaluate.best["loss"].step in (4, 8)
+
+
+def test_an_evaluation_takes_no_tensor_of_an_iterator():
+    with hl.Graph().as_default():
+        tensor = hl.data.iterator([np.zeros(8)])
+        with pytest.raises(TypeError, match="reads a source in each evaluation, and iterator:0 is the tensor of an it"):
+            hl.train.Evaluate(lambda state, batch: {}, tensor, every=5)

@@ -368,6 +368,46 @@ def test_a_result_with_two_readings_is_refused_and_both_are_shown(names, state, 
             hl.train.Loop(step, each, batches())
 
 
+def test_the_body_of_a_while_loop_returns_its_whole_carry():
+    def step(carry):
+        w, slots = carry
+        return w + 1, slots
+
+    def with_loss(carry):
+        params, _ = carry
+        loss = params["a"].sum()
+        return params, loss
+
+    assert hl.train.Loop(step, (TAU, SLOTS), None).run(last_step=1, progress=False, watch=None)[0] == TAU + 1
+    with pytest.raises(TypeError, match=r"`return carry\[0\], metric`, where carry\[1\] stays"):
+        hl.train.Loop(with_loss, (MODEL, TAU), None)
+
+
+def test_a_value_with_the_name_of_the_part_is_the_part():
+    def same(model, tau, batch):
+        model, tau = more(model), tau * 2
+        return model, tau
+
+    def new(model, tau, batch):
+        new_tau = tau * 2
+        return model, new_tau
+
+    for step in (same, new):
+        assert hl.train.Loop(step, (MODEL, TAU), batches()).run(last_step=1, progress=False, watch=None)[1] == 2 * TAU
+
+
+@pytest.mark.parametrize("wrapped", [lambda step: step, jax.jit])
+def test_a_parameter_in_the_middle_may_be_bound(wrapped):
+    def step(model, rate, slots, batch, key=None):
+        return more(model), more(slots), {"loss": rate * batch.mean(), "key": jax.random.uniform(key)}
+
+    bound = wrapped(functools.partial(step, rate=0.5))
+    for state in ({"model": MODEL, "slots": SLOTS}, (MODEL, SLOTS)):
+        loop = hl.train.Loop(bound, state, batches())
+        assert sorted(loop.metrics) == ["key", "loss"]
+        loop.run(last_step=1, progress=False)
+
+
 def test_gradients_are_not_stored_in_an_average_of_the_same_type():
     def step(params, average, batch):
         loss, grads = batch.mean(), more(params)

@@ -214,6 +214,7 @@ def test_other_lengths_are_an_error_in_all(found):
         kind, text = each["one_has_a_batch_of_another_length"]
         assert kind == "FailedPreconditionError"
         assert "launch different programs" in text
+        assert "They differ in shapes, constants or order" in text
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,9 @@ class _Job:
             check_every_launch=self._what.check_every_launch,
             secret=self._secret,
         )
-        variables = {**os.environ, **self._variables, **own, "PYTHONUNBUFFERED": "1"}
+        # With a seed of its own, each process would order a set, and so the operations of a step, in its own way.
+        fixed = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")}
+        variables = {**os.environ, **self._variables, **own, **fixed}
         group = started(str(index), command, variables, self._guardian, self._echo)
         self._groups.append(group)
 

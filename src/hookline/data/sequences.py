@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
@@ -11,11 +12,15 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
+from hookline import log
 from hookline.data import batches, format2
 from hookline.data.arrays import Arrays, Pass
 from hookline.errors import DataLossError, FailedPreconditionError
 
+_logger = log.of(__name__)
 _END = object()
+# As the `repr` of an object without its own.
+_ADDRESS = re.compile(r"[\w.]* object at 0x[0-9a-fA-F]+")
 
 START = {"count": 0}
 """The position of a reader that has used nothing."""
@@ -234,6 +239,7 @@ class Resumable(_InPasses):
             source.passes = passes or (lambda: self.passes)
         self._get, self._set = state
         self._beginning = copy.deepcopy(self._get())
+        self._warn_of_address(self._beginning)
         self._lock = threading.Lock()
         self._reader: object = None
 
@@ -300,11 +306,25 @@ class Resumable(_InPasses):
             )
         return block, size
 
+    def _warn_of_address(self, state: Any) -> None:
+        """Warns of a state with the address of an object: Grain's DataLoader compares the `repr` of its source."""
+        text = state.decode("latin1") if isinstance(state, bytes) else state if isinstance(state, str) else ""
+        if (found := _ADDRESS.search(text)) is not None:
+            _logger.warning(
+                "%s: the state of its source has the address of an object, %r, so another process cannot resume with "
+                "it. Give the class a __repr__ without an address.",
+                self._who,
+                found[0],
+            )
+
     def _go_to(self, state: Any) -> None:
         try:
             self._set(state)
         except Exception as error:
-            error.add_note(f"hookline: while {self._who} set the state of its source, a {type(self._source).__name__}")
+            error.add_note(
+                f"hookline: while {self._who} set the state of its source, a {type(self._source).__name__}. Without "
+                f"it, the data can only begin anew: Loop(..., resume_data=False), iterator(..., resume=False)"
+            )
             raise
 
     def _with_state(self, batch: Any, count: int, state: Any) -> Read:

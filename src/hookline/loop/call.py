@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Mapping, Sequence
@@ -33,7 +34,8 @@ def required(who: str, function: Any) -> list[str] | None:
     except (TypeError, ValueError):
         return None
     found = [parameter for parameter in parameters if parameter.default is parameter.empty]
-    by_name = [parameter.name for parameter in found if parameter.kind is parameter.KEYWORD_ONLY]
+    bound = _after_bound(function)
+    by_name = [p.name for p in found if p.kind is p.KEYWORD_ONLY and p.name not in bound]
     if by_name:
         raise TypeError(
             f"{who}: {called(function)} has required keyword-only parameters, {', '.join(by_name)}. Bind them: "
@@ -41,7 +43,17 @@ def required(who: str, function: Any) -> list[str] | None:
         )
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in found):
         return None
-    return [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) or p.name in bound]
+
+
+def _after_bound(function: Any) -> set[str]:
+    """Returns the parameters after one that a `functools.partial` binds: they must be given by name."""
+    function = inspect.unwrap(function)
+    if not isinstance(function, functools.partial):
+        return set()
+    before, after = (inspect.signature(each).parameters.values() for each in (function.func, function))
+    by_place = {parameter.name for parameter in before if parameter.kind is parameter.POSITIONAL_OR_KEYWORD}
+    return by_place & {parameter.name for parameter in after if parameter.kind is parameter.KEYWORD_ONLY}
 
 
 def called(function: Any) -> str:
@@ -117,6 +129,7 @@ class Call:
         self.name = called(function)
         self._who, self._function, self._keyed = who, function, keyed
         self._names = required(who, function)
+        self._after_bound = _after_bound(function)
         self._state = list(state)
         self._rest = [name for name in self._names or () if name not in self._state]
         self.key: str | None = None
@@ -184,8 +197,10 @@ class Call:
             given[self.step] = step
         if self.key is not None:
             (given[self.key],) = key
-        by_name = {self.key: given[self.key]} if self.key is not None and self._is_optional else {}
-        return self._function(*(given[name] for name in self._names), **by_name)
+        by_name = [self.key] if self.key is not None and self._is_optional else []
+        by_name += [name for name in self._names if name in self._after_bound]
+        in_order = [given[name] for name in self._names if name not in self._after_bound]
+        return self._function(*in_order, **{name: given[name] for name in by_name})
 
     @property
     def is_plain(self) -> bool:
@@ -198,6 +213,8 @@ class Call:
         what = what if self._has_batch else "None, because there are no batches,"
         key = f", and the global step as {self.step}" if self.step else ""
         key += f", and a random key as {self.key}" if self.key else ""
+        if self.key == "rngs":  # In Flax often a dict of keys.
+            key += f" (if that is a dict of keys, bind it: functools.partial({self.name}, rngs=...))"
         state = (
             f"the parts of the state as {', '.join(self._state)}"
             if len(self._state) > 1

@@ -19,6 +19,9 @@ from hookline.loop.step import step_errors
 from hookline.loop.totals import MEANS, MERGED, SUMS
 from hookline.session.repeat import counted_loop
 
+NO_BATCH = ()
+"""The batch of a function that takes none."""
+
 
 class EvalStep:
     """Calls an evaluation function with the state, or with parts of it, and a batch.
@@ -47,9 +50,9 @@ class EvalStep:
     def __init__(self, who: str, function: Any, form: Tree | NnxObjects, batch: Any, mesh: Mesh | None = None) -> None:
         self.name = self.__name__ = called(function)
         self._who, self._form, self._mesh = who, form, mesh
-        self._parts = _parts(who, function, form)
+        self._parts = _parts(who, function, form, _given(batch))
         self._call = Call(who, function, list(self._parts), keyed=False)
-        self._call.settle(batch)
+        self._call.settle(_given(batch))
         self.accumulated: frozenset[str] = frozenset()
         self.merged: dict[str, Any] = {}
         self.left_out: dict[str, str] = {}
@@ -75,7 +78,7 @@ class EvalStep:
                 for found in self._accumulators(given):
                     found.with_leaves([leaves.pop(0) for _ in found.leaves()])
                 given = accumulators.reset_where(given, is_first)
-        returned = self._call(given, batch)
+        returned = self._call(given, _given(batch))
         with step_errors(self._who, self.name):
             self._refuse_state(given, returned)
             after = self._accumulators(given)
@@ -150,7 +153,7 @@ class EvalStep:
             )
 
 
-def _parts(who: str, function: Any, form: Tree | NnxObjects) -> dict[str, Any]:
+def _parts(who: str, function: Any, form: Tree | NnxObjects, batch: Any) -> dict[str, Any]:
     """Maps parameters to the keys of the parts of the state that they get.
 
     Raises:
@@ -165,10 +168,18 @@ def _parts(who: str, function: Any, form: Tree | NnxObjects) -> dict[str, Any]:
     by_name = {name: form.parts[name] for name in names if name in form.parts}
     if by_name:
         return by_name
-    count = len(names) - 1
-    if not 1 <= count <= len(keys):
+    if batch is None:
+        counts = {min(len(names), len(keys))}
+    else:  # A tuple may be one argument, or one for each of its parts.
+        counts = {len(names) - 1, len(names) - (len(batch) if isinstance(batch, tuple) else 1)}
+    counts &= {*range(1, len(keys) + 1)}
+    if len(counts) != 1:
         raise TypeError(
             f"{who}: {called(function)} is called with parts of the state ({', '.join(form.parts)}) and a batch; it "
             f"requires {', '.join(names) or 'nothing'}. Give its parameters the names of the train step's."
         )
-    return dict(zip(names, keys[:count], strict=True))
+    return dict(zip(names, keys[: counts.pop()], strict=False))
+
+
+def _given(batch: Any) -> Any:
+    return None if isinstance(batch, tuple) and not batch else batch

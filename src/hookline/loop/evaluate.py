@@ -56,7 +56,7 @@ class Evaluate(SessionRunHook):
     Args:
         eval_step: A function; or a tensor of a graph, or several, nested in dicts.
         batches: A function that makes an iterable of batches, or an iterable that can be read repeatedly; with tensors,
-            its items are feed dicts.
+            its items are feed dicts. With None the function gets no batch, and is called once.
         every: Global steps between evaluations, or a trigger.
         name: The name of the run, and of the evaluation in the log and in checkpoints, which keep its best values.
         keep_best: A metric. The checkpoint of the step with its best value is kept beyond `max_to_keep`, and written if

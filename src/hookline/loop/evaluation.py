@@ -28,7 +28,7 @@ from hookline.graph import Graph, Tensor, get_default_graph, op, placeholder, pl
 from hookline.graph import spec as specs
 from hookline.loop.batches import check_batches, check_mesh, refuse_text, sharding_for
 from hookline.loop.call import called, required
-from hookline.loop.eval_step import EvalStep
+from hookline.loop.eval_step import NO_BATCH, EvalStep
 from hookline.loop.leaf_types import InvalidStep
 from hookline.loop.metrics import flat, warn_left_out
 from hookline.loop.step import traced
@@ -83,6 +83,12 @@ class Evaluation:
         self._tensors = _tensors(what) if isinstance(what, Tensor | Mapping) else None
         self._evaluate: EvalStep | None = None
         self._is_explained = False
+        if batches is None and self._tensors is None:
+            batches = [NO_BATCH]
+        if isinstance(batches, Tensor):
+            raise TypeError(
+                f"{who} reads a source in each evaluation, and {batches.name} is the tensor of an iterator."
+            )
         if self._tensors is None:
             required(who, what)
             check_batches(who, batches)

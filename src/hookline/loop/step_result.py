@@ -166,10 +166,12 @@ class _Result:
 
         So may the first or the last value, if it is an array or has the type of another part, and no metric is left or
         another part is missing: `return params, loss` for params and a weight. So may a value that is returned as a
-        variable called a loss or gradients.
+        variable called a loss or gradients. One that is returned as a variable with the name of the part is the part.
         """
         before, numbers = reading.of or ((), ())
-        has_metrics = len(numbers) < len(self._items) and len(numbers) == len(before)
+        # A state that is one tuple came back whole: none of its values may be missing.
+        is_whole = len(numbers) == len(self._items) and before is not self._before
+        is_sure = is_whole or (len(numbers) < len(self._items) and len(numbers) == len(before))
         for number, place in reversed([*zip(numbers, reading.places, strict=False)]):
             part, item = before[number], self._items[place]
             if _is_leaf(part):
@@ -178,7 +180,9 @@ class _Result:
                 others = [other for at, other in enumerate(before) if at != number]
                 is_likely = _is_inexact(part) and any(_fits(other, item) for other in others)
             name, is_at_end = reading.shown[place], place in (reading.places[0], reading.places[-1])
-            if is_likely and (self._is_no_part(reading, place) or (is_at_end and not has_metrics)):
+            if self._labels[place] in (name, f"new_{name}", f"{name}_new", f"next_{name}"):
+                continue
+            if is_likely and (self._is_no_part(reading, place) or (is_at_end and not is_sure)):
                 shown = [*reading.shown]
                 shown[place] = "metric"
                 self._refuse(reading, f"`return {', '.join(shown)}`, where {name} stays as it was")

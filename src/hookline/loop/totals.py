@@ -18,6 +18,8 @@ _logger = log.of(__name__)
 MEANS, SUMS, MERGED = "means", "sums", "merged"
 """How metrics are combined: means weighted by examples, quotients of sums, objects with `merge()`."""
 
+# Names of what the others are to be divided by, if they are sums.
+_COUNTS = ("count", "counts", "weight", "weights", "denominator", "normalizer", "num_examples", "num_tokens")
 # The last words of names whose metric of a set is no mean over its batches.
 _NO_MEANS = ("perplexity", "ppl", "auc", "auroc", "f1", "precision", "recall", "rmse", "std", "variance", "bleu", "r2")
 
@@ -123,6 +125,18 @@ class Totals:
                 self._who,
                 ", ".join(doubtful),
                 count,
+            )
+        counts = [name for name in plain if name.rpartition("/")[2].lower() in _COUNTS]
+        if counts and len(plain) > len(counts):
+            name = next(name for name in plain if name not in counts)
+            _logger.warning(
+                "%s: the mean of the batches is taken of %s, which is the number of examples or tokens by its name. If "
+                "the other metrics are sums over those, return pairs: {%r: (%s, %s)}.",
+                self._who,
+                ", ".join(counts),
+                name,
+                name,
+                counts[0],
             )
         ways = {
             "the mean of the batches, weighted by their examples": plain,

@@ -299,10 +299,12 @@ def _text(number: int, told: list[Launch | None]) -> str:
             "values, fed values and the results of host operations must be the same in all. If each process reads a "
             "part of each batch, hookline.data.iterator makes arrays that lie in all."
         )
+    is_alike = None not in told and len({each.about for each in told if each}) == 1
+    alike = " They differ in shapes, constants or order; if a `set` decides the order, set PYTHONHASHSEED=0 for all."
     return (
-        f"The processes launch different programs, which would give wrong sums: {shown}. All processes must run the "
-        "same script, and their hooks ask for the same values on the same runs: a value that one process knows "
-        "alone (a clock, its index, random numbers) must not decide that."
+        f"The processes launch different programs, which would give wrong sums: {shown}.{alike if is_alike else ''} "
+        "All processes must run the same script, and their hooks ask for the same values on the same runs: a value "
+        "that one process knows alone (a clock, its index, random numbers) must not decide that."
     )
 
 
