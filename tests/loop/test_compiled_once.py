@@ -134,3 +134,30 @@ def test_a_shared_program_keeps_nothing_of_the_training_that_compiled_it():
     del loop
     gc.collect()
     assert graph() is None
+
+
+def test_a_step_with_a_mesh_of_its_own_is_of_its_devices(compiled):
+    """As with four devices, on one: the text of a program does not name them, so it is not shared."""
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def step(w, batch):
+        total = jax.shard_map(
+            lambda rows: jax.lax.psum(rows.sum(), "data"), mesh=mesh, in_specs=jax.P("data"), out_specs=jax.P()
+        )
+        return w + total(batch), {}
+
+    for _ in range(2):
+        hl.train.Loop(step, np.float32(0), hl.data.arrays(ROWS, 4)).run(last_step=2, progress=False)
+    assert len([about for about in compiled if "writes state" in about and "batches" not in about]) >= 2
+
+
+def test_large_constants_are_not_kept_with_a_program():
+    def train():
+        large = jnp.ones((500, 1234))
+        step = lambda w, batch: (w + batch.mean() * large.mean(), {})  # noqa: E731
+        hl.train.Loop(step, np.float32(0), hl.data.arrays(ROWS, 4)).run(last_step=2, progress=False)
+
+    for _ in range(2):
+        train()
+    gc.collect()
+    assert not [array for array in jax.live_arrays() if array.shape == (500, 1234)]

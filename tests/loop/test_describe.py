@@ -255,3 +255,23 @@ def test_a_training_that_has_stopped_for_good_has_no_step_left(tmp_path):
     for more in (describe_or_run("describe", 3), describe_or_run("describe", 2, train_on=True)):
         assert more.begins == f"It goes on from '{tmp_path}/model.ckpt-6', to step 20."
         assert more.writes
+
+
+def test_a_trigger_that_hardly_ever_fires_ends(tmp_path):
+    class Rare(hl.train.SessionRunHook):
+        trigger, writes = hl.train.steps_where(lambda step: step in (3, 7)), "its file"
+
+        def on_trigger(self, firing): ...
+
+    made = hl.train.Loop(train_step, init, batches).describe(str(tmp_path), hooks=[Rare()])
+    (rare,) = [each for each in made.writes if each.hook == "Rare"]
+    assert rare.steps == (3, 7)
+
+
+def test_a_stop_for_nan_is_known_before_the_run(tmp_path):
+    def loop():
+        step = lambda state, batch: (state, {"loss": jnp.log(batch.mean() - 3)})  # noqa: E731
+        return hl.train.Loop(step, {"w": jnp.zeros(())}, batches)
+
+    loop().run(str(tmp_path), 20, on_nan="stop", progress=False)
+    assert loop().describe(str(tmp_path), 20, on_nan="stop").begins.startswith("No step is left: it stopped early")

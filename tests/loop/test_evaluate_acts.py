@@ -177,13 +177,14 @@ def test_what_cannot_be_set_is_refused_by_name():
         state = loop.state_in(firing.context.session)
         assert state["opt_state/hyperparams/learning_rate"] == state["hyperparams/learning_rate"] == 0.25
         assert state["params/w"].shape == (3,)
-        for name, value in [("rate", 1.0), ("params/w", np.zeros(2)), ("n", 0.5)]:
+        for name, value in [("rate", 1.0), ("params/w", np.zeros(2)), ("n", 0.5), ("n", 2**40)]:
             with pytest.raises((KeyError, ValueError)) as raised:
                 state[name] = value
             errors.append(str(raised.value))
 
     loop.run(last_step=1, hooks=[hl.train.FunctionHook(fail, every=1)], progress=False)
-    rate, shape, dtype = errors
+    rate, shape, dtype, large = errors
+    assert large.startswith("'n' of the state is int32: ")
     assert "no array 'rate'. There are: beta, n, opt_state/count" in rate
     assert "'params/w' of the state is float32[3], and cannot be set to float64[2]" in shape
     assert "'n' of the state is int32[], and cannot be set to float64[]" in dtype

@@ -32,11 +32,13 @@ class StopAbove(hl.train.SessionRunHook):
             firing.context.request_stop(final=self.final)
 
 
-def train(folder, last_step=30, *, metric="loss", patience=2, most=None, on_nan=None, stops=True, **arguments):
+def train(
+    folder, last_step=30, *, metric="loss", patience=2, most=None, on_nan=None, stops=True, hooks_too=(), **arguments
+):
     """Trains in a new loop, as a new process would; returns the step at which it ends."""
     loop = hl.train.Loop(step, {"w": jnp.zeros(())}, BATCHES)
     found = hl.train.Evaluate(evaluate, BATCHES[:1], every=2)
-    hooks = [found]
+    hooks = [*hooks_too, found]
     if most is not None:
         hooks.append(StopAbove(loop.metrics["loss"], most))
     elif on_nan is None and stops:
@@ -144,3 +146,52 @@ def test_a_reason_that_is_no_text_is_refused():
 
     with pytest.raises(TypeError, match="request_stop requires text \\(or None\\) as final, got True"):
         hl.train.Loop(step, {"w": jnp.zeros(())}, BATCHES).run(last_step=2, hooks=[Stop()], progress=False)
+
+
+class Killed(hl.train.SessionRunHook):
+    """Ends the process's part at the end of a training, as a kill after the last regular checkpoint does."""
+
+    comes_before = hl.train.CheckpointSaverHook
+
+    def end(self, session):
+        raise KeyboardInterrupt
+
+
+def test_the_checkpoint_of_the_stopping_step_has_the_reason_already(tmp_path, caplog):
+    with pytest.raises(KeyboardInterrupt):
+        train(str(tmp_path), hooks_too=[Killed()])
+    assert train(str(tmp_path)) == 6
+    assert "Nothing is trained" in caplog.text
+
+
+def test_a_save_elsewhere_does_not_hide_that_the_reason_is_to_be_saved(tmp_path):
+    class Export(hl.train.SessionRunHook):
+        def end(self, session):
+            hl.train.Saver().save(session, str(tmp_path / "other"))
+
+    assert train(str(tmp_path / "run"), hooks_too=[Export()]) == 6
+    assert train(str(tmp_path / "run")) == 6
+
+
+def test_hooks_of_the_chief_may_come_from_a_generator(tmp_path):
+    class Counts(hl.train.SessionRunHook):
+        runs = 0
+
+        def after_run(self, run_context, run_values):
+            self.runs += 1
+
+    hook = Counts()
+    train(str(tmp_path), 4, chief_only_hooks=(each for each in [hook]))
+    assert hook.runs == 4
+
+
+def test_an_evaluation_before_the_first_step_may_stop_for_good(tmp_path):
+    def run():
+        loop = hl.train.Loop(step, {"w": jnp.zeros(())}, BATCHES)
+        stop = lambda result: result.request_stop(final="good enough")  # noqa: E731
+        evaluate_first = hl.train.Evaluate(evaluate, BATCHES[:1], every=2, on_start=True, on_result=stop)
+        loop.run(str(tmp_path), 8, hooks=[evaluate_first], progress=False)
+        return int(loop.result["w"])
+
+    assert run() == 0
+    assert run() == 0

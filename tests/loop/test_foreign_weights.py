@@ -141,6 +141,21 @@ def test_a_step_of_a_manager_is_taken_or_named(tmp_path):
         hl.train.load(tmp_path / "3", step=3)
 
 
+def test_checkpoints_of_several_trainings_are_no_steps_of_one(tmp_path):
+    for name in ("resnet_50", "vit_16"):
+        v1.save(tmp_path / name, {"w": X})
+    with pytest.raises(
+        hl.errors.InvalidArgumentError, match="has checkpoints of several trainings: resnet_50.*, vit_16.*Give the path"
+    ):
+        hl.train.load(tmp_path)
+
+
+def test_an_array_of_objects_in_an_npz_is_no_broken_file(tmp_path):
+    np.savez(tmp_path / "w.npz", names=np.array(["a", None]), w=X)
+    with pytest.raises(hl.errors.InvalidArgumentError, match="'names' of dtype object, which JAX lacks"):
+        hl.train.load(tmp_path / "w.npz")
+
+
 def test_of_several_trees_one_is_to_be_named(tmp_path):
     v1.save_checkpointables(tmp_path / "gan", {"generator": {"w": X}, "critic": {"w": X + 1}})
     with pytest.raises(

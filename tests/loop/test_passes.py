@@ -87,6 +87,14 @@ def test_a_second_run_at_the_end_makes_the_next_pass_and_one_in_the_middle_ends_
     assert "Loop: its data had ended at step 3, and it makes the next pass." in caplog.text
 
 
+@pytest.mark.parametrize("kind", [kind for kind in SOURCES if "iterator" not in kind])
+def test_a_start_in_the_middle_of_a_later_pass_ends_that_pass_unless_fewer_are_asked_for(kind, tmp_path):
+    make, order = SOURCES[kind]
+    for folder, arguments, more in (("a", {}, order[4:6]), ("b", {"epochs": 1}, []), ("c", {"epochs": 2}, order[4:6])):
+        assert Watched(make()).run(str(tmp_path / folder), last_step=4, epochs=3) == order[:4]
+        assert Watched(make()).run(str(tmp_path / folder), **arguments) == more
+
+
 @pytest.mark.parametrize("steps_per_run", [1, 4])
 @pytest.mark.parametrize("kind", [kind for kind in SOURCES if "iterator" not in kind])
 def test_epochs_count_from_step_0_over_restarts(kind, steps_per_run, tmp_path, caplog):

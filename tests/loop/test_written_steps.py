@@ -519,3 +519,62 @@ def test_an_evaluation_of_other_parts_is_refused():
         TypeError, match=r"parts of the state \(model, slots\) and a batch; it requires a, b, c, d. Give"
     ):
         hl.train.Loop(step, (jnp.zeros(3), jnp.zeros(2)), batches()).run(last_step=1, hooks=[hook])
+
+
+def test_parts_that_come_back_in_each_others_place_are_refused_by_their_names():
+    def swapped(params, ema, batch):
+        new_ema, new_params = more(ema), more(params)
+        return new_ema, new_params, {"loss": batch.mean()}
+
+    def with_loss(params, ema, batch):
+        return ema, params, batch.mean()
+
+    for step in (swapped, with_loss):
+        with pytest.raises(
+            TypeError, match="returned (ema|params) in the place of (ema|params), by the name of the variable"
+        ):
+            hl.train.Loop(step, (MODEL, MODEL), batches())
+
+
+def test_one_of_several_metrics_is_no_scalar_that_the_step_only_reads():
+    def two_errors(params, scale, batch):
+        mse, mae = batch.mean(), batch.max()
+        return params, mse, mae
+
+    def dict_of_metrics(params, scale, batch):
+        rate = scale * 0.5
+        return params, rate, {"mse": batch.mean()}
+
+    with pytest.raises(TypeError, match="`return params, scale, metric`, or `return params, metric, metric`"):
+        hl.train.Loop(two_errors, (MODEL, TAU), batches())
+    assert hl.train.Loop(dict_of_metrics, (MODEL, TAU), batches()).run(last_step=1, progress=False)[1] == 0.5 * TAU
+
+
+def test_a_step_with_many_parts_that_comes_back_wrong_is_refused_soon():
+    def step(*arguments):
+        return (*arguments[:8], 0.5)
+
+    names = [f"p{number}" for number in range(16)]
+    made = eval(f"lambda {', '.join(names)}, batch: step({', '.join(names)})", {"step": step})
+    with pytest.raises(TypeError, match="in two ways"):
+        hl.train.Loop(made, tuple(TAU for _ in names), batches())
+
+
+def test_a_pair_beside_the_step_is_one_state_without_batches():
+    step = lambda state, step: ((state[0] + step, state[1]), {})  # noqa: E731
+    state = (TAU, np.zeros(2, "float32"))
+    assert hl.train.Loop(step, state, None).run(last_step=3, progress=False, watch=None)[0] == 3.5
+
+
+@pytest.mark.parametrize("names", ["state, batch, step", "state, batch, step, key", "state, batch, key, step"])
+def test_a_pair_beside_the_step_is_one_state(names):
+    step = eval(f"lambda {names}: ((state[0] + step, state[1]), {{}})")
+    assert hl.train.Loop(step, (TAU, MODEL), batches()).run(last_step=3, progress=False, watch=None)[0] == 3.5
+
+
+def test_a_bool_that_the_step_turns_over_is_no_number_of_another_type(caplog):
+    def step(state, batch):
+        return {"flag": jnp.logical_not(state["flag"]), "w": state["w"] + 1}, {}
+
+    assert hl.train.Loop(step, {"flag": True, "w": TAU}, batches()).run(last_step=1, progress=False)["flag"] == False  # noqa: E712
+    assert "another type" not in caplog.text

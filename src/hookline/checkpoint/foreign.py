@@ -292,7 +292,7 @@ _FORMATS = (
 
 _TREE, _CHECKPOINT = "_METADATA", "_CHECKPOINT_METADATA"
 _USUAL_ITEMS = ("default", "state", "params")
-_STEP = re.compile(r"(?:.*_)?(\d+)")
+_STEP = re.compile(r"(.*_)?(\d+)")
 
 
 def _of_orbax(who: str, path: str, step: int | str) -> Weights | None:
@@ -323,13 +323,19 @@ def _tree_below(who: str, path: str, step: int | str) -> str | None:
     if (tree := _tree_of_checkpoint(path)) is not None:
         _refuse_step(who, path, step)
         return tree
-    steps = {
-        int(found[1]): tree
+    found = [
+        (named[1], int(named[2]), tree)
         for name in layout.folders(path)
-        if (found := _STEP.fullmatch(name)) and (tree := _tree_of_checkpoint(os.path.join(path, name))) is not None
-    }
-    if not steps:
+        if (named := _STEP.fullmatch(name)) and (tree := _tree_of_checkpoint(os.path.join(path, name))) is not None
+    ]
+    if not found:
         return None
+    steps = {number: tree for _, number, tree in found}
+    if len(steps) < len(found) or len({prefix for prefix, *_ in found}) > 1:
+        shown = ", ".join(sorted(os.path.relpath(tree, path) for *_, tree in found))
+        raise InvalidArgumentError(
+            None, None, f"'{path}' has checkpoints of several trainings: {shown}. Give the path of one of them."
+        )
     if step == "best":
         raise ValueError(
             f"{who}: '{path}' was written by Orbax, and hookline does not know which step is the best. Give its "

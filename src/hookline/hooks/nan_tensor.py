@@ -99,6 +99,8 @@ class NanTensorHook(SessionRunHook):
     ) -> None:
         self._reaction = _checked_reaction(on_nan, fail_on_nan_loss, max_times, saver)
         self._loss_tensor = loss_tensor
+        if self._reaction == STOP:
+            self.final = f"{'NaN or an infinity' if include_inf else 'NaN'} in {names_of([loss_tensor])}"
         self.state_key = f"{names_of([loss_tensor])}{' or infinity' if include_inf else ''}, {self._reaction}"
         self._include_inf = include_inf
         self._max_times = _MAX_TIMES if max_times is None else max_times
@@ -130,8 +132,6 @@ class NanTensorHook(SessionRunHook):
         self._times, self._gone_back_to = 0, None
         loss = find_tensor(self, self._loss_tensor)
         self._loss_name = loss.name
-        if self._reaction == STOP:
-            self.final = f"{'NaN or an infinity' if self._include_inf else 'NaN'} in {self._loss_name}"
         check = _check_of(loss, self._include_inf, self._reaction == SKIP)
         if self._latches:
             self.trigger = latched(_shared("latches", check, lambda: latch(check, name="nan_latch")))

@@ -16,6 +16,7 @@ NEVER = sys.maxsize
 
 _MOST_LOOKED_AT = 10_000
 _LAST_STEP = NEVER // 2
+_MOST_LOOKS = 100_000
 
 
 class Trigger(abc.ABC):
@@ -234,6 +235,8 @@ class Trigger(abc.ABC):
     def fires(self, first: int, last: int | None) -> Iterator[int] | None:
         """Fires on the steps after `first`, up to `last`, and yields them; None if steps alone do not decide.
 
+        Without a last step it gives up after many steps on which it does not fire.
+
         Example:
             >>> from hookline.train import every
             >>> list(every(100).fires(0, 250))
@@ -245,13 +248,16 @@ class Trigger(abc.ABC):
             if not is_known or not leaf.has_steps or leaf.by_clock_alone or leaf.latches:
                 return None
         self.start(first)
-        return self._fires(first, _LAST_STEP if last is None else last)
+        return self._fires(first, last)
 
-    def _fires(self, step: int, last: int) -> Iterator[int]:
-        while (step := step + self.steps_until_trigger(step)) <= last:
+    def _fires(self, step: int, last: int | None) -> Iterator[int]:
+        end, looks = _LAST_STEP if last is None else last, 0
+        while (step := step + self.steps_until_trigger(step)) <= end and looks < _MOST_LOOKS:
             if self.should_trigger_for_step(step):
                 self.update_last_triggered_step(step)
                 yield step
+            elif last is None:
+                looks += 1
 
     def leaves(self) -> list[Trigger]:
         """Returns the parts of a combined trigger; of any other, only itself."""

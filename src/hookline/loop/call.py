@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from hookline.loop.leaf_types import are_nnx
 from hookline.loop.pmap import refuse_pmap
@@ -81,6 +82,10 @@ def parts_for(names: Sequence[str] | None, state: Any, *, has_batch: bool = True
         {'state': None}
         >>> parts_for(["params", "opt_state"], (2, 1), has_batch=False)
         {'params': 0, 'opt_state': 1}
+        >>> parts_for(["state", "batch", "step"], (2, 1)), parts_for(["params", "step", "batch"], (2, 1))
+        ({'state': None}, {'params': 0, 'step': 1})
+        >>> parts_for(["state", "step"], (2, {"mu": 1, "nu": 1}), has_batch=False)
+        {'state': None}
     """
     if type(state) is tuple and are_nnx(state):
         known = list(names or ())[: len(state)]
@@ -92,10 +97,13 @@ def parts_for(names: Sequence[str] | None, state: Any, *, has_batch: bool = True
     _refuse_half(names, state)
     keys = [bool(_KEY.fullmatch(name)) for name in names]
     parts = len(state) if type(state) is tuple else 0
-    is_enough = not all(keys[parts:]) if has_batch else len(names) >= parts
+    rest = [not _STEP.fullmatch(name) and not _KEY.fullmatch(name) for name in names[parts:]]
+    is_enough = any(rest) if has_batch else len(names) >= parts
     # With (state, rng, batch) a pair is one state, and rng a random key: it is less likely a part of the state.
     gets_all = parts == 2 and keys[:2] == [False, True]
-    gets_all |= parts == len(names) == 2 and bool(_UNUSED.fullmatch(names[1]))
+    # The second one may be a count of the state's own.
+    is_step = parts == 2 and bool(_STEP.fullmatch(names[-1])) and [*map(np.shape, jax.tree.leaves(state[1]))] != [()]
+    gets_all |= parts == len(names) == 2 and (is_step or bool(_UNUSED.fullmatch(names[1])))
     is_spread = parts > 1 and is_enough and not gets_all
     return dict(zip(names, range(parts), strict=False)) if is_spread else {names[0]: None}
 

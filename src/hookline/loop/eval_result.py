@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from hookline.session import Session
 
 
+FINAL = "final_stop"
+"""The key in a session's `hook_data` of the reason of a final stop before the first run."""
+
+
 @dataclasses.dataclass(frozen=True)
 class EvalResult:
     """The result of an evaluation, for `Evaluate(on_result=...)`.
@@ -29,7 +33,8 @@ class EvalResult:
         since_best: For the same metrics, the number of evaluations since the best one; 0 if this is the best. NaN is
             never the best.
         session: The raw session.
-        request_stop: Ends the training after this step: `result.request_stop()`.
+        request_stop: Ends the training after this step: `result.request_stop()`; for good with a reason, as in
+            `SessionRunContext.request_stop(final="...")`.
 
     Example:
         The rate is halved after each third evaluation in a row without a better loss, as by Keras's
@@ -47,7 +52,7 @@ class EvalResult:
     best: Mapping[str, Best]
     since_best: Mapping[str, int]
     session: Session
-    request_stop: Callable[[], Any]
+    request_stop: Callable[..., Any]
 
     @property
     def state(self) -> StateValues:

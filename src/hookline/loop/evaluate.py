@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from hookline.hooks import every as every_steps
 from hookline.hooks.lookup import require_global_step, savers_of
 from hookline.hooks.trigger import Trigger
 from hookline.loop.best import Best, Mode, is_better, known_mode, mode_of
-from hookline.loop.eval_result import EvalResult
+from hookline.loop.eval_result import FINAL, EvalResult
 from hookline.loop.evaluation import Evaluation
 from hookline.loop.history import History
 from hookline.summary import FileWriter
@@ -225,7 +226,7 @@ class Evaluate(SessionRunHook):
             )
         if is_new and self._on_start:
             self._evaluate(session, step)
-            self._act(session, step, coord.request_stop)
+            self._act(session, step, functools.partial(_stop_at_start, session, coord))
         elif self._sanity_batches and not self._is_tried:
             self._require(self._evaluation.means(session, self._sanity_batches))
             _logger.info("%s: the sanity run has passed (sanity_batches=%d).", self.name, self._sanity_batches)
@@ -367,3 +368,10 @@ def _text(value: Any) -> str:
 def evaluations_of(session: Session) -> dict[str, Evaluate]:
     """Returns the evaluations of a session, by name."""
     return session.hook_data.setdefault(Evaluate, {})
+
+
+def _stop_at_start(session: Session, coord: Coordinator, *, final: str | None = None) -> None:
+    """Requests a stop before the first run, as `SessionRunContext.request_stop` does in a run."""
+    if why := arguments.text("request_stop", "final", final, optional=True):
+        session.hook_data[FINAL] = why
+    coord.request_stop()

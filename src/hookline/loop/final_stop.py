@@ -9,8 +9,8 @@ from hookline.coordination import peers
 from hookline.hooks import CheckpointSaverHook, SessionRunHook, StopAtStepHook
 from hookline.hooks.lookup import savers_of
 from hookline.hooks.when import bare
+from hookline.loop.eval_result import FINAL
 from hookline.loop.evaluate import Evaluate
-from hookline.monitored.callbacks import checked_hooks
 from hookline.monitored.hooked import HookedSession
 from hookline.session import origin
 
@@ -44,14 +44,14 @@ class FinalStop(SessionRunHook):
     comes_before = CheckpointSaverHook
 
     def __init__(self, hooks: Iterable[Any], of_chief: Any, train_on: bool) -> None:
-        self._hooks = [*hooks, *checked_hooks(of_chief, "chief_only_hooks")]
+        self._hooks = [*hooks, *of_chief]
         self._train_on = arguments.instance("Loop", "train_on", train_on, bool)
         self._session: Session | None = None
         self._forget()
 
     def _forget(self) -> None:
         self._why, self._is_declared = "", False
-        self._is_first, self._is_saved = True, False
+        self._is_first, self._is_new = True, False
 
     def begin(self) -> None:
         """Forgets an earlier session."""
@@ -61,12 +61,11 @@ class FinalStop(SessionRunHook):
     def get_state(self) -> dict[str, Any] | None:
         """Returns the reason of a final stop, and whether a hook declares it; None without one."""
         self._look()
-        self._is_saved = bool(self._why)
         return {"why": self._why, "is_declared": self._is_declared} if self._why else None
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restores the reason."""
-        self._why, self._is_declared, self._is_saved = state["why"], state["is_declared"], True
+        self._why, self._is_declared = state["why"], state["is_declared"]
 
     def reason(self) -> str:
         """Returns why the training that was restored has stopped for good; empty if it goes on."""
@@ -79,6 +78,9 @@ class FinalStop(SessionRunHook):
         if not self._is_first or not self.reason():
             if self._why and self._is_first and peers.speaks():
                 _logger.info("The training goes on %s, where it had stopped: %s.", origin.where(session), self._why)
+            if self._why and self._is_first:
+                for hook in map(bare, self._hooks):
+                    getattr(hook, "go_on", _nothing)()
             self._why = ""
         elif self._why and not coord.should_stop():  # Else another hook has said why no step is left.
             if peers.speaks():
@@ -96,18 +98,22 @@ class FinalStop(SessionRunHook):
     def end(self, session: Session) -> None:
         """Saves the reason with the last step, also if that was saved before the stop was requested."""
         self._look()
-        if self._why and not self._is_saved:
+        if self._is_new:
             for save in savers_of(session).values():
                 save(session, again=True)
 
     def _look(self) -> None:
         """Notes a final stop that was requested in this session."""
-        hooked = None if self._session is None else self._session.hook_data.get(HookedSession)
-        if hooked is not None and hooked.final_stop and not self._why:
-            self._why = hooked.final_stop
-            self._is_declared, self._is_saved = self._declares(), False
+        if self._session is None or self._why:
+            return
+        hooked = self._session.hook_data.get(HookedSession)
+        self._why = self._session.hook_data.get(FINAL, "") or (hooked.final_stop if hooked is not None else "")
+        self._is_declared, self._is_new = self._declares(), bool(self._why)
 
     def _declares(self) -> bool:
         """Returns whether a hook declares the reason."""
         declared = [getattr(bare(hook), "final", None) for hook in self._hooks]
         return any(isinstance(why, str) and why == self._why for why in declared)
+
+
+def _nothing() -> None: ...

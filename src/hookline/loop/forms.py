@@ -16,7 +16,7 @@ from hookline.loop.call import parts_for
 from hookline.loop.leaf_types import InvalidStep, are_nnx, dtype_of, is_array, is_nnx, is_number, is_value, is_weak
 from hookline.loop.returned_names import Labels, named_losses
 from hookline.loop.step_result import split_result
-from hookline.loop.weak_types import as_given, expected, follow, in_dtypes, strong, typed, weakened
+from hookline.loop.weak_types import as_given, expected, follow, in_dtypes, seen, strong, typed, weakened
 
 _WHOLE: Mapping[str, Any] = {"the state": None}
 
@@ -151,7 +151,7 @@ class NnxObjects:
         after = nnx.to_pure_dict(nnx.state(whole))
         leaves, structure = jax.tree.flatten(self.values)
         if structure == jax.tree.structure(after) and not self._is_settled:
-            self._seen = jax.tree.leaves(after)
+            self._seen = seen(jax.tree.leaves(after))
             leaves = map(expected, leaves, self._weak, self._seen)
         check_alike(jax.tree.unflatten(structure, leaves), after)
         return as_given(self.values, after), named_losses([returned], [labels])
@@ -267,9 +267,9 @@ class Tree:
                     f"the state at {found[index]!r} was given as the number {before!r}, and returned as {after!r}",
                     ValueError,
                 )
-            self._leaves[index], self._inside[index], self._weak[index] = jnp.asarray(before), True, True
+            self._leaves[index], self._inside[index], self._weak[index] = jnp.asarray(before), True, is_weak(before)
             changed.append(found[index])
-            if not is_weak(after):
+            if is_weak(before) and not is_weak(after):
                 self.recompiling[found[index]] = dtype_of(after)
         changed += follow(found, self._leaves, self._weak, self._seen, self.recompiling)
         self._is_settled = not changed
@@ -315,7 +315,7 @@ class Tree:
             raise InvalidStep(
                 f"it returned a state of another structure: {structure} instead of {self._structure}", ValueError
             )
-        self._seen = leaves
+        self._seen = seen(leaves)
         if not self._is_settled:
             types = [expected(*each) for each in zip(types, self._weak, leaves, strict=True)]
         after = self._kept(leaves)

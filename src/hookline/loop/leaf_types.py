@@ -58,4 +58,4 @@ def dtype_of(leaf: Any) -> Any:
 
 def is_weak(leaf: Any) -> bool:
     """Returns whether a value has a weak type, as Python numbers have."""
-    return not hasattr(leaf, "dtype") or getattr(leaf, "weak_type", False)
+    return not isinstance(leaf, bool) and (not hasattr(leaf, "dtype") or getattr(leaf, "weak_type", False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -126,11 +127,11 @@ def _load_foreign(weights: Weights, like: Any, prefix: str, sharding: Any, avera
 
 
 def _as_stored(path: str, leaf: Leaf) -> jax.ShapeDtypeStruct:
-    try:
-        return _spec(leaf)
-    except TypeError:
-        what = f"{leaf.name!r} of dtype {leaf.dtype}, which JAX lacks"
-        raise InvalidArgumentError(None, None, f"'{path}' has {what}. Give the prefix of another part.") from None
+    with contextlib.suppress(TypeError):
+        if not (spec := _spec(leaf)).dtype.hasobject:
+            return spec
+    what = f"{leaf.name!r} of dtype {leaf.dtype}, which JAX lacks"
+    raise InvalidArgumentError(None, None, f"'{path}' has {what}. Give the prefix of another part.")
 
 
 def _nested(path: str, arrays: dict[str, Any]) -> Any:

@@ -326,6 +326,7 @@ class Loop(StepGraph):
         if hyperparams not in (CHECKPOINT, SCRIPT):
             raise ValueError(f"Loop requires {CHECKPOINT!r} or {SCRIPT!r} as hyperparams, got {hyperparams!r}.")
         hooks = checked_hooks(hooks)
+        of_chief = keywords["chief_only_hooks"] = checked_hooks(keywords.get("chief_only_hooks"), "chief_only_hooks")
         steps_per_run = arguments.whole(
             "Loop", "steps_per_run", keywords.setdefault("steps_per_run", self.steps_per_run), at_least=1
         )
@@ -348,7 +349,7 @@ class Loop(StepGraph):
             folder = keywords.get("summary_dir") or logdir
             counting = {"per_step": rates, "peak_flops": peak_flops, "memory": True}
             own.append(StepCounterHook(every_n_steps=steps, output_dir=folder, **counting))
-        return [FinalStop([*own, *hooks], keywords.get("chief_only_hooks"), train_on), *own, *hooks]
+        return [FinalStop([*own, *hooks], of_chief, train_on), *own, *hooks]
 
     def describe(
         self, logdir: str | None = None, last_step: int | None = None, **arguments: Any
@@ -434,7 +435,6 @@ class Loop(StepGraph):
         """Resumes a session from memory; without a directory, it makes the next pass at the end of the data."""
         assert self._memory is not None, "It is called only then."
         self._memory.values[STATE] = self.form.held(self._memory.values[STATE])
-        self._passes.go_on(self._memory.passes)
         self._memory.give_to(session)
         if logdir is None:
             self._passes.begin_next(session, self._memory.passes)

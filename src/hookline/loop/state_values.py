@@ -13,6 +13,7 @@ import numpy as np
 from hookline import paths
 from hookline.coordination import peers
 from hookline.graph import Variable, placement
+from hookline.graph import spec as specs
 from hookline.loop.optimizer_state import is_scheduled
 from hookline.loop.warm_start import replace
 
@@ -41,10 +42,12 @@ class StateValues(Mapping[str, Any]):
 
         Raises:
             KeyError: The state has no array of this name, or several.
-            ValueError: Processes in step have parts of the array.
+            ValueError: It is a random key; or processes in step have parts of the array.
         """
         path = self._path(name)
         leaf = dict(paths.with_paths(self._session.lowlevel.handed_over(self._state))[0])[path]
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            raise ValueError(f"{path!r} of the state is a random key, which has no value on the host.")
         if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
             if not leaf.is_fully_replicated:
                 raise ValueError(f"{path!r} of the state lies in parts in the processes, so none of them can read it.")
@@ -69,6 +72,8 @@ class StateValues(Mapping[str, Any]):
                 f"{path!r} of the state is {spec.dtype}{list(spec.shape)}, and cannot be set to {array.dtype}"
                 f"{list(array.shape)}."
             )
+        if problem := specs.overflow(array, spec.dtype):
+            raise ValueError(f"{path!r} of the state is {spec.dtype}: {problem}.")
         array = array.astype(spec.dtype)
         if (others := peers.current()) is not None:
             sums = others.gather(f"the new value of {path}", zlib.crc32(array.tobytes()))

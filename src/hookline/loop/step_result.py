@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,8 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.checkpoint import leaves as paths
-from hookline.loop.leaf_types import InvalidStep, dtype_of, is_value, is_weak
+from hookline.loop.leaf_types import InvalidStep, dtype_of, is_array, is_value, is_weak
 from hookline.loop.returned_names import Labels, are_gradients, is_loss, named_losses
+
+# Of many parts, not all ways to leave some out are tried.
+_MOST_TRIED = 500
+_NO_NAMES = {"", "new", "next", "old", "updated"}
 
 
 def split_result(
@@ -128,15 +133,15 @@ class _Result:
     def _in_part(self) -> list[_Reading]:
         """Returns the readings with the most parts, of which some did not come back."""
         count = len(self._before)
-        for size in range(count - 1, 0, -1):
-            readings = [
+        for size in range(min(count - 1, len(self._items)), 0, -1):
+            readings = (
                 reading
-                for numbers in itertools.combinations(range(count), size)
+                for numbers in itertools.islice(itertools.combinations(range(count), size), _MOST_TRIED)
                 for reading in self._side_by_side(self._before, self._names, numbers)
                 if not self._may_lack(reading)
-            ]
-            if readings:
-                return readings
+            )
+            if found := list(itertools.islice(readings, 2)):
+                return found
         return []
 
     def _named(self, place: int) -> dict[str, Any]:
@@ -180,8 +185,16 @@ class _Result:
                 others = [other for at, other in enumerate(before) if at != number]
                 is_likely = _is_inexact(part) and any(_fits(other, item) for other in others)
             name, is_at_end = reading.shown[place], place in (reading.places[0], reading.places[-1])
-            if self._labels[place] in (name, f"new_{name}", f"{name}_new", f"next_{name}"):
+            label = self._labels[place]
+            words = _words(label) if isinstance(label, str) else set()
+            if words and words == _words(name):
                 continue
+            if others := [other for other in reading.found if words and words == _words(other)]:
+                self._refuse_names(name, others[0])
+            # Of one part alone nothing else may be missing.
+            is_other = bool(words) and len(self._before) > 1 and words.isdisjoint(_words(name))
+            if is_likely and is_other and not self._are_named(reading):
+                is_sure = False
             if is_likely and (self._is_no_part(reading, place) or (is_at_end and not is_sure)):
                 shown = [*reading.shown]
                 shown[place] = "metric"
@@ -191,6 +204,17 @@ class _Result:
         """Returns whether a value is returned as a variable called a loss or gradients, and the part is not."""
         label, name = self._labels[place], reading.shown[place]
         return isinstance(label, str) and any(what(label) and not what(name) for what in (is_loss, are_gradients))
+
+    def _are_named(self, reading: _Reading) -> bool:
+        """Returns whether all metrics of a reading are dicts, so that no other value is one."""
+        rest = [item for place, item in enumerate(self._items) if place not in reading.places]
+        return bool(rest) and all(isinstance(item, Mapping) for item in rest)
+
+    def _refuse_names(self, name: str, other: str) -> None:
+        raise InvalidStep(
+            f"it returned {other} in the place of {name}, by the name of the variable. The parts of the state come "
+            f"back in the order of the parameters: write `return {', '.join(self._names)}, {{'loss': loss}}`"
+        )
 
     def _refuse(self, reading: _Reading, other: str) -> None:
         written, some = ", ".join(self._names), next(iter(reading.found))
@@ -282,7 +306,14 @@ def _is_inexact(part: Any) -> bool:
     return bool(leaves) and all(is_value(leaf) and jnp.issubdtype(dtype_of(leaf), jnp.inexact) for leaf in leaves)
 
 
+def _words(name: str) -> set[str]:
+    """Returns what a variable's name says of its value: `new_params2` is params."""
+    return {word.rstrip("s") for word in re.split(r"[_\d\W]+", name.lower())} - _NO_NAMES
+
+
 def _kind(returned: Any) -> str:
+    if is_array(returned):
+        return f"{dtype_of(returned)}{list(np.shape(returned))}"
     if type(returned) is tuple:
         return f"a tuple of {len(returned)}"
     keys = ", ".join(map(str, returned)) if type(returned) is dict else ""

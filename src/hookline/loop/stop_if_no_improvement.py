@@ -8,7 +8,6 @@ from hookline import arguments, log
 from hookline.hooks import CheckpointSaverHook, Firing, SessionRunHook
 from hookline.loop.best import Mode, is_better, mode_of
 from hookline.loop.evaluate import Evaluate, evaluations_of
-from hookline.loop.step_graph import loop_of
 
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
@@ -97,8 +96,10 @@ class StopIfNoImprovement(SessionRunHook):
         self.trigger = self._evaluate.trigger
         if self._seen is not None and self._seen > session.global_step:
             self._forget()
-        if self._waited >= self._patience and loop_of(session.graph) is not None:
-            self._waited = 0  # If the training goes on after its final stop.
+
+    def go_on(self) -> None:
+        """Waits anew, if the training goes on after its final stop."""
+        self._waited = 0 if self._waited >= self._patience else self._waited
 
     def on_trigger(self, firing: Firing) -> None:
         """Compares a new evaluation with the best.

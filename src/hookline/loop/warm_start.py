@@ -60,7 +60,8 @@ class WarmStart:
     Raises:
         TypeError: An argument has the wrong type.
         ValueError: `step` is unknown. From the session: the checkpoint or the state has nothing of a name in `rename`;
-            two arrays have one name in the state; or no array can be restored. The message names the arrays.
+            two renamed arrays have one name in the state (one that is not renamed gives way); or no array can be
+            restored. The message names the arrays.
         NotFoundError: From the session: there is no such checkpoint.
         InvalidArgumentError: From the session: the file has another format.
         DataLossError: From the session: the file is broken.

@@ -23,6 +23,11 @@ def typed(leaf: Any, weak: bool) -> Any:
     return jax.ShapeDtypeStruct(np.shape(leaf), dtype_of(leaf), weak_type=weak)
 
 
+def seen(leaves: Sequence[Any]) -> list[Any]:
+    """Returns the specs of traced leaves, which would keep the whole trace; others as they are."""
+    return [typed(leaf, is_weak(leaf)) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
+
+
 def expected(leaf: Any, weak: bool, after: Any) -> Any:
     """Returns the spec of a leaf after a step: of a weak type only the shape is known."""
     return jax.ShapeDtypeStruct(np.shape(leaf), dtype_of(after)) if weak and is_value(after) else leaf

@@ -87,6 +87,7 @@ class HookedSession:
         self._several = SeveralSteps(session, self._stop, steps_per_run)
         self._schedule: Schedule | None = None
         self._at_callbacks = False
+        self._context: RunContext | None = None  # Of the run under way.
         self._failed_inside = False
         self._fast_runs_made = 0  # Those that the schedule has not counted yet.
         self._runs_before = self._stop.runs
@@ -186,8 +187,12 @@ class HookedSession:
 
     @property
     def final_stop(self) -> str:
-        """The reason for which a hook has requested a final stop; empty without one."""
-        return self._stop.final
+        """The reason for which a hook has requested a final stop, also in the run under way; empty without one.
+
+        Processes in step must agree on a stop before it counts.
+        """
+        asked = "" if self._context is None or self._stop.agree is not None else self._context.stop_is_final
+        return self._stop.final or asked
 
     @property
     def has_run(self) -> bool:
@@ -344,6 +349,7 @@ class HookedSession:
         context = RunContext(args, self.raw, runs, schedule, self._settle)
         fetches, options = args.fetches, args.options
         self._at_callbacks = True
+        self._context = context
         try:
             if has_news:
                 schedule.deferred.deliver(context, runs)
@@ -385,6 +391,7 @@ class HookedSession:
                 self._stop.carry(context.stop_asked_by, context.stop_is_final)
             raise
         finally:
+            self._context = None
             if requests.feeders or requests.stale:
                 requests.forget_feeds()
         if context.stop_requested or self._stop.carried:

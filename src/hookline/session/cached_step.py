@@ -325,12 +325,8 @@ class CachedStep:
         program, store, remote = self._program, self._store, self._remote
         is_held_back = last_step is not None and not remote and self.gain != 0 and store.step() >= last_step
         # A dry run donates no values.
-        start = program.dry if is_held_back or (remote and program.written) else program.run
-        try:
-            made = start(*given)
-        except OtherTypesError:
-            made = None
-        new, run.outputs, sent, latched = made or program.retry(*given)
+        start = program.dry if is_held_back or (remote and program.written) else program.launch
+        new, run.outputs, sent, latched = start(*given)
         run.applied = not is_held_back
         if remote:
             values = [list(values) for values in jax.device_get(sent)]

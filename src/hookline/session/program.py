@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +28,7 @@ from hookline.session.compiler_options import compiler_options
 from hookline.session.latches import Latched, Latching, after, first_fault
 from hookline.session.plan import Key, Plan
 from hookline.session.repeat import blank, repeated
-from hookline.session.shared_jit import SharedJit
+from hookline.session.shared_jit import OtherTypesError, SharedJit
 from hookline.session.sharing import HookTensors
 from hookline.session.slots import Flat, Leaves
 from hookline.session.store import VariableStore
@@ -138,6 +139,12 @@ class Program:
     def row_places(self) -> dict[Key, int]:
         """The places of the outputs that each step computes."""
         return {tensor.key: i for i, tensor in enumerate(self._unmasked)}
+
+    def launch(self, *arguments: Any) -> Any:
+        """Makes a run with arguments of any types."""
+        with contextlib.suppress(OtherTypesError):
+            return self.run(*arguments)
+        return self.retry(*arguments)
 
     def retry(self, *arguments: Any) -> Any:
         """Makes a run for which `run` has raised `OtherTypesError`, and lets `run` be what such arguments need."""

@@ -22,8 +22,13 @@ _PLACE_OF_INPUTS = 3
 # Such a text refers to Python objects of the process, not by what they are.
 _REFERENCES = ("callback", "CustomSPMDPartitioning", "stablehlo.send", "stablehlo.recv")
 # Settings of JAX: with these it calls a function again that is compiled; with that a text lacks its large constants.
+_MESHES = ("sdy.mesh", "mhlo.sharding")
 _CALL_AGAIN = ("jax_debug_nans", "jax_debug_infs", "jax_disable_jit")
 _CONSTANTS_APART = "jax_use_simplified_jaxpr_constants"
+# XLA is given these beside the text.
+_OF_COMPILER = ("jax_optimization_level", "jax_memory_fitting_level")
+# What a program closes over is kept with it, and printed in its text.
+_MOST_CONSTANT_BYTES = 2**20
 
 _kept: collections.OrderedDict[Hashable, Any] = collections.OrderedDict()
 _lock = threading.Lock()
@@ -36,7 +41,7 @@ class OtherTypesError(Exception):
 def _traced_once(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function for `jax.jit` that can be traced once, so that the jitted function is one program.
 
-    Then the function itself is forgotten, with all that it refers to.
+    Then the function itself is forgotten, with all that it refers to but for constants of the program.
     """
     left = [function]
 
@@ -107,17 +112,20 @@ class SharedJit:
             return self._unshared()
         types = _types(arguments), _places(arguments)
         found = self._all.get(types)
-        if found is None or found is refusing:
-            found = self._all[types] = self._shared(arguments, types, refusing)
+        if found is None:
+            found = self._shared(arguments, types, refusing)
+        elif found is refusing:  # JAX is configured otherwise: as `jit` keeps a program for each configuration.
+            found = self._unshared()
+        self._all[types] = found
         self._by_inputs[_types(arguments[_PLACE_OF_INPUTS])] = self._latest = found
         return found
 
-    def _shared(self, arguments: tuple[Any, ...], types: Hashable, refusing: Any) -> Any:
+    def _shared(self, arguments: tuple[Any, ...], types: tuple[Any, Any], refusing: Any) -> Any:
         own = jax.jit(_traced_once(self._function), **self._options)
         with self._compilations.held():
             traced = own.trace(*arguments)
             lowered = traced.lower()
-        key = _content(traced, lowered, types, self._options)
+        key = _content(traced, lowered, *types, self._options)
         with _lock:
             found = _kept.get(key)
             if found is None or found is refusing:
@@ -137,17 +145,25 @@ def forget_all() -> None:
         _kept.clear()
 
 
-def _content(traced: Any, lowered: Any, types: Hashable, options: dict[str, Any]) -> Hashable | None:
+def _content(
+    traced: Any, lowered: Any, types: Hashable, places: tuple[Any, ...], options: dict[str, Any]
+) -> Hashable | None:
     """Returns what makes a program equal to another one; None if that cannot be said."""
     jaxpr = traced.jaxpr
     # Effects: of a Ref that the function closes over, of a print.
     if jaxpr.effects or getattr(jax.config, _CONSTANTS_APART):
         return None
-    text = lowered.as_text()
-    if any(reference in text for reference in _REFERENCES):
+    if sum(getattr(constant, "nbytes", 0) for constant in jaxpr.consts) > _MOST_CONSTANT_BYTES:
         return None
+    text = lowered.as_text()
+    # The text does not say on which devices a mesh of the function's own is.
+    is_anywhere = any(mark in text for mark in _MESHES) and not any(places)
+    if is_anywhere or any(reference in text for reference in _REFERENCES):
+        return None
+    of_compiler = tuple(getattr(jax.config, name, None) for name in _OF_COMPILER)
     given = jax.tree.flatten(options, is_leaf=lambda option: option is None)
-    key = hashlib.sha256(text.encode()).digest(), types, lowered.out_tree, tuple(jaxpr.out_avals), *map(_hashed, given)
+    digest = hashlib.sha256(text.encode()).digest()
+    key = digest, types, places, of_compiler, lowered.out_tree, tuple(jaxpr.out_avals), *map(_hashed, given)
     try:
         hash(key)
     except TypeError:  # Static parts of the results, in which programs could differ.
@@ -164,7 +180,7 @@ def _types(inputs: Any) -> Hashable:
     return structure, tuple(map(jax.typeof, leaves))
 
 
-def _places(arguments: tuple[Any, ...]) -> Hashable:
+def _places(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     leaves = jax.tree.leaves(arguments)
     return tuple(leaf.sharding if getattr(leaf, "committed", False) else None for leaf in leaves)
 
