@@ -39,7 +39,7 @@ _KINDS = (
     ("close", "before after", 1),
     ("in recovery, close", "before after", 1),
     ("in recovery, restore", "before amid after", 1),
-    ("in recovery, compile", "tracing amid after", 1),
+    ("in recovery, compile", "tracing", 1),  # Of an equal program, which is there.
     ("in recovery, step", "before after", 1),
 )
 LATEST = {f"{kind}: {moment}": latest for kind, moments, latest in _KINDS for moment in moments.split()}
