@@ -233,7 +233,7 @@ def _left(source: Any, sequence: Sequence, form: Form, length: float | None, pos
     drops = form.last_batch == "drop"
     place = in_arrays(position, sequence.arrays)
     if length is None and sequence.arrays is not None and place is not None:
-        return sequence.arrays.left(*place, drop=drops, passes=sequence.last_pass(position))
+        return sequence.arrays.left(*place, drop=drops, passes=sequence.passes)
     known = length_of(source) if sequence.length is None else sequence.length
     known = known if length is None else length
     if known is None:
@@ -241,7 +241,7 @@ def _left(source: Any, sequence: Sequence, form: Form, length: float | None, pos
     is_whole = isinstance(source, list | tuple) and source and form.fit(source[-1]) is not None
     if length is None and drops and not is_whole:
         known = max(known - 1, 0)  # The last one may be smaller, and is then dropped.
-    return known * (sequence.last_pass(position) - position.get("passes", 0)) - position["count"]
+    return known * (sequence.passes - position.get("passes", 0)) - position["count"]
 
 
 def _refuse_text(who: str, batch: Any) -> None:

@@ -197,9 +197,9 @@ class Reader:
             FailedPreconditionError: It is a position in arrays, and depends on a batch size that is not known; or their
                 sharding cannot split the last batch of the epoch that is continued there.
         """
-        who, arrays = self._node.node_def, self._sequence.arrays
+        who, arrays, passes = self._node.node_def, self._sequence.arrays, self._sequence.passes
         position = resolved(checked(position, f"Iterator {self._node.name!r}"), arrays, who)
-        place, passes = in_arrays(position, arrays), self._sequence.last_pass(position)
+        place = in_arrays(position, arrays)
         if arrays is not None and place is not None and (problem := self._places.problem_of(arrays, place, passes)):
             raise refusal(f"{who} cannot resume at the checkpoint's position: {problem}")
         self._position = (lambda _: position), 0

@@ -101,14 +101,13 @@ class Sequence(Protocol):
         arrays: The arrays that it iterates over, if that is known: many of their batches at once cost hardly more than
             one.
         restart: Words of its messages.
-        passes: The number of passes over the source, from its beginning on; None to read to the end of the pass that a
-            position is in.
+        passes: The number of passes over the source, from its beginning on.
     """
 
     length: float | None = None
     arrays: Arrays | None = None
     restart = Restart()
-    passes: int | None = None
+    passes: int = 1
 
     def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:
         """Yields the batches after a position.
@@ -121,10 +120,6 @@ class Sequence(Protocol):
             FailedPreconditionError: The source cannot reach that position.
         """
         ...
-
-    def last_pass(self, position: dict[str, Any]) -> int:
-        """Returns the number of the pass with which reading from a position ends."""
-        return self.passes or max(1, passes_made(position, self.arrays))
 
     def next_pass(self, position: dict[str, Any]) -> dict[str, Any] | None:
         """Allows one more pass than were made up to a position, and returns its beginning; None if there is none."""
@@ -145,20 +140,14 @@ class _InPasses(Sequence):
     has the next shuffle.
     """
 
-    _present = 1
-
     def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:
-        done, self._present = position.get("passes", 0), max(1, passes_made(position, self.arrays))
-        while done < self._last_now():
+        done = position.get("passes", 0)
+        while done < self.passes:
             for read in self._pass(position, demand):
                 yield _of_pass(read, done) if done else read
             if self.arrays is not None:
                 return
             position, done = START, done + 1
-
-    def _last_now(self) -> int:
-        # The number of passes may become known after the first batch was read.
-        return self.passes or self._present
 
     def _pass(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:
         """Yields the batches of a pass after a position in it; of arrays, those of all passes."""
@@ -203,7 +192,7 @@ class Repeatable(_InPasses):
         self.length = length_of(source)
         iterator: Any = source if accessors(source) is not None else iter(source)
         if accessors(iterator) is not None:
-            resumable = Resumable(iterator, self._who, self._last_now)
+            resumable = Resumable(iterator, self._who, lambda: self.passes)
             self.arrays, resumable.restart = resumable.arrays, self.restart
             yield from resumable._pass(position, demand)
             return
@@ -247,7 +236,7 @@ class Resumable(_InPasses):
         self.length = length_of(source)
         self.arrays = source.source if isinstance(source, Pass) else None
         if isinstance(source, Pass):
-            source.passes = passes or self._last_now
+            source.passes = passes or (lambda: self.passes)
         self._get, self._set = state
         self._beginning = copy.deepcopy(self._get())
         self._warn_of_address(self._beginning)

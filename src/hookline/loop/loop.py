@@ -435,6 +435,7 @@ class Loop(StepGraph):
         """Resumes a session from memory; without a directory, it makes the next pass at the end of the data."""
         assert self._memory is not None, "It is called only then."
         self._memory.values[STATE] = self.form.held(self._memory.values[STATE])
+        self._passes.go_on(self._memory.passes)
         self._memory.give_to(session)
         if logdir is None:
             self._passes.begin_next(session, self._memory.passes)

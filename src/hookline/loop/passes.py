@@ -36,7 +36,8 @@ class Passes:
     |---|---|
     | with `epochs` | as many |
     | without a directory, begins at the end of a pass | one more |
-    | else | to the end of the present one, or of the first |
+    | goes on in memory | to the end of the present one |
+    | else | one |
 
     Args:
         batch: The batches; None without any.
@@ -85,7 +86,7 @@ class Passes:
         elif length == math.inf:
             why = "its data have no end. Give last_step"
         else:
-            return int(epochs * length / (node.sequence.passes or 1))
+            return int(epochs * length / node.sequence.passes)
         raise ValueError(f"Loop cannot train for epochs={epochs}: {why}.")
 
     def prepare(self, epochs: int | None) -> None:
@@ -94,7 +95,12 @@ class Passes:
         self._epochs = epochs
         if self._node is not None:
             more = self._words.more if epochs is None else f"raise epochs={epochs}"
-            self._node.sequence.passes, self._node.sequence.restart = epochs, self._words._replace(more=more)
+            self._node.sequence.passes, self._node.sequence.restart = epochs or 1, self._words._replace(more=more)
+
+    def go_on(self, made: Made) -> None:
+        """Lets a session that begins where the loop has stopped read to the end of that pass; before its positions."""
+        if self._node is not None and self._epochs is None:
+            self._node.sequence.passes = max(1, made.number)
 
     def begin_next(self, session: Session, made: Made) -> None:
         """Begins the next pass, if such a session is at the end of one."""
