@@ -545,6 +545,12 @@ def test_one_of_several_metrics_is_no_scalar_that_the_step_only_reads():
         rate = scale * 0.5
         return params, rate, {"mse": batch.mean()}
 
+    def between(w, momentum, b, batch):
+        m = momentum * 0.5
+        return w * 1, m, b, batch.mean()
+
+    # A part between two others cannot be missing.
+    assert hl.train.Loop(between, (TAU, TAU, TAU), batches()).run(last_step=1, progress=False)[1] == 0.5 * TAU
     with pytest.raises(TypeError, match="`return params, scale, metric`, or `return params, metric, metric`"):
         hl.train.Loop(two_errors, (MODEL, TAU), batches())
     assert hl.train.Loop(dict_of_metrics, (MODEL, TAU), batches()).run(last_step=1, progress=False)[1] == 0.5 * TAU

@@ -193,9 +193,8 @@ class _Result:
                 self._refuse_names(name, others[0])
             # Of one part alone nothing else may be missing.
             is_other = bool(words) and len(self._before) > 1 and words.isdisjoint(_words(name))
-            if is_likely and is_other and not self._are_named(reading):
-                is_sure = False
-            if is_likely and (self._is_no_part(reading, place) or (is_at_end and not is_sure)):
+            is_odd = not is_sure or (is_other and not self._are_named(reading))
+            if is_likely and (self._is_no_part(reading, place) or (is_at_end and is_odd)):
                 shown = [*reading.shown]
                 shown[place] = "metric"
                 self._refuse(reading, f"`return {', '.join(shown)}`, where {name} stays as it was")
