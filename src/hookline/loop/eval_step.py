@@ -50,9 +50,9 @@ class EvalStep:
     def __init__(self, who: str, function: Any, form: Tree | NnxObjects, batch: Any, mesh: Mesh | None = None) -> None:
         self.name = self.__name__ = called(function)
         self._who, self._form, self._mesh = who, form, mesh
-        self._parts = _parts(who, function, form, _given(batch))
+        self._parts = _parts(who, function, form, _or_none(batch))
         self._call = Call(who, function, list(self._parts), keyed=False)
-        self._call.settle(_given(batch))
+        self._call.settle(_or_none(batch))
         self.accumulated: frozenset[str] = frozenset()
         self.merged: dict[str, Any] = {}
         self.left_out: dict[str, str] = {}
@@ -78,7 +78,7 @@ class EvalStep:
                 for found in self._accumulators(given):
                     found.with_leaves([leaves.pop(0) for _ in found.leaves()])
                 given = accumulators.reset_where(given, is_first)
-        returned = self._call(given, _given(batch))
+        returned = self._call(given, _or_none(batch))
         with step_errors(self._who, self.name):
             self._refuse_state(given, returned)
             after = self._accumulators(given)
@@ -181,5 +181,5 @@ def _parts(who: str, function: Any, form: Tree | NnxObjects, batch: Any) -> dict
     return dict(zip(names, keys[: counts.pop()], strict=False))
 
 
-def _given(batch: Any) -> Any:
+def _or_none(batch: Any) -> Any:
     return None if isinstance(batch, tuple) and not batch else batch

@@ -21,8 +21,8 @@ _MOST_KEPT = 64
 _PLACE_OF_INPUTS = 3
 # Such a text refers to Python objects of the process, not by what they are.
 _REFERENCES = ("callback", "CustomSPMDPartitioning", "stablehlo.send", "stablehlo.recv")
-# Settings of JAX: with these it calls a function again that is compiled; with that a text lacks its large constants.
 _MESHES = ("sdy.mesh", "mhlo.sharding")
+# Settings of JAX: with these it calls a function again that is compiled; with that a text lacks its large constants.
 _CALL_AGAIN = ("jax_debug_nans", "jax_debug_infs", "jax_disable_jit")
 _CONSTANTS_APART = "jax_use_simplified_jaxpr_constants"
 # XLA is given these beside the text.
