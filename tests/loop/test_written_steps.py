@@ -550,7 +550,8 @@ def test_one_of_several_metrics_is_no_scalar_that_the_step_only_reads():
         return w * 1, m, b, batch.mean()
 
     # A part between two others cannot be missing.
-    assert hl.train.Loop(between, (TAU, TAU, TAU), batches()).run(last_step=1, progress=False)[1] == 0.5 * TAU
+    state = (np.zeros(2, "float32"), TAU, np.zeros(3, "float32"))
+    assert hl.train.Loop(between, state, batches()).run(last_step=1, progress=False)[1] == 0.5 * TAU
     with pytest.raises(TypeError, match="`return params, scale, metric`, or `return params, metric, metric`"):
         hl.train.Loop(two_errors, (MODEL, TAU), batches())
     assert hl.train.Loop(dict_of_metrics, (MODEL, TAU), batches()).run(last_step=1, progress=False)[1] == 0.5 * TAU
