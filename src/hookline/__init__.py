@@ -7,7 +7,21 @@ from hookline.interrupts import held_back
 from hookline.version import __version__
 
 if TYPE_CHECKING:
-    from hookline import cli, clock, compat, data, distributed, errors, numpy, sharding, sinks, summary, testing, train
+    from hookline import (
+        cli,
+        clock,
+        compat,
+        data,
+        distributed,
+        errors,
+        extend,
+        numpy,
+        sharding,
+        sinks,
+        summary,
+        testing,
+        train,
+    )
     from hookline.graph import (
         Graph,
         GraphKeys,
@@ -63,6 +77,7 @@ __all__ = [
     "data",
     "distributed",
     "errors",
+    "extend",
     "get_collection",
     "get_default_graph",
     "global_variables",
@@ -103,6 +118,7 @@ _MODULES = frozenset(
         "data",
         "distributed",
         "errors",
+        "extend",
         "numpy",
         "sharding",
         "sinks",

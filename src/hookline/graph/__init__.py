@@ -3,7 +3,6 @@
 from hookline.graph.default import (
     add_to_collection,
     control_dependencies,
-    default_graph_of,
     get_collection,
     name_scope,
 )
@@ -57,7 +56,6 @@ __all__ = [
     "constant",
     "control_dependencies",
     "create_global_step",
-    "default_graph_of",
     "get_collection",
     "get_default_graph",
     "get_global_step",

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from hookline.graph.graph import Graph, Operation, Tensor, get_default_graph
+from hookline.graph.graph import Operation, Tensor, get_default_graph
 
 
 def name_scope(name: str | None) -> AbstractContextManager[str]:
@@ -27,15 +27,3 @@ def add_to_collection(name: Hashable, value: Any) -> None:
 def get_collection(key: Hashable, scope: str | None = None) -> list[Any]:
     """Calls `Graph.get_collection` of the default graph."""
     return get_default_graph().get_collection(key, scope)
-
-
-def default_graph_of(kind: type[Graph]) -> Graph:
-    """Returns the default graph, converted to class `kind` if that is a subclass of its class.
-
-    Args:
-        kind: A subclass of `Graph` that has further methods, but no further state.
-    """
-    graph = get_default_graph()
-    if not isinstance(graph, kind) and issubclass(kind, type(graph)):
-        graph.__class__ = kind
-    return graph

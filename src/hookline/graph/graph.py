@@ -10,7 +10,7 @@ import difflib
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from jax.core import Tracer
@@ -23,6 +23,8 @@ from hookline.graph.fault import Fault
 from hookline.graph.location import user_location
 from hookline.graph.registry import Registry, check_name
 from hookline.graph.views import Path, Step, Views, parsed, step_text
+
+AnyGraph = TypeVar("AnyGraph", bound="Graph")
 
 
 class InsideTraceError(TypeError):
@@ -87,6 +89,11 @@ class Graph(Registry, placement.Placed):
             self.check_open(f"{operation.type} {operation.name!r}")
             self._operations[operation.name] = operation
             return len(self._operations) - 1
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has been made in it so far."""
+        return not self._operations and not self._collections
 
     # Scopes -----------------------------------------------------------------------------------------------------
 
@@ -442,6 +449,26 @@ def get_default_graph() -> Graph:
     """Returns the default graph of the calling thread: the innermost `as_default`, else the thread's own."""
     stack = _stack()
     return stack[-1] if stack else _LOCAL.bottom
+
+
+def default_graph(kind: type[AnyGraph]) -> AnyGraph:
+    """Returns the default graph, which is to be of class `kind`.
+
+    While the thread's own default graph is empty, it is made anew as one.
+
+    Raises:
+        TypeError: It is of another class.
+    """
+    graph = get_default_graph()
+    if graph is _LOCAL.bottom and not isinstance(graph, kind) and graph.is_empty:
+        graph = _LOCAL.bottom = kind(graph.seed)
+    if not isinstance(graph, kind):
+        wanted, given = (f"{each.__module__.partition('.')[0]}.{each.__name__}" for each in (kind, type(graph)))
+        raise TypeError(
+            f"The default graph must be a {wanted}, but it is a {given}, and not empty: build inside `with "
+            f"{wanted}().as_default():`, or call {wanted.partition('.')[0]}.reset_default_graph() first."
+        )
+    return graph
 
 
 def reset_default_graph() -> None:

@@ -116,6 +116,10 @@ class Registry:
         items = list(self._collections.get(name, ()))
         return [item for item in items if re.match(scope, getattr(item, "name", ""))] if scope else items
 
+    def get_all_collection_keys(self) -> list[Hashable]:
+        """Returns the names of the collections that hold something."""
+        return [name for name, items in self._collections.items() if items]
+
     def get_collection_ref(self, name: Hashable) -> list[Any]:
         """Returns the collection itself: changing the list changes the graph."""
         with self._lock:

@@ -19,7 +19,7 @@ Example:
 import sys as _sys
 from typing import Any as _Any
 
-from hookline.interrupts import held_back as _held_back
+from hookline.extend import held_back as _held_back
 
 with _held_back():
     from hookline.compat.v1 import (
@@ -161,8 +161,8 @@ with _held_back():
     )
     # fmt: on
     # isort: on
+from hookline import RunMetadata
 from hookline.compat.v1._machinery.namespaces import missing as _missing
-from hookline.session import RunMetadata
 
 VERSION = __version__ = "1.15.0"
 GIT_VERSION, COMPILER_VERSION = "hookline", "XLA"

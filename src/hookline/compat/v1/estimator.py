@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hookline.checkpoint import CheckpointSaverListener
 from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1.train._hooks import (
     CheckpointSaverHook,
@@ -18,12 +17,7 @@ from hookline.compat.v1.train._hooks import (
 )
 from hookline.compat.v1.train._own_callbacks import SecondOrStepTimer
 from hookline.errors import NanLossDuringTrainingError
-from hookline.hooks import (
-    SessionRunArgs,
-    SessionRunContext,
-    SessionRunHook,
-    SessionRunValues,
-)
+from hookline.train import CheckpointSaverListener, SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 
 __all__ = [
     "CheckpointSaverHook",

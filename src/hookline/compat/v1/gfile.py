@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from typing import IO, Any
 
 from hookline.compat.v1._machinery.namespaces import made_in, offered
-from hookline.errors import AlreadyExistsError, from_os_error
+from hookline.errors import AlreadyExistsError
+from hookline.extend import from_os_error
 
 __all__ = [
     "Copy",

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hookline.compat.v1._machinery.namespaces import made_in, offered
-from hookline.errors import from_os_error
-from hookline.summary.records import frame, read_records
+from hookline.extend import frame, from_os_error, read_records
 
 __all__ = ["TFRecordWriter", "tf_record_iterator"]
 

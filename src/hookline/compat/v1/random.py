@@ -19,8 +19,7 @@ from hookline.compat.v1._machinery.graphs import Graph, get_default_graph
 from hookline.compat.v1._machinery.graphs import set_random_seed as set_random_seed
 from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1._machinery.nodes import argument, node
-from hookline.graph.nodes import SessionCall
-from hookline.graph.random import WORKER_INDEX
+from hookline.extend import WORKER_INDEX, SessionCall
 
 _COUNTS: weakref.WeakKeyDictionary[Graph, Any] = weakref.WeakKeyDictionary()
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from hookline import Graph, GraphKeys, Tensor, get_default_graph
 from hookline import summary as core
 from hookline.compat.v1._machinery.graphs import name_scope
 from hookline.compat.v1._machinery.ignored_arguments import ignored
 from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1.python_io import tf_record_iterator
-from hookline.graph import Graph, GraphKeys, Tensor, get_default_graph
+from hookline.extend import below, clean_name
 from hookline.summary import FileWriterCache
-from hookline.summary.ops import below, clean_name
 
 __all__ = [
     "FileWriter",

@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hookline import Tensor
 from hookline.compat.v1._machinery import dtypes
 from hookline.compat.v1._rules.tensor_shape import as_ints
-from hookline.graph import Tensor
-from hookline.graph import spec as specs
-from hookline.graph.graph import holds_tensor
+from hookline.extend import holds_tensor, specs
 
 # In floats: JAX takes no whole number of Python that int32 does not hold.
 _LOWEST = -(2.0**31)

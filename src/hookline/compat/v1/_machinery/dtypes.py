@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.graph import spec as specs
+from hookline.extend import specs
 
 
 class DType:

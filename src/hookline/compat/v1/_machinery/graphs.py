@@ -6,9 +6,10 @@ import contextlib
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
-from hookline import graph as core
+import hookline as core
 from hookline.compat.v1._machinery.ignored_arguments import ignored, say_once
 from hookline.compat.v1._machinery.namespaces import Offers
+from hookline.extend import default_graph
 
 
 class Graph(core.Graph):
@@ -17,10 +18,6 @@ class Graph(core.Graph):
     References:
         `tf.Graph`.
     """
-
-    def get_all_collection_keys(self) -> list[Hashable]:
-        """Returns the names of the collections that hold something."""
-        return [key for key, items in self._collections.items() if items]
 
     def add_to_collections(self, names: Hashable | Iterable[Hashable], value: Any) -> None:
         """Adds a value to several collections."""
@@ -93,8 +90,7 @@ def get_default_graph() -> Graph:
     References:
         `tf.get_default_graph`.
     """
-    graph = core.default_graph_of(Graph)
-    return graph  # type: ignore[return-value]
+    return default_graph(Graph)
 
 
 def reset_default_graph() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from hookline import log
+from hookline.extend import log
 
 _logger = log.of(__name__)
 

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from hookline.graph import Tensor, gradients
-from hookline.graph.gradient import Gradient
-from hookline.graph.graph import Function
+from hookline import Tensor, gradients
+from hookline.extend import Function, Gradient
 
 _LOOKUPS = ("GatherV2", "embedding_lookup")
 _CLIPPED = ("_clipped",)

@@ -10,7 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from hookline import graph as core
+import hookline as core
+from hookline import Tensor as CoreTensor
 from hookline.compat.v1._machinery import dtypes
 from hookline.compat.v1._machinery.graphs import get_default_graph
 from hookline.compat.v1._rules import host_strings
@@ -18,9 +19,7 @@ from hookline.compat.v1._rules.constant_folding import WITH_DEFAULT
 from hookline.compat.v1._rules.index_bounds import Within
 from hookline.compat.v1._rules.static_arguments import known, made
 from hookline.compat.v1._rules.tensor_shape import Dimension, TensorShape, as_ints
-from hookline.graph import Tensor as CoreTensor
-from hookline.graph import spec as specs
-from hookline.graph.graph import holds_tensor
+from hookline.extend import holds_tensor, specs
 
 TAKEN: ContextVar[Any] = ContextVar("whether the branch that is being built is taken", default=None)
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline import graph as core
+import hookline as core
 from hookline.compat.v1._machinery import default_session
 from hookline.compat.v1._machinery.dtypes import DType, as_dtype, canonical, narrowed, string
 from hookline.compat.v1._machinery.nodes import TAKEN
@@ -19,9 +19,8 @@ from hookline.compat.v1._rules.index_bounds import Divides, indexes
 from hookline.compat.v1._rules.static_arguments import in_order, known, made
 from hookline.compat.v1._rules.tensor_shape import TensorShape, as_ints
 from hookline.errors import InvalidArgumentError
-from hookline.graph import spec as specs
-from hookline.graph.graph import holds_tensor
-from hookline.graph.nodes import Constant as ConstantOperation
+from hookline.extend import Constant as ConstantOperation
+from hookline.extend import holds_tensor, specs
 
 _FEW = 64
 _MOST_FORMS = 64

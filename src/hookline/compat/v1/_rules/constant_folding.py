@@ -10,12 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from hookline import Operation, Tensor
 from hookline.compat.v1._rules import inference_by_example
-from hookline.graph import Tensor
-from hookline.graph import spec as specs
-from hookline.graph.graph import Function, Operation
-from hookline.graph.nodes import Constant
-from hookline.graph.views import take_path
+from hookline.extend import Constant, Function, specs, take_path
 
 # Inside `own_symbols`, the names of symbols, by tensor; and whether numbers that only a run knows have some, too.
 _APART: ContextVar[dict[Any, str] | None] = ContextVar("symbols of tensors", default=None)

@@ -8,10 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from hookline.graph import Tensor
-from hookline.graph import spec as specs
-from hookline.graph.nodes import HostCall
-from hookline.graph.views import Path, take_path
+from hookline import Tensor
+from hookline.extend import HostCall, Path, specs, take_path
 
 STRING = "string"
 """The dtype of text."""

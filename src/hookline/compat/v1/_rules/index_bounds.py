@@ -15,11 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hookline import Operation, Tensor
 from hookline.errors import InvalidArgumentError
-from hookline.graph import Operation, Tensor
-from hookline.graph import spec as specs
-from hookline.graph.fault import DETAILS, Fault
-from hookline.graph.nodes import Constant
+from hookline.extend import DETAILS, Constant, Fault, specs
 
 
 class Within(NamedTuple):

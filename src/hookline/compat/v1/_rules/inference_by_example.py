@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 
-from hookline.graph import spec as specs
+from hookline.extend import specs
 
 # Numbers that most others divide.
 _EXAMPLES = (5040, 2520)

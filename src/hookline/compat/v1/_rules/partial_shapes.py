@@ -14,9 +14,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from hookline import Tensor
 from hookline.compat.v1._rules import constant_folding
-from hookline.graph import Tensor
-from hookline.graph import spec as specs
+from hookline.extend import specs
 
 Dims = list[Any]
 

@@ -16,13 +16,12 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from hookline import Tensor
 from hookline.compat.v1._rules import constant_folding, host_strings, index_bounds, inference_by_example, partial_shapes
 from hookline.compat.v1._rules.constant_folding import Sizes, Unknown, symbolic
 from hookline.compat.v1._rules.tensor_shape import as_ints
 from hookline.errors import InvalidArgumentError
-from hookline.graph import Tensor
-from hookline.graph import spec as specs
-from hookline.graph.graph import Function
+from hookline.extend import Function, specs
 
 Names = tuple[str, ...]
 

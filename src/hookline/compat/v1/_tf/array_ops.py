@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hookline import Tensor
 from hookline.compat.v1 import math
 from hookline.compat.v1._machinery import dtypes
 from hookline.compat.v1._machinery.graphs import get_default_graph
@@ -20,8 +21,7 @@ from hookline.compat.v1._rules.constant_folding import dims_array
 from hookline.compat.v1._rules.index_bounds import Within
 from hookline.compat.v1._rules.static_arguments import Rank, Shape
 from hookline.compat.v1._tf import array_kernels as moved
-from hookline.graph import Tensor
-from hookline.graph import spec as specs
+from hookline.extend import specs
 
 TopK = collections.namedtuple("TopKV2", ["values", "indices"])
 

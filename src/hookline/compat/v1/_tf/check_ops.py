@@ -14,15 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hookline import Graph, Operation, Tensor, group, no_op
 from hookline.compat.v1 import math
 from hookline.compat.v1._machinery.dtypes import as_dtype
 from hookline.compat.v1._machinery.graphs import control_dependencies, get_default_graph, name_scope
 from hookline.compat.v1._machinery.nodes import argument, convert_to_tensor, node
 from hookline.compat.v1._rules import host_strings
 from hookline.errors import InvalidArgumentError
-from hookline.graph import Operation, Tensor, group, no_op
-from hookline.graph.graph import Function, Graph
-from hookline.graph.guard import Guard
+from hookline.extend import Function, Guard
 
 _SHOWN = 3
 

@@ -14,13 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hookline import Tensor
 from hookline.compat.v1._machinery.graphs import get_default_graph, name_scope
 from hookline.compat.v1._machinery.ignored_arguments import ignored
 from hookline.compat.v1._machinery.nodes import TAKEN, argument, constant, convert_to_tensor, node
 from hookline.compat.v1._machinery.tensors import Operation
-from hookline.graph import Tensor
-from hookline.graph.nodes import Source
-from hookline.graph.variable import Update
+from hookline.extend import Source, Update
 
 
 class BranchedUpdate(Operation, Update):

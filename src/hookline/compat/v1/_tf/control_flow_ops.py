@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from hookline import graph as core
+import hookline as core
 from hookline.compat.v1._machinery.graphs import control_dependencies, get_default_graph, name_scope
 from hookline.compat.v1._machinery.nodes import op
 

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from hookline import graph as core
-from hookline import monitored, session
+import hookline as core
+from hookline import train
 from hookline.compat.v1._machinery.tensors import Constant, Operation, Tensor
 from hookline.compat.v1._rules import constant_folding
 from hookline.compat.v1._tf.check_ops import Check, raise_failed
@@ -18,9 +18,8 @@ from hookline.compat.v1._tf.cond import BranchedUpdate
 from hookline.compat.v1._tf.session import Session
 from hookline.compat.v1._tf.variables import CoreVariable
 from hookline.compat.v1.train._monitored_session import MonitoredSession, SingularMonitoredSession
-from hookline.graph.dialect import Dialect
-from hookline.graph.nodes import Constant as CoreConstant
-from hookline.graph.variable import Update
+from hookline.extend import Constant as CoreConstant
+from hookline.extend import Dialect, Update
 
 _STANDS_FOR: dict[type, type] = {
     core.Operation: Operation,
@@ -28,9 +27,9 @@ _STANDS_FOR: dict[type, type] = {
     Update: BranchedUpdate,
     core.Tensor: Tensor,
     core.Variable: CoreVariable,
-    session.Session: Session,
-    monitored.MonitoredSession: MonitoredSession,
-    monitored.SingularMonitoredSession: SingularMonitoredSession,
+    core.Session: Session,
+    train.MonitoredSession: MonitoredSession,
+    train.SingularMonitoredSession: SingularMonitoredSession,
 }
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hookline import graph as core
+import hookline as core
+from hookline import Tensor
 from hookline.compat.v1._machinery.graphs import get_default_graph, name_scope
 from hookline.compat.v1._machinery.ignored_arguments import ignored, unknown
 from hookline.compat.v1._machinery.nodes import argument, convert_to_tensor, node, op
-from hookline.graph import Tensor
 
 __all__ = ["gradients", "hessians"]
 

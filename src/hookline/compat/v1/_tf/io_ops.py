@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from hookline import Operation
 from hookline.compat.v1 import gfile
 from hookline.compat.v1._machinery.nodes import convert_to_tensor
 from hookline.compat.v1._rules.host_strings import STRING, OnHost, as_word
 from hookline.compat.v1._tf.string_ops import each
-from hookline.errors import from_os_error
-from hookline.graph import Operation
+from hookline.extend import from_os_error
 
 
 def read_file(filename: Any, name: str | None = None) -> Any:

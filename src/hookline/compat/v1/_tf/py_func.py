@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hookline import Tensor, host_op
 from hookline.compat.v1._machinery.graphs import get_default_graph
 from hookline.compat.v1._machinery.ignored_arguments import ignored
 from hookline.compat.v1._machinery.nodes import argument, as_array
 from hookline.compat.v1._rules.host_strings import STRING, encoded, mark
 from hookline.compat.v1.data._elements import dtype_of
-from hookline.graph import Tensor, host_op
 
 
 def py_func(

@@ -13,7 +13,7 @@ from hookline.compat.v1.data._elements import STRING, Component
 from hookline.compat.v1.data._mapping import Pass
 from hookline.compat.v1.data._readers import fixed_length, lines, opened
 from hookline.compat.v1.train._input_producers import Queue
-from hookline.summary.records import read_records
+from hookline.extend import read_records
 
 Records = Iterator[tuple[str, bytes]]
 _TEXT = Component(STRING, ())

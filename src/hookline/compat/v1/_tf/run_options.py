@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from hookline import session as core
+import hookline as core
 from hookline.compat.v1._machinery.ignored_arguments import ignored
 
 

@@ -9,12 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from hookline import session as core
+import hookline as core
+from hookline import Graph, SessionConfig
 from hookline.compat.v1._machinery import default_session
 from hookline.compat.v1._machinery.graphs import get_default_graph
 from hookline.compat.v1._machinery.ignored_arguments import say_once
-from hookline.graph import Graph
-from hookline.session import SessionConfig
 
 
 class Session(core.Session):

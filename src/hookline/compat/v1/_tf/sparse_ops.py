@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from hookline import Tensor
 from hookline.compat.v1._machinery import dtypes
 from hookline.compat.v1._machinery.nodes import convert_to_tensor, node
 from hookline.compat.v1._rules import index_bounds
 from hookline.compat.v1._rules.host_strings import STRING, OnHost, encoded, is_text, known_shape
 from hookline.compat.v1._rules.index_bounds import Within
 from hookline.compat.v1._tf.array_kernels import dims
-from hookline.graph import Tensor
 
 
 class SparseTensorValue(NamedTuple):

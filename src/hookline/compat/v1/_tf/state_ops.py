@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookline import graph as core
+import hookline as core
 from hookline.compat.v1._machinery.ignored_arguments import ignored
 from hookline.compat.v1._machinery.nodes import convert_to_tensor
 from hookline.compat.v1._rules.tensor_shape import TensorShape

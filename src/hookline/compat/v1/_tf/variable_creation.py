@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from hookline import Tensor as CoreTensor
 from hookline.compat.v1 import initializers
 from hookline.compat.v1._machinery import dtypes
 from hookline.compat.v1._machinery.graphs import GraphKeys, get_default_graph, name_scope
@@ -13,8 +14,7 @@ from hookline.compat.v1._machinery.nodes import as_array, convert_to_tensor
 from hookline.compat.v1._rules.tensor_shape import TensorShape, as_ints
 from hookline.compat.v1._tf.variable_store import store_of_graph
 from hookline.compat.v1._tf.variables import Variable
-from hookline.graph import Tensor as CoreTensor
-from hookline.graph.graph import holds_tensor
+from hookline.extend import holds_tensor
 
 # Arguments without effect, and the value that means that the argument was not given.
 _TAKEN = dict.fromkeys(

@@ -7,7 +7,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from hookline import graph as core
+import hookline as core
+from hookline import Tensor as CoreTensor
 from hookline.compat.v1._machinery import default_session, dtypes
 from hookline.compat.v1._machinery.graphs import GraphKeys, get_collection, get_default_graph
 from hookline.compat.v1._machinery.ignored_arguments import ignored, unknown
@@ -15,10 +16,7 @@ from hookline.compat.v1._machinery.nodes import argument, convert_to_tensor, nod
 from hookline.compat.v1._machinery.tensors import Tensor
 from hookline.compat.v1._rules import host_strings, index_bounds
 from hookline.compat.v1._rules.index_bounds import Within
-from hookline.graph import Tensor as CoreTensor
-from hookline.graph import spec as specs
-from hookline.graph.graph import holds_tensor
-from hookline.graph.nodes import SessionCall
+from hookline.extend import SessionCall, holds_tensor, specs
 
 # Otherwise -1 would be the last row.
 _AS_GIVEN = {"wrap_negative_indices": False}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from hookline import Tensor
 from hookline.compat.v1._machinery.graphs import get_collection, get_default_graph
 from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1._rules.constant_folding import constant_value
 from hookline.compat.v1._tf import cond
-from hookline.graph import Tensor
 
 __all__ = [
     "collect_named_outputs",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hookline import log
 from hookline.compat.v1._machinery.namespaces import missing
+from hookline.extend import log
 
 _MESSAGES = ("EmbeddingInfo", "ProjectorConfig", "SpriteMetadata")
 PUBLIC = [*_MESSAGES, "visualize_embeddings"]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hookline import clock, log
+from hookline import clock
 from hookline.compat.v1 import math
 from hookline.compat.v1._machinery.graphs import GraphKeys, get_collection, get_default_graph, name_scope
 from hookline.compat.v1._machinery.ignored_arguments import ignored, unknown
@@ -16,8 +16,8 @@ from hookline.compat.v1._tf import check_ops
 from hookline.compat.v1._tf.control_flow_ops import with_dependencies
 from hookline.compat.v1._tf.variables import trainable_variables
 from hookline.compat.v1.train._hooks import StopAtStepHook
-from hookline.graph import get_or_create_global_step
-from hookline.monitored import MonitoredTrainingSession, Scaffold
+from hookline.extend import log
+from hookline.train import MonitoredTrainingSession, Scaffold, get_or_create_global_step
 
 __all__ = ["clip_gradient_norms", "create_train_op", "multiply_gradients", "train"]
 

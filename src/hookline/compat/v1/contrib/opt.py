@@ -12,6 +12,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from hookline import Operation, Tensor, Variable, control_dependencies, group, update
 from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1._tf.variables import global_variables
 from hookline.compat.v1.train import _optimizers as base
@@ -19,7 +20,7 @@ from hookline.compat.v1.train import _update_rules
 from hookline.compat.v1.train._moving_averages import ExponentialMovingAverage
 from hookline.compat.v1.train._optimizer import Optimizer
 from hookline.compat.v1.train._saver import Saver
-from hookline.graph import Operation, Tensor, Variable, control_dependencies, get_global_step, group, update
+from hookline.train import get_global_step
 
 __all__ = [
     "AdaMaxOptimizer",

@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from hookline import Tensor
 from hookline.compat.v1.data import _elements
 from hookline.compat.v1.data._mapping import Pass
 from hookline.compat.v1.data._padding import padded_spec, padder
-from hookline.graph import Tensor
 
 
 class Batched:

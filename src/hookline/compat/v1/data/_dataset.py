@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from hookline import Tensor
 from hookline.compat.v1._machinery.graphs import get_default_graph
 from hookline.compat.v1._machinery.ignored_arguments import ignored, unknown
 from hookline.compat.v1._machinery.namespaces import Offers
@@ -16,7 +17,6 @@ from hookline.compat.v1.data import _elements, _iterators
 from hookline.compat.v1.data._batching import Batched
 from hookline.compat.v1.data._elements import Component
 from hookline.compat.v1.data._mapping import Make, Mapped, Pass
-from hookline.graph import Tensor
 
 
 class Dataset(Batched, metaclass=Offers):

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from hookline import Tensor
 from hookline.compat.v1._machinery.dtypes import as_dtype
 from hookline.compat.v1._rules.host_strings import STRING, is_text, known_shape
 from hookline.compat.v1._rules.host_strings import encoded as as_array
 from hookline.compat.v1._rules.tensor_shape import TensorShape
-from hookline.graph import Tensor
-from hookline.graph import spec as specs
+from hookline.extend import specs
 
 
 class Component(NamedTuple):

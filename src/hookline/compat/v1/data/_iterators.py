@@ -10,21 +10,28 @@ from typing import Any, Protocol
 
 import jax
 
+from hookline import Operation, Session, Tensor
 from hookline.compat.v1._machinery.graphs import get_default_graph
 from hookline.compat.v1._machinery.ignored_arguments import ignored
 from hookline.compat.v1._machinery.nodes import constant, convert_to_tensor
 from hookline.compat.v1._rules.host_strings import OnHost, as_word, mark
 from hookline.compat.v1.data import _elements
 from hookline.compat.v1.data._mapping import Pass
-from hookline.data.batches import Form, owned
-from hookline.data.places import Places
-from hookline.data.reader import Reader
-from hookline.data.sequences import START, Demand, Read, Sequence
 from hookline.errors import FailedPreconditionError
-from hookline.graph import Operation, Tensor
-from hookline.graph import spec as specs
-from hookline.graph.nodes import Constant, SessionCall, Source
-from hookline.session import Session
+from hookline.extend import (
+    START,
+    Constant,
+    Demand,
+    Form,
+    Places,
+    Read,
+    Reader,
+    Sequence,
+    SessionCall,
+    Source,
+    owned,
+    specs,
+)
 
 _PREFETCH = 2
 

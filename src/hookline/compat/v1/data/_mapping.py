@@ -10,11 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from hookline.compat.v1._machinery import nodes
-from hookline.compat.v1._machinery.graphs import Graph
-from hookline.compat.v1.data import _elements
-from hookline.compat.v1.data._elements import Component
-from hookline.graph import (
+from hookline import (
+    Session,
     Tensor,
     get_default_graph,
     global_variables,
@@ -22,7 +19,10 @@ from hookline.graph import (
     placeholder,
     variables_initializer,
 )
-from hookline.session import Session
+from hookline.compat.v1._machinery import nodes
+from hookline.compat.v1._machinery.graphs import Graph
+from hookline.compat.v1.data import _elements
+from hookline.compat.v1.data._elements import Component
 
 Values = Mapping[Tensor, Any]
 

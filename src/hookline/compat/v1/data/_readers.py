@@ -16,8 +16,7 @@ from hookline.compat.v1.data import _elements
 from hookline.compat.v1.data._dataset import Dataset
 from hookline.compat.v1.data._elements import STRING, Component
 from hookline.compat.v1.data._mapping import Pass
-from hookline.errors import from_os_error
-from hookline.summary.records import read_records
+from hookline.extend import from_os_error, read_records
 
 Records = Callable[[IO[bytes]], Iterator[bytes]]
 

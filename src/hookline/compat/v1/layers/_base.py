@@ -7,12 +7,12 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hookline import Tensor
 from hookline.compat.v1._machinery.graphs import GraphKeys, get_default_graph
 from hookline.compat.v1._machinery.nodes import convert_to_tensor, op
 from hookline.compat.v1._rules.tensor_shape import TensorShape
 from hookline.compat.v1._tf.variable_scopes import VariableScope, get_variable, variable_scope
 from hookline.compat.v1.initializers import ones_initializer, zeros_initializer
-from hookline.graph import Tensor
 
 ZEROS, ONES = zeros_initializer(), ones_initializer()
 

@@ -8,11 +8,11 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from hookline import Tensor
+from hookline import op as lifted
 from hookline.compat.v1 import nn
 from hookline.compat.v1._machinery.nodes import op
 from hookline.compat.v1.layers._base import ZEROS, Layer, activated, dimension, functional
-from hookline.graph import Tensor
-from hookline.graph import op as lifted
 
 
 class Dense(Layer):

@@ -7,10 +7,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from hookline import Tensor, update
 from hookline.compat.v1._machinery.ignored_arguments import ignored
 from hookline.compat.v1._machinery.nodes import op
 from hookline.compat.v1.layers._base import ONES, ZEROS, Layer, dimension
-from hookline.graph import Tensor, update
 
 
 class BatchNormalization(Layer):

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from hookline import GraphKeys, Tensor, constant, get_collection, op
 from hookline.compat.v1._machinery import subgradients
 from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1._machinery.nodes import argument
@@ -25,7 +26,6 @@ from hookline.compat.v1.losses._weighting import (
     weighted_loss,
 )
 from hookline.compat.v1.nn import _cross_entropy
-from hookline.graph import GraphKeys, Tensor, constant, get_collection, op
 
 __all__ = [
     "Reduction",

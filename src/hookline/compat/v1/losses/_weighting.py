@@ -7,10 +7,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from hookline import GraphKeys, Tensor, add_to_collection
 from hookline.compat.v1._machinery.graphs import get_default_graph
 from hookline.compat.v1._machinery.nodes import argument, node
 from hookline.compat.v1._rules.index_bounds import Within
-from hookline.graph import GraphKeys, Tensor, add_to_collection
 
 
 class Reduction:

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from hookline import Tensor
 from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1.metrics._confusion import (
     auc,
@@ -21,8 +22,7 @@ from hookline.compat.v1.metrics._confusion import (
     true_positives,
 )
 from hookline.compat.v1.metrics._streaming import Collections, fitted, mean_of, paired, ratio, streaming
-from hookline.graph import Tensor
-from hookline.graph import spec as specs
+from hookline.extend import specs
 
 __all__ = [
     "accuracy",

@@ -8,8 +8,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from hookline import Tensor
 from hookline.compat.v1.metrics._streaming import Collections, fitted, paired, ratio, streaming
-from hookline.graph import Tensor
 
 _EPSILON = 1e-6
 _AROUND = 1e-7

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.compat.v1._rules import constant_folding
-from hookline.graph import spec as specs
+from hookline.extend import specs
 
 _LETTERS = {1: "W", 2: "HW", 3: "DHW"}
 

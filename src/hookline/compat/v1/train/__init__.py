@@ -2,17 +2,6 @@
 
 from __future__ import annotations
 
-from hookline.checkpoint import (
-    CheckpointSaverListener,
-    CheckpointState,
-    checkpoint_exists,
-    checkpoints_iterator,
-    get_checkpoint_state,
-    init_from_checkpoint,
-    latest_checkpoint,
-    load_variable,
-    warm_start,
-)
 from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1.summary import FileWriter as SummaryWriter
 from hookline.compat.v1.summary import summary_iterator
@@ -66,29 +55,35 @@ from hookline.compat.v1.train._saver import CheckpointReader as NewCheckpointRea
 from hookline.compat.v1.train._saver import Saver, list_variables, load_checkpoint, write_graph
 from hookline.compat.v1.train._server import ClusterSpec, Server, replica_device_setter
 from hookline.compat.v1.train._supervisor import Supervisor
-from hookline.coordination import Coordinator, LooperThread
 from hookline.errors import NanLossDuringTrainingError
-from hookline.graph import (
-    assert_global_step,
-    create_global_step,
-    get_global_step,
-    get_or_create_global_step,
-    global_step,
-)
-from hookline.hooks import (
+from hookline.train import (
+    CheckpointSaverListener,
+    CheckpointState,
+    ChiefSessionCreator,
+    Coordinator,
+    LooperThread,
+    MonitoredTrainingSession,
     NeverTriggerTimer,
+    Scaffold,
+    SessionCreator,
+    SessionManager,
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
-)
-from hookline.monitored import (
-    ChiefSessionCreator,
-    MonitoredTrainingSession,
-    Scaffold,
-    SessionCreator,
-    SessionManager,
     WorkerSessionCreator,
+    assert_global_step,
+    checkpoint_exists,
+    checkpoints_iterator,
+    create_global_step,
+    get_checkpoint_state,
+    get_global_step,
+    get_or_create_global_step,
+    global_step,
+    init_from_checkpoint,
+    latest_checkpoint,
+    load_variable,
+    warm_start,
 )
 
 __all__ = [

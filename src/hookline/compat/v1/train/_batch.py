@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from hookline import Session
 from hookline.compat.v1._machinery.graphs import get_default_graph
 from hookline.compat.v1._machinery.nodes import convert_to_tensor
 from hookline.compat.v1.data import Dataset, _elements
@@ -15,7 +16,6 @@ from hookline.compat.v1.data._elements import Component
 from hookline.compat.v1.data._iterators import make_one_shot_iterator
 from hookline.compat.v1.data._mapping import Pass
 from hookline.errors import OutOfRangeError
-from hookline.session import Session
 
 
 def batch(

@@ -11,15 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from hookline import hooks as core
-from hookline import log, summary
-from hookline.checkpoint import Saver
+from hookline import Graph, Tensor, get_default_graph, summary
+from hookline import train as core
 from hookline.compat.v1.train._logging_hook import LoggingTensorHook
 from hookline.compat.v1.train._own_callbacks import OwnCallbacks, also_called
-from hookline.graph import Graph, Tensor, get_default_graph, get_global_step
-from hookline.hooks import SessionRunArgs
-from hookline.monitored import Scaffold
-from hookline.monitored.hook_list import is_claimed
+from hookline.extend import is_claimed, log
+from hookline.train import Saver, Scaffold, SessionRunArgs, get_global_step
 
 __all__ = [
     "CheckpointSaverHook",

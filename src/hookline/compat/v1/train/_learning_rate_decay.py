@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from hookline.graph import Tensor, get_default_graph, op
+from hookline import Tensor, get_default_graph, op
 
 
 def _decayed(

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from hookline import hooks as core
+from hookline import Tensor
+from hookline import train as core
 from hookline.compat.v1.train._own_callbacks import OwnCallbacks, SecondOrStepTimer, also_called
-from hookline.graph import Tensor
-from hookline.hooks import SessionRunArgs
-from hookline.hooks.triggers import Runs
+from hookline.extend import Runs
+from hookline.train import SessionRunArgs
 
 
 class _Iterations(Runs):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookline import monitored as core
+from hookline import train as core
+from hookline.extend import StepContext as _StepContext
 
 
 class _Inside:
@@ -33,7 +34,7 @@ class MonitoredSession(core.MonitoredSession):
         `tf.train.MonitoredSession`.
     """
 
-    StepContext = core.StepContext
+    StepContext = _StepContext
 
     @property
     def _sess(self) -> Any:
@@ -50,7 +51,7 @@ class SingularMonitoredSession(core.SingularMonitoredSession):
         `tf.train.SingularMonitoredSession`.
     """
 
-    StepContext = core.StepContext
+    StepContext = _StepContext
 
     @property
     def _sess(self) -> Any:

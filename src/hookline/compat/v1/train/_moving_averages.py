@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hookline import Graph
 from hookline.compat.v1 import math
 from hookline.compat.v1._machinery.graphs import name_scope
 from hookline.compat.v1._machinery.nodes import convert_to_tensor
@@ -11,8 +12,7 @@ from hookline.compat.v1._tf.variable_scopes import get_variable, get_variable_sc
 from hookline.compat.v1._tf.variables import global_variables
 from hookline.compat.v1.initializers import zeros_initializer
 from hookline.compat.v1.train._slots import in_variable_scope
-from hookline.graph import ExponentialMovingAverage as CoreAverage
-from hookline.graph import Graph
+from hookline.train import ExponentialMovingAverage as CoreAverage
 
 __all__ = ["ExponentialMovingAverage", "assign_moving_average"]
 

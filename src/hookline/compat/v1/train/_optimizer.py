@@ -7,9 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from hookline.compat.v1._machinery.ignored_arguments import ignored
-from hookline.compat.v1.train._slots import make_slot, own_variable
-from hookline.graph import (
+from hookline import (
     Graph,
     GraphKeys,
     Operation,
@@ -22,7 +20,9 @@ from hookline.graph import (
     op,
     trainable_variables,
 )
-from hookline.graph import spec as specs
+from hookline.compat.v1._machinery.ignored_arguments import ignored
+from hookline.compat.v1.train._slots import make_slot, own_variable
+from hookline.extend import specs
 
 
 class Optimizer:

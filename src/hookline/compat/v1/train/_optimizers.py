@@ -12,10 +12,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from hookline import Operation, Tensor, Variable, control_dependencies, get_default_graph, update
 from hookline.compat.v1._machinery.indexed_slices import lookups, where_touched
 from hookline.compat.v1.train import _update_rules
 from hookline.compat.v1.train._optimizer import Optimizer
-from hookline.graph import Operation, Tensor, Variable, control_dependencies, get_default_graph, update
 
 
 class Formula(Optimizer):

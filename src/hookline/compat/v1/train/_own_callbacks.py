@@ -5,10 +5,9 @@ from __future__ import annotations
 import weakref
 from typing import Any, ClassVar
 
-from hookline.hooks import SecondOrStepTimer as CoreTimer
-from hookline.hooks import SessionRunHook
-from hookline.monitored.hook_list import is_claimed
-from hookline.monitored.hooked import HookedSession
+from hookline.extend import HookedSession, is_claimed
+from hookline.train import SecondOrStepTimer as CoreTimer
+from hookline.train import SessionRunHook
 
 
 def also_called(name: str) -> Any:

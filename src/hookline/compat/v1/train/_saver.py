@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from hookline import checkpoint as core
-from hookline.checkpoint.contents import HOOK_STATES
+from hookline import get_default_graph, global_variables
+from hookline import train as core
 from hookline.compat.v1._machinery.ignored_arguments import ignored
-from hookline.graph import get_default_graph, global_variables
+from hookline.extend import HOOK_STATES
 
 
 class Saver(core.Saver):

@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hookline import clock, log
+from hookline import clock
 from hookline.compat.v1._machinery.ignored_arguments import ignored, say_once
 from hookline.distributed import Cluster, ClusterOptions, PrivateRayCluster
-from hookline.distributed.connection import await_head
 from hookline.errors import DeadlineExceededError, UnavailableError
+from hookline.extend import await_head, log
 
 _logger = log.of(__name__)
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from hookline import Tensor, Variable, op
 from hookline.compat.v1._machinery.graphs import get_default_graph
 from hookline.compat.v1._tf.variable_scopes import variable_scope
 from hookline.compat.v1._tf.variable_store import store_of_graph
-from hookline.graph import Tensor, Variable, op
-from hookline.graph import spec as specs
+from hookline.extend import specs
 
 
 def make_slot(primary: Variable, start: Any, label: str) -> Variable:

@@ -7,15 +7,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from hookline import clock, log
-from hookline.checkpoint import Saver
+from hookline import Graph, Session, clock
 from hookline.compat.v1._machinery.graphs import get_default_graph
-from hookline.coordination import Coordinator, LooperThread
-from hookline.graph import Graph, get_global_step
-from hookline.graph.global_step import global_step as step_of
-from hookline.monitored import Scaffold, SessionManager
-from hookline.session import Session
+from hookline.extend import log
 from hookline.summary import FileWriter
+from hookline.train import Coordinator, LooperThread, Saver, Scaffold, SessionManager, get_global_step
+from hookline.train import global_step as step_of
 
 _logger = log.of(__name__)
 
@@ -225,7 +222,7 @@ class Supervisor:
     SummaryComputed = summary_computed
 
     def _log_session(self, status: str, step: int | None = None) -> None:
-        from hookline.summary.protos import SessionLog
+        from hookline.summary import SessionLog
 
         if self.summary_writer is not None:
             self.summary_writer.add_session_log(SessionLog(status=getattr(SessionLog, status)), step)
@@ -279,7 +276,7 @@ class _Speed:
         self._last: tuple[float, int] | None = None
 
     def measure(self) -> None:
-        from hookline.summary.protos import Summary
+        from hookline.summary import Summary
 
         now, step = clock.monotonic(), int(step_of(self._session, self._step))
         if self._last is not None and now > self._last[0]:

@@ -1,0 +1,73 @@
+"""What another front end needs: the kinds of nodes, specs, readers, and how a graph meets its users.
+
+docs/extend.md has a front end of 60 lines.
+"""
+
+from hookline.interrupts import held_back
+
+with held_back():
+    from hookline import log
+    from hookline.checkpoint.contents import HOOK_STATES
+    from hookline.data.batches import Form, owned
+    from hookline.data.places import Places
+    from hookline.data.reader import Reader
+    from hookline.data.sequences import START, Demand, Read, Sequence
+    from hookline.distributed.connection import await_head
+    from hookline.errors import from_os_error
+    from hookline.graph import spec as specs
+    from hookline.graph.dialect import Dialect
+    from hookline.graph.fault import DETAILS, Fault
+    from hookline.graph.gradient import Gradient
+    from hookline.graph.graph import Function, default_graph, holds_tensor
+    from hookline.graph.guard import Guard
+    from hookline.graph.nodes import Constant, HostCall, SessionCall, Source
+    from hookline.graph.random import WORKER_INDEX
+    from hookline.graph.variable import Update
+    from hookline.graph.views import Path, take_path
+    from hookline.hooks.triggers import Runs
+    from hookline.monitored.hook_list import is_claimed
+    from hookline.monitored.hooked import HookedSession
+    from hookline.monitored.step_context import StepContext
+    from hookline.summary.ops import below, clean_name
+    from hookline.summary.records import frame, read_records
+
+__all__ = [
+    "DETAILS",
+    "HOOK_STATES",
+    "START",
+    "WORKER_INDEX",
+    "Constant",
+    "Demand",
+    "Dialect",
+    "Fault",
+    "Form",
+    "Function",
+    "Gradient",
+    "Guard",
+    "HookedSession",
+    "HostCall",
+    "Path",
+    "Places",
+    "Read",
+    "Reader",
+    "Runs",
+    "Sequence",
+    "SessionCall",
+    "Source",
+    "StepContext",
+    "Update",
+    "await_head",
+    "below",
+    "clean_name",
+    "default_graph",
+    "frame",
+    "from_os_error",
+    "held_back",
+    "holds_tensor",
+    "is_claimed",
+    "log",
+    "owned",
+    "read_records",
+    "specs",
+    "take_path",
+]
