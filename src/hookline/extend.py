@@ -15,8 +15,8 @@ with held_back():
     from hookline.distributed.connection import await_head
     from hookline.errors import from_os_error
     from hookline.graph import spec as specs
-    from hookline.graph.dialect import Dialect
-    from hookline.graph.fault import DETAILS, Fault
+    from hookline.graph.check import Check
+    from hookline.graph.front_end import FrontEnd
     from hookline.graph.gradient import Gradient
     from hookline.graph.graph import Function, default_graph, holds_tensor
     from hookline.graph.guard import Guard
@@ -32,15 +32,14 @@ with held_back():
     from hookline.summary.records import frame, read_records
 
 __all__ = [
-    "DETAILS",
     "HOOK_STATES",
     "START",
     "WORKER_INDEX",
+    "Check",
     "Constant",
     "Demand",
-    "Dialect",
-    "Fault",
     "Form",
+    "FrontEnd",
     "Function",
     "Gradient",
     "Guard",

@@ -59,9 +59,8 @@ def attributes(kind: type) -> dict[str, set[str]]:
         return {"defined": set(), "used": set()}
     defined, used = {name for name in vars(kind) if is_private(name)} - {"_abc_impl", "_is_protocol"}, set()
     for node in ast.walk(body):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and is_private(node.attr):
-            if node.value.id in ("self", "cls"):
-                (defined if isinstance(node.ctx, ast.Store) else used).add(node.attr)
+        if isinstance(node, ast.Attribute) and is_private(node.attr) and ast.unparse(node.value) in ("self", "cls"):
+            (defined if isinstance(node.ctx, ast.Store) else used).add(node.attr)
     return {"defined": defined, "used": used - defined}
 
 

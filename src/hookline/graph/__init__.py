@@ -6,7 +6,6 @@ from hookline.graph.default import (
     get_collection,
     name_scope,
 )
-from hookline.graph.dialect import Dialect
 from hookline.graph.eval_step import get_or_create_eval_step
 from hookline.graph.global_step import (
     assert_global_step,
@@ -43,7 +42,6 @@ from hookline.graph.random import random_key
 from hookline.graph.variable import Variable, update
 
 __all__ = [
-    "Dialect",
     "ExponentialMovingAverage",
     "Graph",
     "GraphKeys",

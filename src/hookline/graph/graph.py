@@ -18,8 +18,8 @@ from jax.core import Tracer
 from hookline import arguments
 from hookline.graph import placement
 from hookline.graph import spec as specs
-from hookline.graph.dialect import Dialect, InDialect
-from hookline.graph.fault import Fault
+from hookline.graph.check import Check
+from hookline.graph.front_end import FrontEnd, OfFrontEnd
 from hookline.graph.location import user_location
 from hookline.graph.registry import Registry, check_name
 from hookline.graph.views import Path, Step, Views, parsed, step_text
@@ -41,7 +41,7 @@ class Graph(Registry, placement.Placed):
         seed: Seed from which the graph's random operations derive their keys.
 
     Attributes:
-        dialect: The changes to the core's behaviour. A subclass may name another.
+        front_end: Its behaviour towards users. A subclass may name another.
         home: The default sharding of arrays in its sessions, such as the global step: replicated over the mesh of its
             variables. None leaves it to JAX.
         context: A replicated sharding on the mesh in which its operations are traced, as after `jax.set_mesh`: the mesh
@@ -62,7 +62,7 @@ class Graph(Registry, placement.Placed):
         `tf.Graph`. `reopen` is our addition.
     """
 
-    dialect = Dialect()
+    front_end = FrontEnd()
 
     def __init__(self, seed: int = 0) -> None:
         Registry.__init__(self)
@@ -192,7 +192,7 @@ class Graph(Registry, placement.Placed):
         return "\n".join(lines) + "\n"
 
 
-class Operation(InDialect):
+class Operation(OfFrontEnd):
     """A node of the graph.
 
     Users make operations with `op`, `host_op`, `update` and the like, and use them as fetches and in
@@ -210,7 +210,7 @@ class Operation(InDialect):
         control_inputs: Operations that run before this one.
         output: The tensor of its value. `outputs` is a list of this one.
         host_only: Whether its value is text, or an object that no device holds.
-        fault: The condition of invalid arguments that only the device can see.
+        check: The check of its arguments on the device, if it has one.
         outside: A copy without control inputs, if an initial value needs one.
         location: `file:line` of the code that made it.
 
@@ -220,10 +220,10 @@ class Operation(InDialect):
 
     type = "Operation"
     host_only = False
-    fault: Fault | None = None
+    check: Check | None = None
 
     @classmethod
-    def _made_for(cls, *args: Any, **kwargs: Any) -> Graph:
+    def _graph_for(cls, *args: Any, **kwargs: Any) -> Graph:
         return get_default_graph()
 
     def __init__(self, name: str, args: Any = (), spec: Any = specs.UNKNOWN) -> None:
@@ -304,7 +304,7 @@ class Function(Operation):
                     f"hookline.host_op for it."
                 )
         super().__init__(name, (args, kwargs or {}))
-        self.output.spec = self._inferred()
+        self.output.spec = self.infer_spec()
 
     def call(self, resolve: Callable[[Tensor], Any]) -> Any:
         """Returns the function's result for the values that `resolve` gives for its tensors."""
@@ -315,7 +315,8 @@ class Function(Operation):
         args, kwargs = self.bind(resolve)
         return Function(self.fn, name, args, kwargs)
 
-    def _inferred(self) -> Any:
+    def infer_spec(self) -> Any:
+        """Returns the spec of its value."""
         # A function may know it: to trace a large step takes seconds.
         if (known := getattr(self.fn, "result_spec", None)) is not None:
             return known
@@ -336,7 +337,7 @@ class Function(Operation):
             raise
 
 
-class Tensor(InDialect, Views["Tensor"]):
+class Tensor(OfFrontEnd, Views["Tensor"]):
     """The value of an operation, or a part of it: any pytree, known only when a session runs it.
 
     Arithmetic, comparison and indexing with tensors make new operations. Indexing with plain values, attributes and
@@ -361,7 +362,7 @@ class Tensor(InDialect, Views["Tensor"]):
     __array_priority__ = 100
 
     @classmethod
-    def _made_for(cls, *args: Any, **kwargs: Any) -> Graph:
+    def _graph_for(cls, *args: Any, **kwargs: Any) -> Graph:
         return args[0].graph if args and isinstance(args[0], Operation) else get_default_graph()
 
     def __init__(self, op: Operation, path: Path = (), spec: Any = specs.UNKNOWN) -> None:
@@ -400,7 +401,7 @@ class Tensor(InDialect, Views["Tensor"]):
         """Returns the array for a fed value, before it is checked; a subclass may convert it."""
         return value
 
-    def _operate(self, name: str, fn: Callable[..., Any], *operands: Any) -> Tensor:
+    def operate(self, name: str, fn: Callable[..., Any], *operands: Any) -> Tensor:  # noqa: D102
         return Function(fn, name, operands).output
 
     def _part(self, step: Step, spec: Any) -> Tensor:

@@ -68,17 +68,17 @@ class NoValue(ABC):
 def _left(fn: Callable[[Any, Any], Any]) -> Callable[[Operators[T], Any], T]:
     """Returns the method that represents `fn(self, other)`."""
     fn = _binary(fn)
-    return lambda self, other: self._operate(_name_of(fn), fn, self, other)
+    return lambda self, other: self.operate(_name_of(fn), fn, self, other)
 
 
 def _right(fn: Callable[[Any, Any], Any]) -> Callable[[Operators[T], Any], T]:
     """Returns the method that represents `fn(other, self)`."""
     fn = _binary(fn)
-    return lambda self, other: self._operate(_name_of(fn), fn, other, self)
+    return lambda self, other: self.operate(_name_of(fn), fn, other, self)
 
 
 def _unary(fn: Callable[[Any], Any]) -> Callable[[Operators[T]], T]:
-    return lambda self: self._operate(_name_of(fn), fn, self)
+    return lambda self: self.operate(_name_of(fn), fn, self)
 
 
 def _name_of(fn: Callable[..., Any]) -> str:
@@ -106,7 +106,7 @@ class Operators(ABC, Generic[T]):
     """Operators whose results are of type `T`. Equality stays identity."""
 
     @abstractmethod
-    def _operate(self, name: str, fn: Callable[..., Any], *operands: Any) -> T:
+    def operate(self, name: str, fn: Callable[..., Any], *operands: Any) -> T:
         """Returns the result that represents `fn(*operands)`."""
 
     __add__, __radd__ = _left(operator.add), _right(operator.add)

@@ -136,7 +136,7 @@ class Views(Operators[T], NoValue):
                 return self._view(("item", freeze(item)))
             except NotHashable:
                 pass  # a list or an array of indices cannot name a view
-        return self._operate("getitem", _getitem, self, item)
+        return self.operate("getitem", _getitem, self, item)
 
     def __getattr__(self, name: str) -> T:
         if name.startswith("_") or specs.is_array(self.__dict__.get("spec", specs.UNKNOWN)):

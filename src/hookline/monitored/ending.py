@@ -12,7 +12,7 @@ from hookline.data.iterator import BatchSource
 from hookline.data.sequences import Restart
 from hookline.errors import END_OF_INPUT, LEFT_IN_ORDER, OutOfRangeError
 from hookline.graph import Graph
-from hookline.graph.dialect import InDialect
+from hookline.graph.front_end import OfFrontEnd
 from hookline.graph.global_step import counted_global_step
 from hookline.monitored import finalized
 from hookline.monitored.costs import Costs
@@ -35,7 +35,7 @@ _CLOSED_INSIDE = (
 )
 
 
-class Ending(InDialect):
+class Ending(OfFrontEnd):
     """The part of a monitored session that closes it; `MonitoredLifecycle` sets the attributes."""
 
     _closed: bool

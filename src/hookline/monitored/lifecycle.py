@@ -45,7 +45,7 @@ class MonitoredLifecycle(Opening):
     """
 
     @classmethod
-    def _made_for(cls, *args: Any, **kwargs: Any) -> Graph:
+    def _graph_for(cls, *args: Any, **kwargs: Any) -> Graph:
         return get_default_graph()
 
     def __init__(

@@ -58,7 +58,7 @@ class CachedStep:
         has_structures: Whether a key of the feeds is a structure of tensors.
         counters: The counters whose values the run needs from the host.
         gain: The number by which it advances the global step; None if only the device knows.
-        has_faults: Whether one of its operations can have a fault.
+        has_checks: Whether one of its operations has a check.
         writes: Whether it changes a variable.
         exchanges: Whether it reads or updates variables that live elsewhere.
         is_program: Whether it consists of a program alone, on local variables and batches.
@@ -93,7 +93,7 @@ class CachedStep:
         hosts.find_outputs(places)
         self._getters, self._deferred_getters = self._found_getters(request, places)
         self._answer, self._nothing = answer, nothing
-        # Whether results are the same each time, and no dialect checks runs.
+        # Whether results are the same each time, and no front end checks runs.
         self._is_plain = nothing is not None and not session.checks_runs
         self.counters = counters(plan, [*fetched, *for_hooks, *deferred])
         self.gain: int | None = 0 if global_step is None else plan.gain(global_step)
@@ -101,7 +101,7 @@ class CachedStep:
         written = program.written if program else []
         hosted = program.hosted if program else []
         self.writes = bool(written or plan.remote)
-        self.has_faults = program is not None and bool(program.faults)
+        self.has_checks = program is not None and bool(program.checks)
         read = [v for v in self.counters if v is not global_step]
         if program is not None:
             read += [*program.counted, *program.read]
@@ -235,14 +235,14 @@ class CachedStep:
         """Returns the results of a run, the caller's and the hooks'."""
         session = self._session
         if session.checks_runs:
-            session.graph.dialect.check_run(session.graph)
+            session.graph.front_end.check_run(session.graph)
         if self._nothing is not None:
             return self._nothing
         values = [*map(called, self._getters, repeat(run))]
         if session.converts:
-            values = session.graph.dialect.returned(values)
-            if self.has_faults:
-                session.ahead.raise_known_fault()
+            values = session.graph.front_end.convert_results(values)
+            if self.has_checks:
+                session.ahead.raise_known_failure()
         return self._answer(values, run)
 
     def dispatch(

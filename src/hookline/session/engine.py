@@ -12,7 +12,7 @@ import jax
 
 from hookline import arguments, errors
 from hookline.graph import placement
-from hookline.graph.dialect import Dialect
+from hookline.graph.front_end import FrontEnd
 from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Graph, Operation
 from hookline.graph.keys import GraphKeys
@@ -42,8 +42,8 @@ class Engine(LowLevel):
         ahead: Bounds how far the host is ahead of the device.
         staged: Makes the runs that are more than one program.
         usable: Whether the session is neither closed nor lost.
-        checks_runs: Whether the dialect of the graph checks runs.
-        converts: Whether the dialect converts results.
+        checks_runs: Whether the front end checks runs.
+        converts: Whether the front end converts results.
         at_close: The functions to call when the session is closed or collected.
     """
 
@@ -52,9 +52,9 @@ class Engine(LowLevel):
     def __init__(self, session: Any, target: StoreTarget | None, config: SessionConfig) -> None:
         super().__init__(session)
         self.graph: Graph = session.graph
-        dialect = type(self.graph.dialect)
-        self.checks_runs = dialect.check_run is not Dialect.check_run
-        self.converts = dialect.returned is not Dialect.returned
+        front_end = type(self.graph.front_end)
+        self.checks_runs = front_end.check_run is not FrontEnd.check_run
+        self.converts = front_end.convert_results is not FrontEnd.convert_results
         if target is None:
             self.graph.settle("Session", [placement.current()])
         self.lock = threading.RLock()
@@ -90,7 +90,7 @@ class Engine(LowLevel):
     def close(self) -> None:
         """See `Session.close`."""
         try:
-            fault = self.ahead.last_fault()
+            failure = self.ahead.last_failure()
         finally:  # A Ctrl-C may end the wait for the device.
             with self.lock:
                 self.session.closed, self.usable = True, False
@@ -101,8 +101,8 @@ class Engine(LowLevel):
                 self._plans = PlanCache(self.graph, self._max_plans, self.compilations)
                 self.ahead.forget()
             call_all(self.at_close)
-        if fault is not None:
-            raise fault
+        if failure is not None:
+            raise failure
 
     def when_closed(self, function: Callable[[], None]) -> None:
         """Registers a function to call when the session is closed or collected, to release resources held for it."""

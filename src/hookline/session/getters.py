@@ -148,7 +148,7 @@ def input_getter(
     """
     if not isinstance(tensor.op, Constant) or plan.fed_place(tensor) is not None:
         get = _getter(plan, tensor, {})
-        is_known = plan.fed_place(tensor) is not None and tensor.graph.dialect.is_compiled_in(tensor.op, computed)
+        is_known = plan.fed_place(tensor) is not None and tensor.graph.front_end.is_compiled_in(tensor.op, computed)
         return (lambda run: CompiledIn(get(run))) if is_known else get
     if tensor.op not in constants:
         constants[tensor.op] = placement.put_all(tensor.op.on_device(), tensor.graph.home)

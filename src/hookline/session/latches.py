@@ -1,6 +1,6 @@
 """The state of a session's latches: arrays that its programs carry from run to run.
 
-All faults of a program share one more latch, which also holds the details of the first one.
+All checks of a program share one more latch, which also holds the details of the first failure.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.graph import Graph, placement
-from hookline.graph.fault import DETAILS, Fault
+from hookline.graph.check import Check
 from hookline.graph.latch import Latch
 
 Latched = Any
 """One number: minus the count of runs so far, or from 1 on the number of the first run in which the condition held.
 
-The latch of faults is a vector: the number, the operation's index and the details of its fault.
+The latch of checks is a vector: the number, the operation's index and the details of its failure.
 """
 
-Latching = Latch | type[Fault]
-"""A latch; the class stands for all faults together."""
+Latching = Latch | type[Check]
+"""A latch; the class stands for all checks together."""
 
 _START_ANEW_RUNS = 2**30
 
 
 def after(latched: Latched, condition: Any) -> Latched:
-    """Returns the value of a latch after one more run; for faults, `condition` is the result of `first_fault`."""
+    """Returns the value of a latch after one more run; for checks, `condition` is the result of `first_failure`."""
     if latched.ndim:
         number = after(latched[0], condition[0] > 0)
         return jnp.concatenate([number[None], jnp.where(latched[0] > 0, latched[1:], condition[1:])])
     return jnp.where(latched > 0, latched, jnp.where(condition, 1 - latched, latched - 1))
 
 
-def first_fault(found: Mapping[int, Any]) -> Any:
-    """Returns 1 if there is a fault, else 0, and the operation's index and the details of the first one."""
+def first_failure(found: Mapping[int, Any]) -> Any:
+    """Returns 1 if a check fails, else 0, and the operation's index and the details of the first failure."""
     rows = jnp.stack([jnp.concatenate([row[:1], jnp.full(1, i, jnp.int32), row[1:]]) for i, row in found.items()])
     return rows[jnp.argmax(rows[:, 0])]
 
@@ -76,7 +76,7 @@ class _LatchState:
     __slots__ = ("_expected", "_gain", "_graph", "_shape", "found", "runs", "stretches", "told", "value")
 
     def __init__(self, of: Latching, graph: Graph) -> None:
-        self._shape, self._graph = (2 + DETAILS,) if of is Fault else (), graph
+        self._shape, self._graph = (2 + Check.DETAILS,) if of is Check else (), graph
         self.reset()
 
     def reset(self) -> None:
@@ -193,12 +193,12 @@ class Latches:
         state = self._states.get(latch)
         return None if state is None else state.found
 
-    def take_fault(self) -> tuple[int, list[int]] | None:
-        """Returns the global step and the details of the first fault; None if none is known.
+    def take_failure(self) -> tuple[int, list[int]] | None:
+        """Returns the global step and the details of the first failed check; None if none is known.
 
-        After that the latch looks for the next fault.
+        After that the latch looks for the next failure.
         """
-        state = self._states.get(Fault)
+        state = self._states.get(Check)
         if state is None or state.found is None:
             return None
         found = state.found, state.told

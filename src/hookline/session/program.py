@@ -15,7 +15,7 @@ from jax.core import Tracer
 from hookline.errors import InvalidArgumentError
 from hookline.graph import placement
 from hookline.graph import spec as specs
-from hookline.graph.fault import Fault
+from hookline.graph.check import Check
 from hookline.graph.graph import Operation, Tensor
 from hookline.graph.latch import Latch
 from hookline.graph.nodes import Source
@@ -25,7 +25,7 @@ from hookline.graph.variable import Variable
 from hookline.session import launches
 from hookline.session.compilation import CompilationLog, Compilations
 from hookline.session.compiler_options import compiler_options
-from hookline.session.latches import Latched, Latching, after, first_fault
+from hookline.session.latches import Latched, Latching, after, first_failure
 from hookline.session.plan import Key, Plan
 from hookline.session.repeat import blank, repeated
 from hookline.session.shared_jit import OtherTypesError, SharedJit
@@ -70,8 +70,8 @@ class Program:
 
     Attributes:
         taken, counted, read, written: The variables of its arguments and results, as described above.
-        faults: The operations that can have a fault.
-        latches: Its latches. All faults together are one latch.
+        checks: The operations that have a check.
+        latches: Its latches. All checks together are one latch.
         hosted: The counters left to the host. The program does not know them.
         run: Makes a run; raises `OtherTypesError` before anything is done if `retry` must make it.
     """
@@ -103,10 +103,10 @@ class Program:
         self.written = [*self.taken, *self.counted, *roles.alone]
         self._left_to_host = {update for variable in self.hosted for update in plan.updates[variable]}
         self._always -= self._left_to_host
-        self.faults = [operation for operation in (*plan.device, *plan.remote) if operation.fault]
+        self.checks = [operation for operation in (*plan.device, *plan.remote) if operation.check]
         self.latches: list[Latching] = [operation for operation in plan.device if isinstance(operation, Latch)]
-        if self.faults:
-            self.latches.append(Fault)
+        if self.checks:
+            self.latches.append(Check)
         self.structure_in = store.structure
         self.structures_out: Sequence[Any] = []
         names = ", ".join(tensor.name for tensor in self.outputs) or "none"
@@ -353,8 +353,8 @@ class Program:
             outputs += self._computed_if(frame, tensors, wanted, distinct, others)
         sent = tuple(frame.arguments(update) for update in self.plan.remote)
         conditions = [frame.value(latch) for latch in self.latches if isinstance(latch, Latch)]
-        if self.faults:
-            conditions.append(first_fault({op.index: found for op, found in frame.faults().items()}))
+        if self.checks:
+            conditions.append(first_failure({op.index: failed for op, failed in frame.failures().items()}))
         # Only now: a trace that is refused changes nothing.
         self.structures_out = structures
         first, rest = len(self.taken), len(self.taken) + len(self.counted)

@@ -82,7 +82,7 @@ class RawSession:
         return None
 
     def settle(self) -> None:
-        """Waits for the runs so far, and raises the fault of an operation that was given invalid input in them."""
+        """Waits for the runs so far, and raises the error of a check that failed in them."""
 
     def condemn(self, error: BaseException) -> None:
         """Marks the state as not worth a last checkpoint, until the model is loaded anew; for hooks.

@@ -51,7 +51,7 @@ class RepeatedStep(CachedStep):
         """
         of_each = set(self.plan.needed([*self._request.fetched, *self._request.rows, *self._request.deferred_rows]))
         more = [operation for operation in self.plan.operations if operation not in of_each]
-        looks = all(type(operation) in (*PURE, HostCall) and operation.fault is None for operation in more)
+        looks = all(type(operation) in (*PURE, HostCall) and operation.check is None for operation in more)
         takes_batch = any(isinstance(t.op, Source) for t in self._looked_at() if self.plan.fed_place(t) is None)
         return self.program is not None and not self.hosts.before and looks and not takes_batch
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from hookline import errors
-from hookline.graph.fault import Fault
+from hookline.graph.check import Check
 from hookline.graph.global_step import counted_global_step
 from hookline.graph.latch import Latch
 from hookline.session.getters import Run
@@ -42,7 +42,7 @@ class RunAhead:
         """Waits if the device is too far behind, and reads the latches.
 
         Raises:
-            InvalidArgumentError: The fault that `settle` raises, if it is known already.
+            InvalidArgumentError: The failure that `settle` raises, if it is known already.
         """
         lock = self._session.lock
         with lock:
@@ -58,13 +58,13 @@ class RunAhead:
         with lock:
             self.latches.look()
             self._session.latched_count = self.latches.latched_count
-            self._raise_fault()
+            self._raise_failure()
 
     def settle(self) -> None:
         """See `Session.settle`."""
-        self.await_latch(Fault)
+        self.await_latch(Check)
         with self._session.lock:
-            self._raise_fault()
+            self._raise_failure()
 
     def await_latch(self, latch: Latching) -> None:
         """Waits for all runs so far, and reads a latch."""
@@ -86,33 +86,33 @@ class RunAhead:
             self.await_latch(operation)
         return self.latches.found(operation)
 
-    def raise_known_fault(self) -> None:
-        """Raises a fault in the runs whose results are ready."""
+    def raise_known_failure(self) -> None:
+        """Raises the failure of a check in the runs whose results are ready."""
         with self._session.lock:
-            self.latches.peek(Fault)
-            self._raise_fault()
+            self.latches.peek(Check)
+            self._raise_failure()
 
-    def _raise_fault(self) -> None:
-        found = self.latches.take_fault()
+    def _raise_failure(self) -> None:
+        found = self.latches.take_failure()
         if found is None:
             return
         step, (index, *details) = found
         graph = self._session.graph
         operation = graph.get_operations()[index]
-        assert operation.fault is not None, "It has found one."
+        assert operation.check is not None, "It has failed."
         when = "" if counted_global_step(graph) is None else f", in the run that led to global step {step}"
-        text = f"{operation.node_def}: {operation.fault.told(*details)}{when}."
+        text = f"{operation.node_def}: {operation.check.message(*details)}{when}."
         error = errors.InvalidArgumentError(operation.node_def, operation, text)
         self._session.session.condemn(error)
         raise error
 
-    def last_fault(self) -> errors.InvalidArgumentError | None:
+    def last_failure(self) -> errors.InvalidArgumentError | None:
         """Returns the error that `settle` raises, for a session that ends; None if the session is lost."""
         try:
             if self._session.usable:
                 self.settle()
-        except errors.InvalidArgumentError as fault:
-            return fault
+        except errors.InvalidArgumentError as failure:
+            return failure
         except jax.errors.JaxRuntimeError:
             pass
         return None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hookline import arguments, errors
-from hookline.graph.dialect import InDialect
+from hookline.graph.front_end import OfFrontEnd
 from hookline.graph.graph import Graph, Operation, get_default_graph
 from hookline.graph.keys import GraphKeys
 from hookline.graph.variable import Variable
@@ -19,7 +19,7 @@ from hookline.session.raw_session import RawSession
 from hookline.session.store import StoreTarget, resolve_target
 
 
-class Session(InDialect, RawSession):
+class Session(OfFrontEnd, RawSession):
     """Runs a graph and keeps the values of its variables.
 
     `run` compiles the operations that the fetches need into one program, caches it, and returns without waiting for the
@@ -38,7 +38,7 @@ class Session(InDialect, RawSession):
         lowlevel: The lower level, for experts: an `Engine`.
         origin: The origin of its variables' values, in words, if a `SessionManager` made it.
         fault: The reason why the state is not worth a last checkpoint: the latest error of a
-            `hookline.graph.fault.Fault` since the model was loaded, or the argument of `condemn`; else None.
+            `hookline.extend.Check` since the model was loaded, or the argument of `condemn`; else None.
         hook_data: Data that hooks share on this session, each kind under a key of its own.
         step_limit: The smallest limit set by `limit_step`; None without one.
 
@@ -64,7 +64,7 @@ class Session(InDialect, RawSession):
         weakref.finalize(self, call_all, engine.at_close).atexit = False
 
     @classmethod
-    def _made_for(cls, target: Any = "", graph: Any = None, *args: Any, **kwargs: Any) -> Graph:
+    def _graph_for(cls, target: Any = "", graph: Any = None, *args: Any, **kwargs: Any) -> Graph:
         return graph if isinstance(graph, Graph) else get_default_graph()
 
     # Life -------------------------------------------------------------------------------------------------------
@@ -221,10 +221,10 @@ class Session(InDialect, RawSession):
         return self.lowlevel.ahead.latched(operation, wait)
 
     def settle(self) -> None:
-        """Waits for the runs so far, and raises the fault of an operation that was given invalid input in them.
+        """Waits for the runs so far, and raises the error of a check that failed in them.
 
         It is called before a checkpoint is written, before the `end` of hooks, and when the session is closed. If no
-        operation has a `hookline.graph.fault.Fault`, it costs nothing. Each fault is raised once.
+        operation has a `hookline.extend.Check`, it costs nothing. Each fault is raised once.
 
         Raises:
             InvalidArgumentError: An operation was given invalid input. The error names the operation.

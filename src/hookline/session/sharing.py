@@ -109,7 +109,7 @@ class Sharing:
         def is_pure(tensors: HookTensors) -> bool:
             extra = [o for o in plan_for([tensors]).operations if o not in base]
             reads = [o.variable for o in extra if isinstance(o, VariableRead)]
-            return all(type(o) in PURE and o.fault is None for o in extra) and not store.uninitialized(reads)
+            return all(type(o) in PURE and o.check is None for o in extra) and not store.uninitialized(reads)
 
         base = set(always)
         if not all(map(is_pure, wanted)):

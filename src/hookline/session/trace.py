@@ -37,7 +37,7 @@ class Trace:
         self._versions: dict[tuple[Variable, int], Any] = {(variable, 0): value for variable, value in held.items()}
         self._inputs = inputs
         self._values: dict[Operation, Any] = {}
-        self._faults: dict[Operation, Any] = {}
+        self._failures: dict[Operation, Any] = {}
         self._barriered: dict[Any, Any] = {}
         self._tape = Tape([o for o in plan.device if isinstance(o, Gradient)], plan.trained)
         self._cells: dict[Any, Cells] = {}
@@ -45,7 +45,7 @@ class Trace:
     def branch(self) -> Trace:
         """Returns a trace that continues this one, which stays unchanged."""
         other = copy.copy(self)
-        for name in ("_versions", "_values", "_faults", "_barriered", "_cells"):
+        for name in ("_versions", "_values", "_failures", "_barriered", "_cells"):
             setattr(other, name, dict(getattr(self, name)))
         other._tape = self._tape.branch()
         return other
@@ -57,7 +57,7 @@ class Trace:
                 # Profiles and the text of the program then name the operation that each piece of work belongs to.
                 with jax.named_scope(operation.name):
                     self._values[operation] = self._compute(operation)
-                    self._look_for_fault(operation)
+                    self._check(operation)
             except Exception as error:
                 operation.note(error)
                 raise
@@ -83,11 +83,11 @@ class Trace:
             return call()
         return parts_apart(call, lambda spec: _parts_at(main, spec))
 
-    # Faults -----------------------------------------------------------------------------------------------------
+    # Checks -----------------------------------------------------------------------------------------------------
 
-    def _look_for_fault(self, operation: Operation) -> None:
+    def _check(self, operation: Operation) -> None:
         """Checks an operation for invalid input, behind a barrier: the rest is compiled as without the check."""
-        if operation.fault is None:
+        if operation.check is None:
             return
         elsewhere = self.plan.is_read_elsewhere
 
@@ -96,13 +96,13 @@ class Trace:
                 return None
             return self._behind_barrier(tensor, self._version(tensor, operation), self._read(tensor, operation))
 
-        self._faults[operation] = operation.fault.found(operation.bind(resolve))
+        self._failures[operation] = operation.check.failed(operation.bind(resolve))
 
-    def faults(self) -> dict[Operation, Any]:
-        """Returns the results of the fault checks, by operation."""
+    def failures(self) -> dict[Operation, Any]:
+        """Returns the results of the checks, by operation."""
         for update in self.plan.remote:
-            self._look_for_fault(update)
-        return self._faults
+            self._check(update)
+        return self._failures
 
     # Values -----------------------------------------------------------------------------------------------------
 

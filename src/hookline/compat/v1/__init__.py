@@ -53,7 +53,7 @@ with _held_back():
         train,
     )
     from hookline.compat.v1._machinery.graphs import Graph as _Graph
-    from hookline.compat.v1._tf import dialect as _dialect
+    from hookline.compat.v1._tf import front_end as _front_end
     from hookline.compat.v1._tf import module_aliases as _module_aliases
 
     # The names in `tf` itself.
@@ -167,7 +167,7 @@ from hookline.compat.v1._machinery.namespaces import missing as _missing
 VERSION = __version__ = "1.15.0"
 GIT_VERSION, COMPILER_VERSION = "hookline", "XLA"
 NotDifferentiable = NoGradient = lambda op_type: None
-_Graph.dialect = _dialect.ScriptDialect()  # Here, for it knows all that graphs make.
+_Graph.front_end = _front_end.ScriptFrontEnd()  # Here, for it knows all that graphs make.
 
 # Made when they are asked for: their messages take a while to import.
 _MESSAGES: dict[str, _Any] = {

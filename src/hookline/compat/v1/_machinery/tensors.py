@@ -188,7 +188,7 @@ class Tensor(core.Tensor):
             raise InvalidArgumentError(self.op.node_def, self.op, f"feed_dict: the value for {self.name!r} {problem}.")
         return found
 
-    def _operate(self, name: str, fn: Callable[..., Any], *operands: Any) -> Any:
+    def operate(self, name: str, fn: Callable[..., Any], *operands: Any) -> Any:
         given = {f"operand_{i}": self._beside(operand) for i, operand in enumerate(operands)}
         called = _NAMES.get(name, name)
         compute = _taken if name == "getitem" else _computed(fn)

@@ -1,7 +1,7 @@
 """Bounds of indices: a compiled program does not refuse an index that is out of range.
 
 TensorFlow raises on a CPU where `tf.gather`, `tf.scatter_add`, a sparse cross entropy and their like are given a place
-that is not there. Here each such operation has a `Fault`. Places that the graph knows are refused when it is built, and
+that is not there. Here each such operation has a `Check`. Places that the graph knows are refused when it is built, and
 those that the host looks up in the run.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from hookline import Operation, Tensor
 from hookline.errors import InvalidArgumentError
-from hookline.extend import DETAILS, Constant, Fault, specs
+from hookline.extend import Check, Constant, specs
 
 
 class Within(NamedTuple):
@@ -161,8 +161,8 @@ def shape(value: Any) -> Any:
     return value.shape if hasattr(value, "shape") else np.shape(value)
 
 
-def fault(withins: Sequence[Within], args: dict[str, Any], given: Callable[[Any], tuple[dict[str, Any], Any]]) -> Fault:
-    """Makes the fault of an operation: an index out of range.
+def check(withins: Sequence[Within], args: dict[str, Any], given: Callable[[Any], tuple[dict[str, Any], Any]]) -> Check:
+    """Makes the check of an operation: an index out of range.
 
     Args:
         withins: Where places stand.
@@ -172,17 +172,17 @@ def fault(withins: Sequence[Within], args: dict[str, Any], given: Callable[[Any]
     """
     shapes = [_shape_of(within.of(args)) for within in withins]
 
-    def found(bound: Any) -> Any:
+    def failed(bound: Any) -> Any:
         now, taken = given(bound)
         looks = [_looked(within, now, taken) for within in withins]
         which = jnp.argmax(jnp.stack([look[0] for look in looks]))
         is_out, *details = jnp.stack(looks)[which]
         return jnp.stack([is_out, which.astype(jnp.int32), *details])
 
-    def told(which: int, at: int, place: int, size: int) -> str:
+    def message(which: int, at: int, place: int, size: int) -> str:
         return withins[which].said(shapes[which], at, place, size)
 
-    return Fault(found, told)
+    return Check(failed, message)
 
 
 def _looked(within: Within, args: dict[str, Any], taken: Any) -> Any:
@@ -190,7 +190,7 @@ def _looked(within: Within, args: dict[str, Any], taken: Any) -> Any:
     places, sizes, are_out = within.outside(args, jnp)
     count = places.size
     if not count:
-        return jnp.zeros(DETAILS, jnp.int32)
+        return jnp.zeros(Check.DETAILS, jnp.int32)
     # One pass, of whole numbers.
     at = jnp.min(jnp.where(are_out, jnp.arange(count, dtype=jnp.int32), count))
     is_out = at < count if taken is None else (at < count) & taken
@@ -204,7 +204,7 @@ def _shape_of(value: Any) -> Any:
 
 
 def watch(operation: Operation, withins: Sequence[Within], args: dict[str, Any]) -> None:
-    """Gives an update its fault, and refuses constant indices that are out of range.
+    """Gives an update its check, and refuses constant indices that are out of range.
 
     Args:
         operation: The update.
@@ -220,7 +220,7 @@ def watch(operation: Operation, withins: Sequence[Within], args: dict[str, Any])
         taken = values.pop(0) if len(values) > len(args) else None
         return dict(zip(args, values, strict=True)), taken
 
-    operation.fault = fault(withins, args, given)
+    operation.check = check(withins, args, given)
     _, taken = given(operation.bind(lambda tensor: tensor))
     if taken is None:
         refuse_constants(operation, withins, args)

@@ -67,7 +67,7 @@ class Node(Function):
         self._within = within
         if within:
             if not all(each.is_settled(args) for each in within):
-                self.fault = index_bounds.fault(within, args, self._given)
+                self.check = index_bounds.check(within, args, self._given)
             if not waits:
                 index_bounds.refuse_constants(self, within, args)
         for key in must:
@@ -118,7 +118,7 @@ class Node(Function):
         values, _ = self.bind(resolve)
         return dict(zip(self._names, values, strict=True))
 
-    def _inferred(self) -> Any:
+    def infer_spec(self) -> Any:
         args = self._bound(lambda tensor: tensor)
         if self._spec_of is not None:
             return self._spec_of(**args)

@@ -93,7 +93,7 @@ class Variable(Tensor, core.Variable):
         """Returns its value where it has one before the run, and else its initial value: for another variable's."""
         spec: Any = self.spec
         if not specs.is_array(spec) or None in (specs.open_shape(spec) or ()):
-            return self._initial
+            return self.initial_value
 
         def before(session: Any) -> Any:
             if session.uninitialized([self]):
@@ -104,12 +104,12 @@ class Variable(Tensor, core.Variable):
             given = {"given": SessionCall("value_before", before).output}
             has = host_strings.OnHost(lambda given: given[0], "is_initialized", given, np.dtype(bool), []).output
             value = host_strings.OnHost(lambda given: given[1], "read", given, spec.dtype, spec.shape).output
-            args = {"has": has, "value": value, "initial": self._initial}
+            args = {"has": has, "value": value, "initial": self.initial_value}
             return node(lambda has, value, initial: jnp.where(has, value, initial), "initialized_value", args)
 
     def load(self, value: Any, session: Any = None) -> None:
         """Sets it in a session, by default the default one."""
-        default_session.session_for(repr(self.name), session).run(self.initializer, {self._initial: value})
+        default_session.session_for(repr(self.name), session).run(self.initializer, {self.initial_value: value})
 
     # TensorFlow's arguments in its order: `name` is a keyword of the core's alone.
 

@@ -1,4 +1,4 @@
-"""Dialects: changes to the behaviour that users of a graph see, for example for scripts of TF 1.x."""
+"""FrontEnd: how a graph meets its users, for layers that let them see some things otherwise."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Collection
 from typing import Any, Self
 
 
-class Dialect:
+class FrontEnd:
     """The behaviour of a graph towards its users; this one is the core's own, and changes nothing.
 
-    A graph has it as `dialect`; a layer above subclasses `Graph` and names another. All graphs of a class share one
-    dialect, so it holds no data of a graph.
+    A graph has it as `front_end`; another front end subclasses `Graph` and names its own. All graphs of a class share
+    one, so it holds no data of a graph.
     """
 
     def class_for(self, kind: type) -> type:
@@ -20,7 +20,7 @@ class Dialect:
         """
         return kind
 
-    def returned(self, values: list[Any]) -> list[Any]:
+    def convert_results(self, values: list[Any]) -> list[Any]:
         """Converts the values of the fetches for the caller of a run."""
         return values
 
@@ -36,18 +36,14 @@ class Dialect:
         """
         return False
 
-    def spares_remote(self, guard: Any) -> bool:
-        """Returns whether a run with this guard may update parameter servers, which the guard cannot hold back."""
-        return False
 
-
-class InDialect:
-    """An object that is made in the dialect of a graph, and so perhaps of a subclass."""
+class OfFrontEnd:
+    """An object that the front end of a graph may make of a subclass."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # noqa: D102
-        return super().__new__(cls._made_for(*args, **kwargs).dialect.class_for(cls))
+        return super().__new__(cls._graph_for(*args, **kwargs).front_end.class_for(cls))
 
     @classmethod
-    def _made_for(cls, *args: Any, **kwargs: Any) -> Any:
+    def _graph_for(cls, *args: Any, **kwargs: Any) -> Any:
         """Returns the graph for which an object with these arguments is made."""
         raise NotImplementedError

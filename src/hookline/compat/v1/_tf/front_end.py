@@ -1,4 +1,4 @@
-"""The dialect of TF 1.x: all differences that scripts see between their graphs and the core's."""
+"""The front end for scripts of TF 1.x: all differences that they see between their graphs and the core's."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import hookline as core
 from hookline import train
 from hookline.compat.v1._machinery.tensors import Constant, Operation, Tensor
 from hookline.compat.v1._rules import constant_folding
-from hookline.compat.v1._tf.check_ops import Check, raise_failed
+from hookline.compat.v1._tf.check_ops import raise_failed
 from hookline.compat.v1._tf.cond import BranchedUpdate
 from hookline.compat.v1._tf.session import Session
 from hookline.compat.v1._tf.variables import CoreVariable
 from hookline.compat.v1.train._monitored_session import MonitoredSession, SingularMonitoredSession
 from hookline.extend import Constant as CoreConstant
-from hookline.extend import Dialect, Update
+from hookline.extend import FrontEnd, Update
 
 _STANDS_FOR: dict[type, type] = {
     core.Operation: Operation,
@@ -33,14 +33,14 @@ _STANDS_FOR: dict[type, type] = {
 }
 
 
-class ScriptDialect(Dialect):
-    """The dialect of TensorFlow's graphs: further methods, NumPy's values, checks that raise, sizes that are fed."""
+class ScriptFrontEnd(FrontEnd):
+    """How TensorFlow's graphs meet scripts: further methods, NumPy's values, checks that raise, sizes that are fed."""
 
     def class_for(self, kind: type) -> type:
         """Returns the class that stands for `kind`; for another subclass of the core's, one made of both."""
         return _class_for(kind)
 
-    def returned(self, values: list[Any]) -> list[Any]:
+    def convert_results(self, values: list[Any]) -> list[Any]:
         """Returns the values as NumPy's."""
         arrays = [leaf for leaf in jax.tree.leaves(values) if isinstance(leaf, jax.Array) and leaf.is_fully_addressable]
         if len(arrays) > 1:  # They travel at the same time.
@@ -57,10 +57,6 @@ class ScriptDialect(Dialect):
     def is_compiled_in(self, op: Any, computed: Collection[Any]) -> bool:
         """Whether a shape or another size in the program depends on the operation."""
         return constant_folding.says_a_size(op, computed)
-
-    def spares_remote(self, guard: Any) -> bool:
-        """Whether it is a check: that raises, and TensorFlow's holds back nothing."""
-        return isinstance(guard, Check)
 
 
 @functools.cache

@@ -1,7 +1,8 @@
-"""A layer above may let the users of a graph see some things otherwise, through a dialect of the graph."""
+"""A layer above may let the users of a graph see some things otherwise, through the front end of the graph."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 
@@ -12,7 +13,7 @@ from tests.stand_ins import Servers
 
 import hookline as hl
 from hookline import errors, train
-from hookline.graph import Dialect, default_graph_of
+from hookline.extend import FrontEnd, Guard, default_graph
 
 
 class Shouted(hl.Tensor):
@@ -31,25 +32,25 @@ class OwnMonitored(train.MonitoredSession):
     pass
 
 
-class LoudDialect(Dialect):
+class LoudFrontEnd(FrontEnd):
     def class_for(self, kind):
         return {hl.Tensor: Shouted, hl.Session: OwnSession, train.MonitoredSession: OwnMonitored}.get(kind, kind)
 
-    def returned(self, values):
+    def convert_results(self, values):
         return [value.tolist() if isinstance(value, jax.Array) else value for value in values]
 
 
 class Loud(hl.Graph):
-    dialect = LoudDialect()
+    front_end = LoudFrontEnd()
 
 
-def speaking(dialect):
+def graph_with(front_end):
     graph = hl.Graph()
-    graph.dialect = dialect
+    graph.front_end = front_end
     return graph.as_default()
 
 
-def test_what_a_graph_makes_is_of_the_classes_that_its_dialect_names():
+def test_what_a_graph_makes_is_of_the_classes_that_its_front_end_names():
     with Loud().as_default() as graph:
         x = hl.placeholder("float32", [2], name="x")
         pair = hl.op(lambda x: (x, x + 1), name="pair")(x)
@@ -63,7 +64,7 @@ def test_what_a_graph_makes_is_of_the_classes_that_its_dialect_names():
     assert list(inspect.signature(OwnSession).parameters) == ["target", "graph", "config"]
 
 
-def test_runs_take_and_return_what_the_dialect_makes_of_values():
+def test_runs_take_and_return_what_the_front_end_makes_of_values():
     with Loud().as_default():
         x = hl.placeholder("float32", [2])
         pair = hl.op(lambda x: (x, x + 1))(x)
@@ -71,32 +72,46 @@ def test_runs_take_and_return_what_the_dialect_makes_of_values():
             assert sess.run([x + 1, pair[0]], {x: [1.0, 2.0]}) == [[3.0, 5.0], [2.0, 4.0]]
 
 
-def test_other_graphs_speak_as_the_core_does():
+def test_other_graphs_have_the_front_end_of_the_core():
     with hl.Graph().as_default():
         assert type(hl.constant(1.0)) is hl.Tensor
         assert type(hl.Session()) is hl.Session
         assert type(train.MonitoredSession()) is train.MonitoredSession
 
 
-def test_the_default_graph_becomes_one_of_a_kind_with_another_dialect():
-    with hl.Graph().as_default() as plain:
-        before = hl.constant(1.0)
-        assert default_graph_of(Loud) is plain
-        assert (before + 1.0).shout() == "ADD:0"
-        assert default_graph_of(hl.Graph) is plain
-    assert isinstance(plain, Loud)
+def test_the_default_graph_of_a_thread_is_of_the_class_that_is_asked_for_while_it_is_empty():
+    hl.reset_default_graph()
+    try:
+        found = default_graph(Loud)
+        assert type(found) is Loud
+        assert default_graph(Loud) is default_graph(hl.Graph) is hl.get_default_graph() is found
+        assert hl.constant(1.0).shout() == "CONST:0"
+    finally:
+        hl.reset_default_graph()
 
 
-def test_a_dialect_looks_at_each_run_once_it_has_been_made_and_may_raise():
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_graph_with_something_in_it_keeps_its_class(is_own):
+    hl.reset_default_graph()
+    try:
+        with contextlib.nullcontext() if is_own else hl.Graph().as_default():
+            hl.constant(1.0)
+            with pytest.raises(TypeError, match="must be a .*Loud, but it is a hookline.Graph"):
+                default_graph(Loud)
+    finally:
+        hl.reset_default_graph()
+
+
+def test_a_front_end_looks_at_each_run_once_it_has_been_made_and_may_raise():
     looked = []
 
-    class Wary(Dialect):
+    class Wary(FrontEnd):
         def check_run(self, graph):
             looked.append(graph)
             if len(looked) == 5:
                 raise RuntimeError("enough")
 
-    with speaking(Wary()) as graph:
+    with graph_with(Wary()) as graph:
         count = hl.Variable(0.0)
         add = hl.group(count.assign_add(1.0), train.create_global_step().assign_add(1))
         with hl.Session() as sess:
@@ -109,12 +124,12 @@ def test_a_dialect_looks_at_each_run_once_it_has_been_made_and_may_raise():
     assert looked == [graph] * 6
 
 
-def test_a_fed_number_is_compiled_in_where_the_dialect_says_that_the_program_needs_it(caplog):
-    class Sized(Dialect):
+def test_a_fed_number_is_compiled_in_where_the_front_end_says_that_the_program_needs_it(caplog):
+    class Sized(FrontEnd):
         def is_compiled_in(self, op, computed):
             return op.name == "size" and any(other.name == "zeros" for other in computed)
 
-    with speaking(Sized()):
+    with graph_with(Sized()):
         size = hl.placeholder("int32", name="size")
         zeros = hl.op(lambda size: jnp.zeros(size), name="zeros")(size)
         more = size + 1
@@ -126,11 +141,11 @@ def test_a_fed_number_is_compiled_in_where_the_dialect_says_that_the_program_nee
 
 
 def test_a_step_that_is_repeated_compiles_fed_numbers_in():
-    class Sized(Dialect):
+    class Sized(FrontEnd):
         def is_compiled_in(self, op, computed):
             return op.name == "size"
 
-    with speaking(Sized()):
+    with graph_with(Sized()):
         size = hl.placeholder("int32", name="size")
         total = hl.Variable(0.0)
         more = total.assign_add(hl.op(lambda size: jnp.ones(size).sum())(size))
@@ -142,15 +157,14 @@ def test_a_step_that_is_repeated_compiles_fed_numbers_in():
             assert sess.run(total) == 11
 
 
-def test_a_guard_that_the_dialect_lets_pass_does_not_hold_back_a_parameter_server():
-    class Lenient(Dialect):
-        def spares_remote(self, guard):
-            return guard.name == "mine"
+def test_a_guard_that_holds_back_nothing_remote_runs_with_an_update_of_a_parameter_server():
+    class Mine(Guard):
+        holds_back_remote = False
 
-    with speaking(Lenient()):
+    with hl.Graph().as_default():
         weight = hl.Variable(1.0, name="weight")
         add = weight.assign_add(1.0)
-        mine, other = hl.skip_updates_if(weight > 0, name="mine"), hl.skip_updates_if(weight > 0, name="other")
+        mine, other = Mine(weight > 0, "mine"), hl.skip_updates_if(weight > 0, name="other")
         with hl.Session(Servers()) as sess:
             sess.run(hl.global_variables_initializer())
             sess.lowlevel.publish()
