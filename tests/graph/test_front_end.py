@@ -96,7 +96,7 @@ def test_a_graph_with_something_in_it_keeps_its_class(is_own):
     try:
         with contextlib.nullcontext() if is_own else hl.Graph().as_default():
             hl.constant(1.0)
-            with pytest.raises(TypeError, match="must be a .*Loud, but it is a hookline.Graph"):
+            with pytest.raises(TypeError, match="is a hookline.Graph, but a .*Loud is required"):
                 default_graph(Loud)
     finally:
         hl.reset_default_graph()

@@ -466,8 +466,7 @@ def default_graph(kind: type[AnyGraph]) -> AnyGraph:
     if not isinstance(graph, kind):
         wanted, given = (f"{each.__module__.partition('.')[0]}.{each.__name__}" for each in (kind, type(graph)))
         raise TypeError(
-            f"The default graph must be a {wanted}, but it is a {given}, and not empty: build inside `with "
-            f"{wanted}().as_default():`, or call {wanted.partition('.')[0]}.reset_default_graph() first."
+            f"The default graph is a {given}, but a {wanted} is required: build inside `with {wanted}().as_default():`."
         )
     return graph
 

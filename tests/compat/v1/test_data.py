@@ -16,7 +16,7 @@ Dataset = data.Dataset
 
 @pytest.fixture(autouse=True)
 def graph():
-    with hl.Graph().as_default() as graph:
+    with tf.Graph().as_default() as graph:
         yield graph
 
 

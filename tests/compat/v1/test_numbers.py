@@ -247,7 +247,7 @@ def test_a_division_in_a_branch_that_is_not_taken_may_be_one_by_zero(sess):
 
 @pytest.mark.parametrize("make", [lambda x: x // 100, lambda x: x % [1, 2, 3], lambda x: tf.mod(tf.to_float(x), 0.0)])
 def test_a_division_that_cannot_be_by_zero_carries_nothing(make):
-    assert make(tf.placeholder(tf.int32, [3])).op.fault is None
+    assert make(tf.placeholder(tf.int32, [3])).op.check is None
 
 
 @pytest.mark.parametrize("begin", [3, 5, -1])

@@ -146,13 +146,9 @@ def test_a_graph_that_hookline_itself_made_becomes_one_of_tensorflow():
     assert type(hl.Graph()) is hl.Graph
 
 
-def test_a_session_makes_the_graph_that_it_is_given_one_of_tensorflow():
-    with hl.Graph().as_default() as graph:
-        x = hl.constant([1.0]) + 1.0
-
-    with tf.Session(graph=graph) as session:
-        assert type(session.run(x)) is np.ndarray
-        assert isinstance(graph, tf.Graph)
+def test_a_session_refuses_a_graph_of_hookline():
+    with pytest.raises(TypeError, match=r"tf\.Session runs a tf\.Graph"):
+        tf.Session(graph=hl.Graph())
 
 
 def test_a_graph_of_hookline_keeps_its_own_tensors():

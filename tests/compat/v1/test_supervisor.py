@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import hookline as hl
+import hookline.compat.v1 as tf
 from hookline import errors
 from hookline.compat.v1.train._supervisor import Supervisor
 from hookline.testing import read_events
@@ -30,7 +31,7 @@ def train_with(supervisor, train, runs, **options):
 @pytest.mark.parametrize("services", [True, False])
 def test_a_job_goes_on_where_it_stopped(tmp_path, services):
     for expected in (3, 6):
-        with hl.Graph().as_default():
+        with tf.Graph().as_default():
             weight, step, train = build()
             supervisor = Supervisor(logdir=str(tmp_path), save_model_secs=0, save_summaries_secs=1)
             train_with(supervisor, train, 3, start_standard_services=services)

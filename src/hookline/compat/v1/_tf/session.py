@@ -10,9 +10,9 @@ import jax
 import numpy as np
 
 import hookline as core
-from hookline import Graph, SessionConfig
+from hookline import SessionConfig
 from hookline.compat.v1._machinery import default_session
-from hookline.compat.v1._machinery.graphs import get_default_graph
+from hookline.compat.v1._machinery.graphs import Graph, get_default_graph
 from hookline.compat.v1._machinery.ignored_arguments import say_once
 
 
@@ -35,9 +35,9 @@ class Session(core.Session):
     """
 
     def __init__(self, target: Any = "", graph: Any = None, config: Any = None) -> None:
-        with graph.as_default() if isinstance(graph, Graph) else contextlib.nullcontext():
-            own = get_default_graph()
-        graph = own if graph is None else graph  # A graph that the core has made became one of TensorFlow's.
+        graph = get_default_graph() if graph is None else graph
+        if isinstance(graph, core.Graph) and not isinstance(graph, Graph):
+            raise TypeError("tf.Session runs a tf.Graph, and the graph it was given is a hookline.Graph.")
         super().__init__(_local(target), graph, config if isinstance(config, SessionConfig) else None)
         if config is not None and not isinstance(config, SessionConfig):
             say_once("tf.ConfigProto")
