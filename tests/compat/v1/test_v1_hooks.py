@@ -224,6 +224,16 @@ def test_a_timer_that_is_read_keeps_its_phase_and_its_seconds(model, caplog):
     assert lines == ["loss = 64.0", "loss = 1.0 (3.000 sec)", "loss = 0.015625 (3.000 sec)"]
 
 
+def test_the_last_step_of_a_timer_is_read_and_set():
+    timer = tf.train.SecondOrStepTimer(every_steps=3)
+    timer._last_triggered_step = 4
+    assert (timer._every_steps, timer._last_triggered_step) == (3, 4)
+    assert [timer.should_trigger_for_step(step) for step in (6, 7)] == [False, True]
+
+    timer._last_triggered_step = None
+    assert timer.should_trigger_for_step(5)
+
+
 def test_a_subclass_of_the_nan_hook_finds_the_loss(model):
     seen = []
 
