@@ -26,8 +26,7 @@ with held_back():
     from hookline.graph.views import Path, take_path
     from hookline.hooks.triggers import Runs
     from hookline.monitored.hook_list import is_claimed
-    from hookline.monitored.hooked import HookedSession
-    from hookline.monitored.step_context import StepContext
+    from hookline.monitored.hooked import recall
     from hookline.summary.ops import below, clean_name
     from hookline.summary.records import frame, read_records
 
@@ -43,7 +42,6 @@ __all__ = [
     "Function",
     "Gradient",
     "Guard",
-    "HookedSession",
     "HostCall",
     "Path",
     "Places",
@@ -53,7 +51,6 @@ __all__ = [
     "Sequence",
     "SessionCall",
     "Source",
-    "StepContext",
     "Update",
     "await_head",
     "below",
@@ -67,6 +64,7 @@ __all__ = [
     "log",
     "owned",
     "read_records",
+    "recall",
     "specs",
     "take_path",
 ]

@@ -157,21 +157,6 @@ def test_a_save_that_fails_at_the_last_step_is_tried_again_at_the_end(model, tmp
     session.close()
 
 
-@pytest.mark.parametrize(
-    ("kind", "old", "new"),
-    [
-        (StepCounterHook, "_log_and_record", "record"),
-        (CheckpointSaverHook, "_save", "save"),
-        (CheckpointSaverHook, "_get_saver", "get_saver"),
-        (SummarySaverHook, "_get_summary_op", "get_summary_op"),
-        (LoggingTensorHook, "_log_tensors", "log"),
-    ],
-)
-def test_a_subclass_that_overrides_a_name_of_tf_is_told_the_one_here(kind, old, new, caplog):
-    type("Own", (kind,), {old: lambda self, *given: None})
-    assert caplog.messages == [f"Own.{old} is never called: here it is called {new}."]
-
-
 def test_summaries_asked_for_are_a_list_in_any_case(model):
     assert SummarySaverHook(save_steps=1, summary_op="one:0").get_summary_op() == ["one:0"]
     assert SummarySaverHook(save_steps=1, summary_op=("one:0", "two:0")).get_summary_op() == ["one:0", "two:0"]

@@ -258,6 +258,7 @@ def test_num_steps_and_the_usual_hooks_work_together_in_a_real_session(training,
 @KINDS
 def test_a_step_function_runs_with_and_without_hooks(training, recorder, events, kind):
     def step_fn(step_context):
+        assert type(step_context) is kind.StepContext
         before = step_context.session.run(training.global_step)
         step_context.run_with_hooks(training.train_op)
         return int(before), int(step_context.session.run(training.global_step))

@@ -5,15 +5,11 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
-
-from hookline import log
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
     from hookline.session import RunMetadata, RunOptions, Session
-
-_logger = log.of(__name__)
 
 
 class SessionRunArgs(NamedTuple):
@@ -327,16 +323,6 @@ class SessionRunHook:
     stacked: bool = False
     writes: str = ""
     state_key: str | None = None
-
-    # Methods that TF 1.x calls and hookline does not, each with the method called instead.
-    _renamed: ClassVar[tuple[tuple[str, str], ...]] = ()
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Warns of a subclass that overrides a method of TF 1.x that is never called here."""
-        super().__init_subclass__(**kwargs)
-        for old, new in cls._renamed:
-            if old in vars(cls):
-                _logger.warning("%s.%s is never called: here it is called %s.", cls.__name__, old, new)
 
     def begin(self) -> None:
         """Called once, in the constructor of the monitored session, with the graph to be run as default graph.

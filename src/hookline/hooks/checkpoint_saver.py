@@ -72,6 +72,13 @@ class CheckpointSaverHook(SessionRunHook):
 
     Attributes:
         trigger: Says when to save.
+        checkpoint_dir, scaffold: As given.
+        given_saver: The argument `saver`.
+        used_saver: What `get_saver` has returned for this session; None before `after_create_session`.
+        save_path: The path of its checkpoints, without the global step that is appended.
+        listeners: The listeners, in order.
+        summary_writer: The writer of the checkpoint directory; None before `begin`.
+        saved_step: The global step of the last save; None before the first one.
 
     Raises:
         ValueError: No cadence, a cadence beside a trigger, or both saver and scaffold.
@@ -93,7 +100,6 @@ class CheckpointSaverHook(SessionRunHook):
         override are public.
     """
 
-    _renamed = (("_save", "save"), ("_get_saver", "get_saver"))
     trigger: Trigger
 
     # Stands for the monitored session; None in a loop that calls its hooks itself.
@@ -120,42 +126,27 @@ class CheckpointSaverHook(SessionRunHook):
         self.trigger = chosen_trigger(
             "CheckpointSaverHook", trigger, ("save_steps", save_steps), ("save_secs", save_secs), both=True
         )
-        self._checkpoint_dir = arguments.path("CheckpointSaverHook", "checkpoint_dir", checkpoint_dir)
-        failures.refuse_url("CheckpointSaverHook", self._checkpoint_dir)
+        self.checkpoint_dir = arguments.path("CheckpointSaverHook", "checkpoint_dir", checkpoint_dir)
+        failures.refuse_url("CheckpointSaverHook", self.checkpoint_dir)
         name = arguments.path("CheckpointSaverHook", "checkpoint_basename", checkpoint_basename)
         self.state_key = name  # Not the directory, which may be moved.
-        self._save_path = os.path.join(self._checkpoint_dir, name)
-        self.writes = f"checkpoints '{self._save_path}-<step>'"
+        self.save_path = os.path.join(self.checkpoint_dir, name)
+        self.writes = f"checkpoints '{self.save_path}-<step>'"
         arguments.having("CheckpointSaverHook", "scaffold", scaffold, "a Scaffold", "saver", optional=True)
-        self._saver = arguments.having("CheckpointSaverHook", "saver", saver, "a Saver", "save", optional=True)
-        self._scaffold = scaffold
-        self._listeners = listener.checked("CheckpointSaverHook", listeners)
+        self.given_saver = arguments.having("CheckpointSaverHook", "saver", saver, "a Saver", "save", optional=True)
+        self.scaffold = scaffold
+        self.listeners = listener.checked("CheckpointSaverHook", listeners)
         self._save_graph_def = save_graph_def
-        self._in_background = not listener.await_commit(self._listeners)
-        self._used_saver: Saver | None = None
-        self._writer: FileWriter | None = None
+        self._in_background = not listener.await_commit(self.listeners)
+        self.used_saver: Saver | None = None
+        self.summary_writer: FileWriter | None = None
         self._pending: PendingSave | None = None
         # Told of a save that fails in the background. Its thread does not keep the session of the coordinator.
         self._coordinator: Callable[[], Coordinator | None] = lambda: None
-        self._saved_step: int | None = None
+        self.saved_step: int | None = None
         self._graph_written = False
         self._save_failed = False
         self._on_disk: int | None = None  # the step that a resumed job finds there
-
-    @property
-    def save_path(self) -> str:
-        """The path of its checkpoints, without the global step that is appended."""
-        return self._save_path
-
-    @property
-    def listeners(self) -> tuple[CheckpointSaverListener, ...]:
-        """The listeners, in order."""
-        return self._listeners
-
-    @property
-    def summary_writer(self) -> FileWriter | None:
-        """The writer of the checkpoint directory; None before `begin`."""
-        return self._writer
 
     def get_saver(self, graph: Graph) -> Saver:
         """Returns the saver to use. Called once for each created session. Override it to choose another.
@@ -168,7 +159,7 @@ class CheckpointSaverHook(SessionRunHook):
             ...     def get_saver(self, graph):
             ...         return Saver(graph.get_collection(GraphKeys.TRAINABLE_VARIABLES))
         """
-        saver = self._scaffold.saver if self._scaffold is not None else self._saver
+        saver = self.scaffold.saver if self.scaffold is not None else self.given_saver
         if saver is not None:
             return saver
         savers = graph.get_collection(GraphKeys.SAVERS)
@@ -198,21 +189,21 @@ class CheckpointSaverHook(SessionRunHook):
             ...         print("saving step", global_step)
             ...         return super().save(session, global_step)
         """
-        if self._used_saver is None:
+        if self.used_saver is None:
             raise not_started(self)
-        self._finish_pending()
-        listener.call(self._listeners, "before_save", session, global_step)
+        self.finish_save()
+        listener.call(self.listeners, "before_save", session, global_step)
         if global_step == self._on_disk:
-            return listener.call(self._listeners, "after_save", session, global_step)
+            return listener.call(self.listeners, "after_save", session, global_step)
         # If others train too, the step comes from the copied values, not from the last report.
         step: Any = get_global_step(session.graph) if session.lowlevel.shared else global_step
         with self._noting_failure():
             if self._in_background:
-                self._pending = pending = self._used_saver.save_async(session, self._save_path, global_step=step)
+                self._pending = pending = self.used_saver.save_async(session, self.save_path, global_step=step)
                 pending.when_done(functools.partial(self._save_ended, pending.path))
                 return False
-            self._note_commit(self._used_saver.save(session, self._save_path, global_step=step))
-        return listener.call(self._listeners, "after_save", session, global_step)
+            self._note_commit(self.used_saver.save(session, self.save_path, global_step=step))
+        return listener.call(self.listeners, "after_save", session, global_step)
 
     def save_now(self, session: Session, *, again: bool = False) -> bool:
         """Saves whatever the cadence says, unless the last save was at this very step.
@@ -228,41 +219,54 @@ class CheckpointSaverHook(SessionRunHook):
             OpError: As of `save`.
         """
         global_step = session.global_step
-        if global_step == self._saved_step and not again:
+        if global_step == self.saved_step and not again:
             return False
         self._check_overtaken()
         stop = self.save(session, global_step)
-        self._saved_step = global_step  # even if a subclass saves in its own way
+        self.saved_step = global_step  # even if a subclass saves in its own way
         return stop is True
+
+    def finish_save(self) -> None:
+        """Waits for a save under way.
+
+        Raises:
+            OpError: It could not be written.
+        """
+        if self._pending is None:
+            return
+        save, self._pending, self.saved_step = self._pending, None, None
+        with self._noting_failure():
+            save.wait()
+        self.saved_step = _step_of(save.path)
 
     def begin(self) -> None:
         """Opens the writer, and calls the listeners' `begin`."""
         require_global_step(self)
-        self._used_saver = None
+        self.used_saver = None
         self._pending = None
-        self._saved_step = None
+        self.saved_step = None
         self._graph_written = False
         self.after_close()
         # Before the checkpoint to restore is chosen, because another process that saves there may still write a newer
         # one.
         together.current().chief(self._take_lease)
-        self._writer = FileWriterCache.get(self._checkpoint_dir)
-        listener.call(self._listeners, "begin")
+        self.summary_writer = FileWriterCache.get(self.checkpoint_dir)
+        listener.call(self.listeners, "begin")
 
     def _take_lease(self) -> None:
-        self._give_back_lease = lease.hold(self._checkpoint_dir, self._lease_wait_secs)
+        self._give_back_lease = lease.hold(self.checkpoint_dir, self._lease_wait_secs)
         lease.give_back_with(self, self._give_back_lease)
-        if (held := lease.of(self._checkpoint_dir)) is not None:
+        if (held := lease.of(self.checkpoint_dir)) is not None:
             held.session = self._scope = SCOPE.get()
 
     def _check_overtaken(self) -> None:
         """Raises an error if a session that was opened later in this process saves in the directory."""
-        held = lease.of(self._checkpoint_dir)
+        held = lease.of(self.checkpoint_dir)
         if held is not None and self._scope is not None and held.session is not self._scope:
             raise FailedPreconditionError(
                 None,
                 None,
-                f"Another session of this process has been opened since, and saves in '{self._checkpoint_dir}': "
+                f"Another session of this process has been opened since, and saves in '{self.checkpoint_dir}': "
                 f"this one saves no more there, or it would take the other's checkpoints back. Close a session before "
                 f"you open the next one on its directory.",
             )
@@ -279,7 +283,7 @@ class CheckpointSaverHook(SessionRunHook):
         saver = self.get_saver(session.graph)
         if saver is None:
             raise TypeError(f"{type(self).__name__}.get_saver must return a Saver, got None.")
-        self._used_saver = saver
+        self.used_saver = saver
         savers_of(session)[saver] = self.save_now
         if coord is not None:  # As of a loop without a monitored session, which calls its hooks itself.
             self._coordinator = weakref.ref(coord)
@@ -289,7 +293,7 @@ class CheckpointSaverHook(SessionRunHook):
             self._write_graph(session.graph)
             self._graph_written = True
         global_step = session.global_step
-        is_there = together.current().chief(lambda: checkpoint_exists(f"{self._save_path}-{global_step}"))
+        is_there = together.current().chief(lambda: checkpoint_exists(f"{self.save_path}-{global_step}"))
         self._on_disk = global_step if is_there else None
         self.save_now(session, again=True)
         self._on_disk = None
@@ -334,21 +338,21 @@ class CheckpointSaverHook(SessionRunHook):
         """Returns the steps on which it fires, the last one, and the first unless its checkpoint is there."""
         if trigger.last_triggered_step() is None:
             trigger.update_last_triggered_step(first)
-        begins = [] if checkpoint_exists(f"{self._save_path}-{first}") else [first]
+        begins = [] if checkpoint_exists(f"{self.save_path}-{first}") else [first]
         fired = trigger.fires(first, last)
         return None if fired is None else itertools.chain(begins, fired, () if last is None else [last])
 
     def end(self, session: Session) -> None:
         """Saves if the last save was at another step, waits for it, and calls the listeners' `end`."""
         try:
-            self._finish_pending()
+            self.finish_save()
         finally:
             # Even if the previous save failed, the last state is worth an attempt.
             self.save_now(session)
-            self._finish_pending()
-            listener.call(self._listeners, "end", session, session.global_step)
-            if self._writer is not None:
-                self._writer.flush()
+            self.finish_save()
+            listener.call(self.listeners, "end", session, session.global_step)
+            if self.summary_writer is not None:
+                self.summary_writer.flush()
 
     def save_last(self, session: Session, exception: BaseException) -> None:
         """Saves the state of the last completed run, when a run or the body of the session has failed.
@@ -360,18 +364,18 @@ class CheckpointSaverHook(SessionRunHook):
         Raises:
             OpError: It could not be written.
         """
-        if self._used_saver is None:
+        if self.used_saver is None:
             return
         try:
-            self._finish_pending()
+            self.finish_save()
         except Exception as failure:
             _logger.error("%s", failure)
         global_step = session.global_step
-        if global_step != self._saved_step:
+        if global_step != self.saved_step:
             self._check_overtaken()
             # A save that has failed for good has waited for the disk already.
             retry = RetryPolicy(max_attempts=1) if self._save_failed else None
-            pending = self._used_saver.save_async(session, self._save_path, global_step, extra=True, retry=retry)
+            pending = self.used_saver.save_async(session, self.save_path, global_step, extra=True, retry=retry)
             pending.wait()
             self._note_commit(pending.path)
             _logger.warning("Saved checkpoint %s, for %s ends the training.", pending.path, type(exception).__name__)
@@ -386,15 +390,7 @@ class CheckpointSaverHook(SessionRunHook):
 
     def on_exception(self, session: Session, exception: BaseException) -> None:
         """Waits for a save under way, because a restart needs that checkpoint."""
-        self._finish_pending()
-
-    def _finish_pending(self) -> None:
-        if self._pending is None:
-            return
-        save, self._pending, self._saved_step = self._pending, None, None
-        with self._noting_failure():
-            save.wait()
-        self._saved_step = _step_of(save.path)
+        self.finish_save()
 
     @contextlib.contextmanager
     def _noting_failure(self) -> Iterator[None]:
@@ -419,36 +415,36 @@ class CheckpointSaverHook(SessionRunHook):
     def _forget_pending(self, session: Session) -> None:
         """Waits for the save of a lost session. The cause of the loss may have ended the save too."""
         try:
-            self._finish_pending()
+            self.finish_save()
         except Exception as exc:
             if not isinstance(session.lowlevel.map_error(exc), PREEMPTION_ERRORS):
                 raise
             _logger.warning("The checkpoint that was being written when the session was lost is lost too: %s", exc)
 
     def _note_commit(self, path: str) -> None:
-        self._saved_step = _step_of(path)
+        self.saved_step = _step_of(path)
         self._log_commit(path)
 
     def _log_commit(self, path: str) -> None:
         _logger.info("Saved checkpoint %s.", path)
-        if self._writer is not None:
+        if self.summary_writer is not None:
             named = os.fsencode(path).decode("utf-8", "replace")  # A message takes only text.
-            self._writer.add_session_log(
+            self.summary_writer.add_session_log(
                 summary.SessionLog(status=summary.SessionLog.CHECKPOINT, checkpoint_path=named), _step_of(path)
             )
 
     def _write_graph(self, graph: Graph) -> None:
         if not peers.speaks():
             return
-        path = os.path.join(self._checkpoint_dir, "graph.txt")
-        held = lease.of(self._checkpoint_dir)  # None if a subclass has not taken it in `begin`.
+        path = os.path.join(self.checkpoint_dir, "graph.txt")
+        held = lease.of(self.checkpoint_dir)  # None if a subclass has not taken it in `begin`.
         try:
             with contextlib.nullcontext() if held is None else held.changing():
                 durable.write(path, graph.as_text())
         except (OSError, OpError) as error:  # A training does not need it.
             _logger.warning("CheckpointSaverHook goes on without '%s', which it could not write: %s", path, error)
-        if self._writer is not None:
-            self._writer.add_graph(graph)
+        if self.summary_writer is not None:
+            self.summary_writer.add_graph(graph)
 
 
 def _step_of(path: str) -> int:

@@ -49,6 +49,8 @@ class LoggingTensorHook(SessionRunHook):
 
     Attributes:
         trigger: The trigger in use.
+        tensors_by_tag: The tensors or names, in the order of the line.
+        at_end, formatter: As given.
 
     Raises:
         TypeError: `tensors` is neither a dict nor a list, or a cadence is no number.
@@ -68,7 +70,6 @@ class LoggingTensorHook(SessionRunHook):
         and `log`.
     """
 
-    _renamed = (("_log_tensors", "log"),)
     trigger: Trigger
     late = True
 
@@ -83,14 +84,14 @@ class LoggingTensorHook(SessionRunHook):
         trigger: Trigger | None = None,
     ) -> None:
         self.trigger = _chosen(every_n_iter, every_n_secs, at_end, trigger)
-        self._tensors = tagged("LoggingTensorHook", tensors)
+        self.tensors_by_tag = tagged("LoggingTensorHook", tensors)
         if isinstance(tensors, Mapping):
-            self._tensors = dict(sorted(self._tensors.items()))
-        if not self._tensors:
+            self.tensors_by_tag = dict(sorted(self.tensors_by_tag.items()))
+        if not self.tensors_by_tag:
             raise ValueError("LoggingTensorHook requires a tensor or more to log, got none.")
-        self.state_key = ", ".join(self._tensors)
-        self._at_end = at_end
-        self._formatter = arguments.function("LoggingTensorHook", "formatter", formatter, optional=True)
+        self.state_key = ", ".join(self.tensors_by_tag)
+        self.at_end = at_end
+        self.formatter = arguments.function("LoggingTensorHook", "formatter", formatter, optional=True)
         kind = type(self)
         overridden = kind.log is not LoggingTensorHook.log or kind.format_line is not LoggingTensorHook.format_line
         self._writes_own_lines = not overridden and formatter is None
@@ -109,9 +110,9 @@ class LoggingTensorHook(SessionRunHook):
             >>> Short({"loss": "loss:0"}, every_n_iter=100).format_line({"loss": 0.25}, elapsed_secs=None)
             'loss=0.2'
         """
-        if self._formatter is not None:
+        if self.formatter is not None:
             try:
-                return self._formatter(values)
+                return self.formatter(values)
             except Exception as error:
                 error.add_note(f"The formatter of a LoggingTensorHook failed, given a dict of {', '.join(values)}.")
                 raise
@@ -135,7 +136,7 @@ class LoggingTensorHook(SessionRunHook):
         Raises:
             KeyError: A tensor is not in the graph.
         """
-        self.fetches = {tag: find_tensor(self, item) for tag, item in self._tensors.items()}
+        self.fetches = {tag: find_tensor(self, item) for tag, item in self.tensors_by_tag.items()}
 
     def on_trigger(self, firing: Firing) -> None:
         """Logs the values."""
@@ -143,21 +144,21 @@ class LoggingTensorHook(SessionRunHook):
 
     def end(self, session: Session) -> None:
         """Logs once more, if `at_end`."""
-        if not self._at_end:
+        if not self.at_end:
             return
         try:
             values = session.run(self.fetches)
         except END_OF_INPUT:
             _logger.warning(
                 "LoggingTensorHook cannot log %s at the end: it reads a batch, and the input is at its end.",
-                ", ".join(self._tensors),
+                ", ".join(self.tensors_by_tag),
             )
             return
         step = self.trigger.last_triggered_step() or 0
         self._log(values, self.trigger.update_last_triggered_step(step)[0])
 
     def _log(self, values: dict[str, Any], elapsed_secs: float | None) -> None:
-        chosen = {tag: values[tag] for tag in self._tensors}
+        chosen = {tag: values[tag] for tag in self.tensors_by_tag}
         own = self.__dict__  # A function may be set on this object alone.
         if self._writes_own_lines and "log" not in own and "format_line" not in own:
             self.log(chosen, elapsed_secs)

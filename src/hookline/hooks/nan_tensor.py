@@ -64,6 +64,8 @@ class NanTensorHook(SessionRunHook):
         saver: The saver of the checkpoints for rollbacks; by default that of the session's `CheckpointSaverHook`.
 
     Attributes:
+        loss_tensor, include_inf: As given.
+        on_nan: The reaction in use.
         final: The reason of the stop of "stop", which is final in a `Loop`; None for other reactions.
 
     Raises:
@@ -97,22 +99,21 @@ class NanTensorHook(SessionRunHook):
         max_times: int | None = None,
         saver: Saver | None = None,
     ) -> None:
-        self._reaction = _checked_reaction(on_nan, fail_on_nan_loss, max_times, saver)
-        self._loss_tensor = loss_tensor
-        if self._reaction == STOP:
+        self.on_nan = _checked_reaction(on_nan, fail_on_nan_loss, max_times, saver)
+        self.loss_tensor = loss_tensor
+        if self.on_nan == STOP:
             self.final = f"{'NaN or an infinity' if include_inf else 'NaN'} in {names_of([loss_tensor])}"
-        self.state_key = f"{names_of([loss_tensor])}{' or infinity' if include_inf else ''}, {self._reaction}"
-        self._include_inf = include_inf
+        self.state_key = f"{names_of([loss_tensor])}{' or infinity' if include_inf else ''}, {self.on_nan}"
+        self.include_inf = include_inf
         self._max_times = _MAX_TIMES if max_times is None else max_times
         self._given_saver = saver
-        self._latches = not strict and self._reaction in (RAISE, STOP)
-        self.late = not strict and {SKIP: True, ROLLBACK: _ROLLBACK_LAG_RUNS}.get(self._reaction, False)
+        self._latches = not strict and self.on_nan in (RAISE, STOP)
+        self.late = not strict and {SKIP: True, ROLLBACK: _ROLLBACK_LAG_RUNS}.get(self.on_nan, False)
         kind = type(self)
         is_own = kind.before_run is SessionRunHook.before_run and kind.after_run is SessionRunHook.after_run
         self.stacked = not self._latches and is_own  # An override of them expects one step.
-        if self._reaction == ROLLBACK:
+        if self.on_nan == ROLLBACK:
             self.comes_after = CheckpointSaverHook
-        self._loss_name = ""
         self._saver: Saver | None = None
         self._last_step = 0
         # The known number of rollbacks, including those by others.
@@ -130,9 +131,8 @@ class NanTensorHook(SessionRunHook):
         """
         require_global_step(self)
         self._times, self._gone_back_to = 0, None
-        loss = find_tensor(self, self._loss_tensor)
-        self._loss_name = loss.name
-        check = _check_of(loss, self._include_inf, self._reaction == SKIP)
+        loss = find_tensor(self, self.loss_tensor)
+        check = _check_of(loss, self.include_inf, self.on_nan == SKIP)
         if self._latches:
             self.trigger = latched(_shared("latches", check, lambda: latch(check, name="nan_latch")))
         else:
@@ -141,11 +141,11 @@ class NanTensorHook(SessionRunHook):
     @property
     def _keeps_state(self) -> bool:
         """Whether two of the kind would mix up their states: if not, a script may watch a loss twice."""
-        return self._reaction in (SKIP, ROLLBACK) or type(self).get_state is not NanTensorHook.get_state
+        return self.on_nan in (SKIP, ROLLBACK) or type(self).get_state is not NanTensorHook.get_state
 
     def get_state(self) -> dict[str, Any] | None:
         """Returns the count of skips or rollbacks in a row, and the checkpoint of the last rollback."""
-        if self._reaction not in (SKIP, ROLLBACK):
+        if self.on_nan not in (SKIP, ROLLBACK):
             return None
         return {"times": self._times, "gone_back_to": self._gone_back_to}
 
@@ -155,12 +155,12 @@ class NanTensorHook(SessionRunHook):
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Looks up the saver, and forgets the runs of a lost session."""
-        if self._reaction in (SKIP, ROLLBACK) and session.lowlevel.shared:
+        if self.on_nan in (SKIP, ROLLBACK) and session.lowlevel.shared:
             raise ValueError(
-                f"NanTensorHook cannot do on_nan={self._reaction!r} where variables live on parameter servers: other "
+                f"NanTensorHook cannot do on_nan={self.on_nan!r} where variables live on parameter servers: other "
                 f"workers go on from them. Use {RAISE!r} or {STOP!r}, or leave such values out of the updates."
             )
-        if self._reaction == ROLLBACK:
+        if self.on_nan == ROLLBACK:
             self._saver = self._given_saver or _only_saver(session)
             self._last_step, self._undone = session.global_step, -1
             self._rollbacks = self._saver.rollbacks
@@ -201,18 +201,19 @@ class NanTensorHook(SessionRunHook):
 
     def react(self, context: SessionRunContext, step: int) -> None:
         """Reacts to a NaN in the run that led to `step`."""
-        what = "NaN or an infinity" if self._include_inf else "NaN"
-        message = f"NanTensorHook found {what} in {self._loss_name}, in the run that led to global step {step}."
-        if self._reaction == SKIP:
+        what = "NaN or an infinity" if self.include_inf else "NaN"
+        name = names_of([self.loss_tensor])
+        message = f"NanTensorHook found {what} in {name}, in the run that led to global step {step}."
+        if self.on_nan == SKIP:
             self._count(context.session, message)
             _logger.warning("%s Its updates were held back.%s", message, self._in_a_row())
             return
-        if self._reaction == ROLLBACK:
+        if self.on_nan == ROLLBACK:
             self._go_back(context.session, message)
             return
         error = NanLossDuringTrainingError(f"{message} Restart from a checkpoint before it, and change something.")
         context.session.condemn(error)
-        if self._reaction == RAISE:
+        if self.on_nan == RAISE:
             raise error
         _logger.warning("%s Stopping.", message)
         context.request_stop(final=self.final)
@@ -243,7 +244,7 @@ class NanTensorHook(SessionRunHook):
     def _count(self, session: Session, message: str) -> None:
         self._times += 1
         if self._times > self._max_times:
-            done = "been skipped" if self._reaction == SKIP else "led back to the same checkpoint"
+            done = "been skipped" if self.on_nan == SKIP else "led back to the same checkpoint"
             error = NanLossDuringTrainingError(
                 f"{message} {self._max_times} before it in a row have {done} (max_times). Change something: the "
                 f"learning rate, the data, or the watched tensor."

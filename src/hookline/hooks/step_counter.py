@@ -52,6 +52,9 @@ class StepCounterHook(SessionRunHook):
 
     Attributes:
         trigger: The trigger in use.
+        output_dir: As given.
+        summary_writer: The writer; None if there is none, and with `output_dir` before `begin`.
+        tag: The name of the global step and `/sec`; empty before `begin`.
 
     Raises:
         TypeError: An argument is of the wrong type.
@@ -68,11 +71,11 @@ class StepCounterHook(SessionRunHook):
         warns if the step does not move; `trigger`; `record`; `per_step`, `peak_flops` and `memory`.
     """
 
-    _renamed = (("_log_and_record", "record"),)
     # For a subclass that does not call `__init__`.
     _per_step: Mapping[str, float] = MappingProxyType({})
     _peak_flops: float | None = None
     _shows_memory = False
+    _opened_writer: FileWriter | None = None
 
     def __init__(
         self,
@@ -89,28 +92,17 @@ class StepCounterHook(SessionRunHook):
         self.trigger = chosen_trigger(
             "StepCounterHook", trigger, ("every_n_steps", every_n_steps), ("every_n_secs", every_n_secs)
         )
-        self._output_dir = arguments.path("StepCounterHook", "output_dir", output_dir, optional=True)
+        self.output_dir = arguments.path("StepCounterHook", "output_dir", output_dir, optional=True)
         check_writer("StepCounterHook", summary_writer)
-        self._given_writer = summary_writer
-        if self._output_dir and summary_writer is None:
-            self.writes = f"the steps per second, events in '{self._output_dir}'"
-        self._writer = summary_writer
+        if self.output_dir and summary_writer is None:
+            self.writes = f"the steps per second, events in '{self.output_dir}'"
+        self.summary_writer = summary_writer
         self._per_step = rates_given("StepCounterHook", per_step)
         self._peak_flops = peak_flops
         if peak_flops is not None and not arguments.number("StepCounterHook", "peak_flops", peak_flops) > 0:
             raise ValueError(f"StepCounterHook requires peak_flops above 0, got {peak_flops!r}.")
         self._shows_memory = memory
-        self._tag = ""
-
-    @property
-    def summary_writer(self) -> FileWriter | None:
-        """The writer; None if there is none, and with `output_dir` before `begin`."""
-        return self._writer
-
-    @property
-    def tag(self) -> str:
-        """The tag: the name of the global step and `/sec`; empty before `begin`."""
-        return self._tag
+        self.tag = ""
 
     def record(self, elapsed_steps: int, elapsed_secs: float, global_step: int) -> None:
         """Logs and writes the steps per second. Override it to record something else, or more.
@@ -128,15 +120,15 @@ class StepCounterHook(SessionRunHook):
             1600 examples/sec at step 200
         """
         rate = elapsed_steps / elapsed_secs
-        found = [(self._tag, rate, f"{self._tag}: {rate:g}"), *self._more(rate)]
+        found = [(self.tag, rate, f"{self.tag}: {rate:g}"), *self._more(rate)]
         _logger.info("%s", ", ".join(text for _, _, text in found if text))
-        if self._writer is None:
+        if self.summary_writer is None:
             return
         for tag, value, _ in found:
             # A user's writer may read the message, as in TF 1.x; bytes alone are faster to make.
             serialized = encode.scalar(tag, value)
-            own = type(self._writer) is FileWriter
-            self._writer.add_summary(serialized if own else summary.Summary.FromString(serialized), global_step)
+            own = type(self.summary_writer) is FileWriter
+            self.summary_writer.add_summary(serialized if own else summary.Summary.FromString(serialized), global_step)
 
     def _more(self, rate: float) -> Iterator[tuple[str, float, str]]:
         """Yields the tags, values and texts of the other rates."""
@@ -152,9 +144,9 @@ class StepCounterHook(SessionRunHook):
 
     def begin(self) -> None:
         """Opens the writer and names the tag."""
-        self._tag = f"{require_global_step(self).op.name}/sec"
-        if self._given_writer is None:
-            self._writer = writer_of(self._output_dir)
+        self.tag = f"{require_global_step(self).op.name}/sec"
+        if self.summary_writer in (None, self._opened_writer):  # Else it was given.
+            self.summary_writer = self._opened_writer = writer_of(self.output_dir)
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Has the session warn if the global step does not move."""
@@ -173,5 +165,5 @@ class StepCounterHook(SessionRunHook):
 
     def end(self, session: Session) -> None:
         """Flushes the writer."""
-        if self._writer is not None:
-            self._writer.flush()
+        if self.summary_writer is not None:
+            self.summary_writer.flush()

@@ -32,6 +32,10 @@ class StopAtStepHook(SessionRunHook):
             recovery does not move the target; `begin` does.
         last_step: The global step to stop at. A float such as 5e5 is a whole number, too.
 
+    Attributes:
+        num_steps: As given.
+        last_step: The global step to stop at; None with `num_steps` before the session was created.
+
     Raises:
         TypeError: The argument is not a whole number.
         ValueError: Not exactly one of the two is given, or it is negative.
@@ -57,24 +61,14 @@ class StopAtStepHook(SessionRunHook):
             name: None if value is None else arguments.steps("StopAtStepHook", name, value, at_least=0)
             for name, value in given.items()
         }
-        self._num_steps, self._target = checked["num_steps"], checked["last_step"]
+        self.num_steps, self.last_step = checked["num_steps"], checked["last_step"]
         self._is_first = True
-
-    @property
-    def num_steps(self) -> int | None:
-        """The argument as given."""
-        return self._num_steps
-
-    @property
-    def last_step(self) -> int | None:
-        """The global step to stop at; None with `num_steps` before the session was created."""
-        return self._target
 
     def begin(self) -> None:
         """Checks that the graph has a global step, and forgets the target of an earlier session."""
         require_global_step(self)
-        if self._num_steps is not None:
-            self._target = None
+        if self.num_steps is not None:
+            self.last_step = None
         self.trigger = None
         self._is_first = True
 
@@ -85,13 +79,13 @@ class StopAtStepHook(SessionRunHook):
         after the next run.
         """
         global_step = session.global_step
-        if self._target is None:
-            self._target = global_step + (self._num_steps or 0)
-        self.trigger = at_steps(self._target)
-        session.limit_step(self._target, owner=self)
-        if global_step >= self._target and session.step_limit_of(self) is None:
+        if self.last_step is None:
+            self.last_step = global_step + (self.num_steps or 0)
+        self.trigger = at_steps(self.last_step)
+        session.limit_step(self.last_step, owner=self)
+        if global_step >= self.last_step and session.step_limit_of(self) is None:
             self.trigger = at_steps(global_step + 1)
-        elif global_step >= self._target:
+        elif global_step >= self.last_step:
             self._warn_reached(session, global_step)
             coord.request_stop()
         self._is_first = False
@@ -102,11 +96,11 @@ class StopAtStepHook(SessionRunHook):
 
     def _warn_reached(self, session: Session, global_step: int) -> None:
         """Warns that a training which starts has no step left; a recovery after the last step is no start."""
-        if self._num_steps is None and self._is_first and peers.speaks():
+        if self.num_steps is None and self._is_first and peers.speaks():
             _logger.warning(
                 "Nothing is trained: the training begins %s, and last_step=%d is %s. To train on, raise last_step%s.",
                 origin.where(session),
-                self._target,
-                "reached already" if global_step == self._target else "lower",
+                self.last_step,
+                "reached already" if global_step == self.last_step else "lower",
                 origin.to_begin_anew(session),
             )

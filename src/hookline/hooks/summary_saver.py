@@ -49,6 +49,8 @@ class SummarySaverHook(SessionRunHook):
 
     Attributes:
         trigger: The trigger in use.
+        output_dir, scaffold, summary_op: As given.
+        summary_writer: The writer; None without one, and with `output_dir` before `begin`.
 
     Raises:
         ValueError: Not exactly one cadence, or not exactly one of scaffold and `summary_op`.
@@ -65,8 +67,8 @@ class SummarySaverHook(SessionRunHook):
         earlier hooks in the list; `trigger`; `get_summary_op` and `write`.
     """
 
-    _renamed = (("_get_summary_op", "get_summary_op"),)
     late = True
+    _opened_writer: FileWriter | None = None
 
     def __init__(
         self,
@@ -83,26 +85,20 @@ class SummarySaverHook(SessionRunHook):
         if (scaffold is None) == (summary_op is None):
             found = "neither" if scaffold is None else "both"
             raise ValueError(f"SummarySaverHook requires exactly one of scaffold or summary_op, got {found}.")
-        self._output_dir = arguments.path("SummarySaverHook", "output_dir", output_dir, optional=True)
+        self.output_dir = arguments.path("SummarySaverHook", "output_dir", output_dir, optional=True)
         check_writer("SummarySaverHook", summary_writer)
         arguments.having("SummarySaverHook", "scaffold", scaffold, "a Scaffold", "summary_op", optional=True)
-        self._given_writer = summary_writer
-        if self._output_dir and summary_writer is None:
-            self.writes = f"summaries, events in '{self._output_dir}'"
-        self._writer = summary_writer
-        self._scaffold = scaffold
-        self._summary_op = summary_op
+        if self.output_dir and summary_writer is None:
+            self.writes = f"summaries, events in '{self.output_dir}'"
+        self.summary_writer = summary_writer
+        self.scaffold = scaffold
+        self.summary_op = summary_op
         if summary_op is not None:
             self.state_key = names_of(leaves(summary_op))
 
     @property
-    def summary_writer(self) -> FileWriter | None:
-        """The writer; None without one, and with `output_dir` before `begin`."""
-        return self._writer
-
-    @property
     def _writes(self) -> bool:
-        return self._writer is not None or type(self).write is not SummarySaverHook.write
+        return self.summary_writer is not None or type(self).write is not SummarySaverHook.write
 
     def get_summary_op(self) -> list[Any] | None:
         """Returns the summaries to fetch: a list of tensors of serialized `Summary` messages, or None for none.
@@ -116,7 +112,7 @@ class SummarySaverHook(SessionRunHook):
             >>> FirstOnly(save_steps=100, summary_op=["loss:0", "histograms:0"]).get_summary_op()
             ['loss:0']
         """
-        summary_op = self._scaffold.summary_op if self._scaffold is not None else self._summary_op
+        summary_op = self.scaffold.summary_op if self.scaffold is not None else self.summary_op
         if summary_op is None:
             return None
         return list(summary_op) if isinstance(summary_op, list | tuple) else [summary_op]
@@ -135,15 +131,15 @@ class SummarySaverHook(SessionRunHook):
             >>> Sizes(save_steps=100, summary_op="merged:0").write([b"serialized"], global_step=100)
             100 [10]
         """
-        if self._writer is not None:
+        if self.summary_writer is not None:
             for serialized in summaries:
-                self._writer.add_summary(serialized, global_step)
+                self.summary_writer.add_summary(serialized, global_step)
 
     def begin(self) -> None:
         """Opens the writer."""
         require_global_step(self)
-        if self._given_writer is None:
-            self._writer = writer_of(self._output_dir)
+        if self.summary_writer in (None, self._opened_writer):  # Else it was given.
+            self.summary_writer = self._opened_writer = writer_of(self.output_dir)
         if not self._writes:
             _logger.warning("SummarySaverHook writes nothing: it was given neither output_dir nor summary_writer.")
 
@@ -156,9 +152,9 @@ class SummarySaverHook(SessionRunHook):
             )
         self.fetches = list(summaries) if summaries is not None and self._writes else None
         # Not after the first run: there TensorBoard would drop the points that other hooks have written of that run.
-        if self._writer is not None:
+        if self.summary_writer is not None:
             start = summary.SessionLog(status=summary.SessionLog.START)
-            self._writer.add_session_log(start, session.global_step + 1)
+            self.summary_writer.add_session_log(start, session.global_step + 1)
 
     def on_trigger(self, firing: Firing) -> None:
         """Writes the summaries, with the global step after their run."""
@@ -171,5 +167,5 @@ class SummarySaverHook(SessionRunHook):
 
     def end(self, session: Session) -> None:
         """Flushes the writer."""
-        if self._writer is not None:
-            self._writer.flush()
+        if self.summary_writer is not None:
+            self.summary_writer.flush()

@@ -20,6 +20,9 @@ class SecondOrStepTimer(Trigger):
         every_secs: Seconds from one firing to the next; 0 fires at each new step.
         every_steps: Steps from one firing to the next, at least 1.
 
+    Attributes:
+        every_secs, every_steps: As given.
+
     Raises:
         TypeError: The argument is not a number, or not a whole one.
         ValueError: Not exactly one of the two is given, or it is out of range.
@@ -46,8 +49,8 @@ class SecondOrStepTimer(Trigger):
             arguments.number("SecondOrStepTimer", "every_secs", every_secs, at_least=0)
         if every_steps is not None:
             every_steps = arguments.whole("SecondOrStepTimer", "every_steps", every_steps, at_least=1)
-        self._every_secs = every_secs
-        self._every_steps = every_steps
+        self.every_secs = every_secs
+        self.every_steps = every_steps
         # The steps of the last firings, oldest first; `_fired_before` says whether it fired before them.
         self._fired_steps: collections.deque[int] = collections.deque(maxlen=_KEPT_STEPS)
         self._fired_before = False
@@ -57,20 +60,20 @@ class SecondOrStepTimer(Trigger):
     @property
     def by_clock_alone(self) -> bool:
         """Whether it counts seconds."""
-        return self._every_secs is not None
+        return self.every_secs is not None
 
     def next_step(self, after: int) -> int:
         """Returns the smallest step greater than `after` on which it can be due."""
-        if self._fired_step is None or self._every_steps is None:
+        if self._fired_step is None or self.every_steps is None:
             return after + 1
         last = self._fired_step + self._left_out
-        return last + max(1, (after - last) // self._every_steps + 1) * self._every_steps
+        return last + max(1, (after - last) // self.every_steps + 1) * self.every_steps
 
     def is_due(self, step: int) -> bool:
         """Returns whether it has never fired, or the time has passed."""
-        if self._fired_step is None or self._every_secs is None:
+        if self._fired_step is None or self.every_secs is None:
             return True
-        return self.has_waited(self._every_secs)
+        return self.has_waited(self.every_secs)
 
     def should_trigger_for_step(self, step: int) -> bool:
         """Returns whether to fire at `step`: always the first time, never twice at one step."""
@@ -81,8 +84,8 @@ class SecondOrStepTimer(Trigger):
             # `start` was not called, so this is the first sign that the training moved back: `step` may be due.
             self.start(step - 1)
             return self.should_trigger_for_step(step)
-        if self._every_steps is not None:
-            return step - last - self._left_out >= self._every_steps
+        if self.every_steps is not None:
+            return step - last - self._left_out >= self.every_steps
         return step != last and self.is_due(step)
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
@@ -108,10 +111,10 @@ class SecondOrStepTimer(Trigger):
         elif not self._fired_before:
             self.reset()
             return
-        elif self._every_steps is None:
+        elif self.every_steps is None:
             self._fired_step = step
         else:
-            self._fired_step = oldest + (step - oldest) // self._every_steps * self._every_steps
+            self._fired_step = oldest + (step - oldest) // self.every_steps * self.every_steps
         self._base = self._fired_step
         self._went_back = True
 
@@ -125,24 +128,24 @@ class SecondOrStepTimer(Trigger):
         """Returns the smallest n for which it may fire at `step + n`; see `Trigger`."""
         if self._fired_step is None or step < self._fired_step:
             return 1
-        if self._every_steps is None:
+        if self.every_steps is None:
             return NEVER
-        steps = self._fired_step + self._left_out + self._every_steps - step
+        steps = self._fired_step + self._left_out + self.every_steps - step
         return steps if steps > 1 else 1
 
     def secs_until_trigger(self) -> float:
         """Returns the remaining seconds; infinity if it counts steps."""
-        if self._every_secs is None:
+        if self.every_secs is None:
             return math.inf
         if self._fired_step is None:
             return 0.0
-        return max(0.0, self._since_secs + self._every_secs - clock.monotonic())
+        return max(0.0, self._since_secs + self.every_secs - clock.monotonic())
 
     def skip_to(self, step: int) -> None:
         """Leaves out what was due up to `step`; a cadence in steps keeps its phase."""
         super().skip_to(step)
-        if self._fired_step is not None and self._every_steps is not None:
-            self._left_out = max(0, step - self._fired_step) // self._every_steps * self._every_steps
+        if self._fired_step is not None and self.every_steps is not None:
+            self._left_out = max(0, step - self._fired_step) // self.every_steps * self.every_steps
 
     def get_state(self) -> dict[str, Any]:
         """Returns the state; see `Trigger`."""
@@ -154,11 +157,11 @@ class SecondOrStepTimer(Trigger):
         self._fired_before, self._left_out = self._fired_step is not None, state.get("left_out", 0)
 
     def __repr__(self) -> str:
-        every = f"every_steps={self._every_steps}" if self._every_secs is None else f"every_secs={self._every_secs:g}"
+        every = f"every_steps={self.every_steps}" if self.every_secs is None else f"every_secs={self.every_secs:g}"
         return f"SecondOrStepTimer({every})"
 
     def __str__(self) -> str:
-        return f"each {self._every_steps} steps" if self._every_secs is None else f"each {self._every_secs:g} seconds"
+        return f"each {self.every_steps} steps" if self.every_secs is None else f"each {self.every_secs:g} seconds"
 
 
 class NeverTriggerTimer(Trigger):

@@ -114,34 +114,38 @@ class _OffSteps(Trigger):
 
 
 class Runs(_OffSteps):
-    """Fires on the first run, then a number of runs after the last firing; `every(runs=...)` makes it."""
+    """Fires on the first run, then a number of runs after the last firing; `every(runs=...)` makes it.
+
+    Attributes:
+        run: The number of the run to be asked about.
+    """
 
     def __init__(self, runs: int) -> None:
         self._runs = runs
-        self._run = 0
+        self.run = 0
         self._fired_run: int | None = None
 
     def count_runs(self, runs: int) -> None:
         """Sets the number of the run to be asked about."""
-        self._run = runs
+        self.run = runs
 
     def should_trigger_for_step(self, step: int) -> bool:
         """Returns whether it has not fired yet, or enough runs have passed; a repeated run counts."""
-        return self._fired_run in (None, self._run) or self._run - self._fired_run >= self._runs
+        return self._fired_run in (None, self.run) or self.run - self._fired_run >= self._runs
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
         """Notes a firing on the run that led to `step`; see `Trigger`."""
-        self._fired_run = self._run
+        self._fired_run = self.run
         return super().update_last_triggered_step(step)
 
     def runs_until_trigger(self) -> int:
         """Returns the remaining runs."""
-        return 1 if self._fired_run is None else max(1, self._fired_run + self._runs - self._run)
+        return 1 if self._fired_run is None else max(1, self._fired_run + self._runs - self.run)
 
     def reset(self) -> None:
         """Forgets all runs."""
         super().reset()
-        self._run, self._fired_run = 0, None
+        self.run, self._fired_run = 0, None
 
     def __repr__(self) -> str:
         return f"every(runs={self._runs})"

@@ -434,6 +434,13 @@ class HookedSession:
         return result, hook_results, merged, run_metadata
 
 
+def recall(hook: Any, session: Session) -> None:
+    """Calls a hook that has retired (`SessionRunContext.retire`) on each run of this raw session again."""
+    hooked = session.hook_data.get(HookedSession)
+    if hooked is not None:
+        hooked.recall(hook)
+
+
 def _args(fetches: Any, feed_dict: Mapping[Any, Any] | None, options: RunOptions | None) -> SessionRunArgs:
     """Returns the request of a run's caller."""
     return SessionRunArgs(fetches, None if feed_dict is None else dict(feed_dict), options)

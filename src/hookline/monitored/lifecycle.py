@@ -13,7 +13,7 @@ from hookline import arguments, interrupts, notebooks, preemption
 from hookline.coordination import Coordinator, peers
 from hookline.errors import END_OF_INPUT, InvalidArgumentError
 from hookline.graph import Graph, GraphKeys, get_default_graph, placement
-from hookline.monitored import finalized, in_step
+from hookline.monitored import finalized, in_step, step_context
 from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.cost_report import CostReport
 from hookline.monitored.costs import Costs
@@ -29,7 +29,7 @@ from hookline.monitored.recoverable import RecoverableSession
 from hookline.monitored.recovery import RecoveryPolicy
 from hookline.monitored.run_plan import RunPlan
 from hookline.monitored.scaffold import Scaffold
-from hookline.monitored.step_context import StepContext, check_step_fn
+from hookline.monitored.step_context import check_step_fn
 from hookline.monitored.stop_request import StopRequest
 from hookline.session import RunMetadata, RunOptions, Session
 from hookline.summary import FileWriter, FileWriterCache
@@ -42,7 +42,12 @@ class MonitoredLifecycle(Opening):
     """The common part of both monitored sessions: hooks around a session, closed in order.
 
     With a recovery policy a lost session is created again; without one every error passes.
+
+    Attributes:
+        StepContext: The class of the argument of a step function; see `run_step_fn`.
     """
+
+    StepContext = step_context.StepContext
 
     @classmethod
     def _graph_for(cls, *args: Any, **kwargs: Any) -> Graph:
@@ -365,7 +370,7 @@ class MonitoredLifecycle(Opening):
             run_with_hooks = functools.partial(self._run_in_step, session)
             # A training must not be left in the middle of a step function.
             with preemption.finishing(lambda: raw.lowlevel.writes != begun):
-                return step_fn(StepContext(raw, run_with_hooks, self.request_stop))
+                return step_fn(self.StepContext(raw, run_with_hooks, self.request_stop))
 
         with Claim(self._guard) as claim, claim:
             self._take_alone(claim, "call a step function")

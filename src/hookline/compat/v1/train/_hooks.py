@@ -67,17 +67,9 @@ class _AsksForStep(OwnCallbacks):
 class _Writes:
     """A hook with a `_summary_writer`, which a subclass may set without calling `__init__`."""
 
-    _output_dir: str | None = None
-    _given_writer: Any = None
-    _writer: Any = None
-
-    @property
-    def _summary_writer(self) -> Any:
-        return self._writer
-
-    @_summary_writer.setter
-    def _summary_writer(self, writer: Any) -> None:
-        self._writer = self._given_writer = writer
+    output_dir: str | None = None
+    summary_writer: Any = None
+    _output_dir, _summary_writer = also_called("output_dir"), also_called("summary_writer")
 
 
 class StepCounterHook(_Writes, _AsksForStep, core.StepCounterHook):
@@ -87,7 +79,7 @@ class StepCounterHook(_Writes, _AsksForStep, core.StepCounterHook):
         `tf.train.StepCounterHook`.
     """
 
-    _summary_tag = also_called("_tag")
+    _summary_tag = also_called("tag")
     _last_global_step: int | None = None
     _still_warnings = 0
 
@@ -125,16 +117,18 @@ class StopAtStepHook(_AsksForStep, core.StopAtStepHook):
         `tf.train.StopAtStepHook`.
     """
 
-    _target: int | None = None
-    _num_steps: int | None = None
+    # Of a subclass that does not call `__init__`.
+    num_steps: int | None = None
+    last_step: int | None = None
+    _num_steps = also_called("num_steps")
 
     @property
     def _last_step(self) -> int | None:
-        return self._target
+        return self.last_step
 
     @_last_step.setter
     def _last_step(self, step: int | None) -> None:
-        self._target = step
+        self.last_step = step
         if (session := self._take()) is not None:
             session.limit_step(None, owner=self)  # The step of the former target.
 
@@ -142,11 +136,11 @@ class StopAtStepHook(_AsksForStep, core.StopAtStepHook):
         """Sets the target; where the session asks for it, see `hookline.train.StopAtStepHook`."""
         if not self.is_driven:
             super().after_create_session(session, coord)
-        elif self._target is None:
-            self._target = session.global_step + (self._num_steps or 0)
+        elif self.last_step is None:
+            self.last_step = session.global_step + (self.num_steps or 0)
 
     def _look(self, run_context: Any, run_values: Any) -> None:
-        if self._target is not None and run_context.session.global_step >= self._target:
+        if self.last_step is not None and run_context.session.global_step >= self.last_step:
             run_context.request_stop()
 
 
@@ -157,7 +151,9 @@ class CheckpointSaverHook(_AsksForStep, core.CheckpointSaverHook):  # type: igno
         `tf.train.CheckpointSaverHook`.
     """
 
-    _summary_writer = also_called("_writer")
+    _checkpoint_dir, _save_path = also_called("checkpoint_dir"), also_called("save_path")
+    _saver, _scaffold = also_called("given_saver"), also_called("scaffold")
+    _listeners, _summary_writer = also_called("listeners"), also_called("summary_writer")
     _graph: Graph | None = None
 
     def after_create_session(self, session: Any, coord: Any) -> None:
@@ -175,8 +171,8 @@ class CheckpointSaverHook(_AsksForStep, core.CheckpointSaverHook):  # type: igno
     def end(self, session: Any) -> None:
         """See `hookline.train.CheckpointSaverHook`."""
         if self.is_driven and session.global_step == self._timer.last_triggered_step():
-            self._finish_pending()
-            self._saved_step = session.global_step
+            self.finish_save()
+            self.saved_step = session.global_step
         super().end(session)
 
     def get_saver(self, graph: Graph) -> Saver:
@@ -192,8 +188,8 @@ class CheckpointSaverHook(_AsksForStep, core.CheckpointSaverHook):  # type: igno
         return self._save(session, global_step)
 
     def _save(self, session: Any, step: int) -> bool:
-        if self._used_saver is None:  # A subclass did not call our after_create_session.
-            self._used_saver = self.get_saver(session.graph)
+        if self.used_saver is None:  # A subclass did not call our after_create_session.
+            self.used_saver = self.get_saver(session.graph)
         return super().save(session, step)
 
 
@@ -208,9 +204,11 @@ class SummarySaverHook(_Writes, OwnCallbacks, core.SummarySaverHook):
     """
 
     _published = ("_get_summary_op",)
+    # Of a subclass that does not call `__init__`.
+    summary_op: Any = None
+    scaffold: Any = None
+    _summary_op, _scaffold = also_called("summary_op"), also_called("scaffold")
     _global_step_tensor: Tensor | None = None
-    _summary_op: Any = None
-    _scaffold: Any = None
     _next_step: int | None = None
     _request_summary = False
 
@@ -252,15 +250,15 @@ class SummarySaverHook(_Writes, OwnCallbacks, core.SummarySaverHook):
     def _ask(self) -> SessionRunArgs:
         self._request_summary = self._next_step is None or self._timer.should_trigger_for_step(self._next_step)
         asked: dict[str, Any] = {"global_step": self._global_step_tensor}
-        summaries = self.get_summary_op() if self._request_summary and self._writes else None
+        summaries = self.get_summary_op() if self._request_summary and self.summary_writer is not None else None
         return SessionRunArgs(asked if summaries is None else asked | {"summary": list(summaries)})
 
     def _look(self, run_context: Any, run_values: Any) -> None:
-        if self._writer is None:
+        if self.summary_writer is None:
             return
         step = run_context.session.global_step
         if self._next_step is None:
-            self._writer.add_session_log(summary.SessionLog(status=summary.SessionLog.START), step)
+            self.summary_writer.add_session_log(summary.SessionLog(status=summary.SessionLog.START), step)
         if self._request_summary:
             self._timer.update_last_triggered_step(step)
             self.write(run_values.results.get("summary", []), step)
@@ -275,20 +273,20 @@ class NanTensorHook(OwnCallbacks, core.NanTensorHook):
     """
 
     # Of a subclass that does not call `__init__`.
-    _include_inf = False
-    _reaction = "raise"
-    _loss_name = "the loss"
+    include_inf = False
+    on_nan = "raise"
+    _loss_tensor = also_called("loss_tensor")
 
     def __init__(self, loss_tensor: Any, fail_on_nan_loss: bool = True) -> None:
         super().__init__(loss_tensor, fail_on_nan_loss)
 
     @property
     def _fail_on_nan_loss(self) -> bool:
-        return self._reaction == "raise"
+        return self.on_nan == "raise"
 
     @_fail_on_nan_loss.setter
     def _fail_on_nan_loss(self, fails: bool) -> None:
-        self._reaction = "raise" if fails else "stop"
+        self.on_nan = "raise" if fails else "stop"
 
     def begin(self) -> None:
         """See `hookline.train.NanTensorHook`; a hook that looks at each run adds nothing to the graph."""
@@ -296,7 +294,7 @@ class NanTensorHook(OwnCallbacks, core.NanTensorHook):
             super().begin()
 
     def _ask(self) -> SessionRunArgs:
-        return SessionRunArgs(self._loss_tensor)
+        return SessionRunArgs(self.loss_tensor)
 
     def _look(self, run_context: Any, run_values: Any) -> None:
         if np.isnan(np.asarray(run_values.results)).any():

@@ -23,7 +23,7 @@ class _Iterations(Runs):
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
         """Notes that it fired."""
-        self.timer.update_last_triggered_step(self._run - 1)
+        self.timer.update_last_triggered_step(self.run - 1)
         return super().update_last_triggered_step(step)
 
 
@@ -35,7 +35,8 @@ class LoggingTensorHook(OwnCallbacks, core.LoggingTensorHook):  # type: ignore[m
     """
 
     _published = ("_log_tensors",)
-    _log_at_end = also_called("_at_end")
+    _tensors, _log_at_end = also_called("tensors_by_tag"), also_called("at_end")
+    _formatter = also_called("formatter")
     _items: Any = None
     _tag_order: Any = ()
     _current_tensors: Any = None

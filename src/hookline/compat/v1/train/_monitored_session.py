@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from hookline import train as core
-from hookline.extend import StepContext as _StepContext
 
 
 class _Inside:
@@ -34,8 +33,6 @@ class MonitoredSession(core.MonitoredSession):
         `tf.train.MonitoredSession`.
     """
 
-    StepContext = _StepContext
-
     @property
     def _sess(self) -> Any:
         return _Inside(self.raw_session(), 3)
@@ -50,8 +47,6 @@ class SingularMonitoredSession(core.SingularMonitoredSession):
     References:
         `tf.train.SingularMonitoredSession`.
     """
-
-    StepContext = _StepContext
 
     @property
     def _sess(self) -> Any:

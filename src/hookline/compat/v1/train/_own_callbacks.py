@@ -5,9 +5,11 @@ from __future__ import annotations
 import weakref
 from typing import Any, ClassVar
 
-from hookline.extend import HookedSession, is_claimed
+from hookline.extend import is_claimed, recall
 from hookline.train import SecondOrStepTimer as CoreTimer
 from hookline.train import SessionRunHook
+
+_OURS = {module.partition(".")[0] for module in (__name__, SessionRunHook.__module__)}
 
 
 def also_called(name: str) -> Any:
@@ -16,13 +18,24 @@ def also_called(name: str) -> Any:
 
 
 class SecondOrStepTimer(CoreTimer):
-    """`hookline.train.SecondOrStepTimer`, with the protected name that published subclasses read.
+    """`hookline.train.SecondOrStepTimer`, with the protected names that published subclasses read.
 
     References:
         `tf.train.SecondOrStepTimer`.
     """
 
-    _last_triggered_step = also_called("_fired_step")
+    _every_secs, _every_steps = also_called("every_secs"), also_called("every_steps")
+
+    @property
+    def _last_triggered_step(self) -> int | None:
+        return CoreTimer.last_triggered_step(self)
+
+    @_last_triggered_step.setter
+    def _last_triggered_step(self, step: int | None) -> None:
+        if step is None:
+            CoreTimer.reset(self)
+        else:
+            CoreTimer.update_last_triggered_step(self, step)
 
 
 class OwnCallbacks(SessionRunHook):
@@ -35,8 +48,6 @@ class OwnCallbacks(SessionRunHook):
 
     # Further methods that TensorFlow's hook calls on the run itself.
     _published: ClassVar[tuple[str, ...]] = ()
-    # Here they are called by TensorFlow's names.
-    _renamed = ()
     _is_overridden: ClassVar[bool] = False
 
     _kept: Any = None
@@ -46,7 +57,7 @@ class OwnCallbacks(SessionRunHook):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Finds the methods that a subclass overrides."""
         super().__init_subclass__(**kwargs)
-        others = [kind for kind in cls.__mro__ if not kind.__module__.startswith("hookline.")]
+        others = [kind for kind in cls.__mro__ if kind.__module__.partition(".")[0] not in _OURS]
         names = ("before_run", "after_run", *cls._published)
         cls._is_overridden = any(name in vars(kind) for kind in others for name in names)
 
@@ -78,8 +89,8 @@ class OwnCallbacks(SessionRunHook):
         """Notes that others decide when it fires: from the next run on the session calls it, which is returned."""
         self._is_taken = True
         session = None if self._rides_on is None else self._rides_on()
-        if session is not None and (hooked := session.hook_data.get(HookedSession)) is not None:
-            hooked.recall(self)
+        if session is not None:
+            recall(self, session)
         return session
 
     def before_run(self, run_context: Any) -> Any:
