@@ -78,6 +78,7 @@ def play(scenario: Scenario, system: System, logger: str) -> dict[str, Any]:
     started = time.perf_counter()
     record: dict[str, Any] = {"id": scenario.id}
     system.reset()
+    graph = system.tf.Graph() if scenario.group == "v1" else system.Graph()
     system.folder = tempfile.mkdtemp(prefix="conformance-")
     try:
         with (
@@ -85,7 +86,7 @@ def play(scenario: Scenario, system: System, logger: str) -> dict[str, Any]:
             _cleaned(system),
             _captured(system, logger),
             _limited(TIMEOUT_SECS),
-            system.Graph().as_default(),
+            graph.as_default(),
         ):
             record["values"] = json.loads(json.dumps(plain(scenario.play(system))))
     except (Exception, TimedOut) as error:

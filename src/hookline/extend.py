@@ -7,12 +7,7 @@ from hookline.interrupts import held_back
 
 with held_back():
     from hookline import log
-    from hookline.checkpoint.contents import HOOK_STATES
-    from hookline.data.batches import Form, owned
-    from hookline.data.places import Places
-    from hookline.data.reader import Reader
-    from hookline.data.sequences import START, Demand, Read, Sequence
-    from hookline.distributed.connection import await_head
+    from hookline.data.stream import Stream
     from hookline.errors import from_os_error
     from hookline.graph import spec as specs
     from hookline.graph.check import Check
@@ -21,39 +16,29 @@ with held_back():
     from hookline.graph.graph import Function, default_graph, holds_tensor
     from hookline.graph.guard import Guard
     from hookline.graph.nodes import Constant, HostCall, SessionCall, Source
-    from hookline.graph.random import WORKER_INDEX
+    from hookline.graph.random import of_worker
     from hookline.graph.variable import Update
     from hookline.graph.views import Path, take_path
     from hookline.hooks.triggers import Runs
     from hookline.monitored.hook_list import is_claimed
     from hookline.monitored.hooked import recall
-    from hookline.summary.ops import below, clean_name
+    from hookline.summary.ops import clean_name, tags_below
     from hookline.summary.records import frame, read_records
 
 __all__ = [
-    "HOOK_STATES",
-    "START",
-    "WORKER_INDEX",
     "Check",
     "Constant",
-    "Demand",
-    "Form",
     "FrontEnd",
     "Function",
     "Gradient",
     "Guard",
     "HostCall",
     "Path",
-    "Places",
-    "Read",
-    "Reader",
     "Runs",
-    "Sequence",
     "SessionCall",
     "Source",
+    "Stream",
     "Update",
-    "await_head",
-    "below",
     "clean_name",
     "default_graph",
     "frame",
@@ -62,9 +47,10 @@ __all__ = [
     "holds_tensor",
     "is_claimed",
     "log",
-    "owned",
+    "of_worker",
     "read_records",
     "recall",
     "specs",
+    "tags_below",
     "take_path",
 ]

@@ -205,6 +205,11 @@ class Reader:
         self._position = (lambda _: position), 0
         self._set_out_again()
 
+    def turn_to(self, sequence: Sequence) -> None:
+        """Begins at the start of another sequence."""
+        self._sequence = sequence
+        self.go_to(START)
+
     @property
     def passes_made(self) -> int:
         """The number of passes over the source up to the position; the present one counts."""

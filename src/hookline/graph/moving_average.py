@@ -125,17 +125,17 @@ class ExponentialMovingAverage:
 
         is_variable = isinstance(value, Variable)
         initial = value.initial_value if is_variable else zeros
-        average = self._variable(f"{_name_of(value)}/{self.name}", initial)
+        average = self.make_variable(f"{_name_of(value)}/{self.name}", initial)
         average.live_as(value)
         if self._zero_debias and not is_variable:
-            biased = self._variable(f"{average.op.name}/biased", zeros)
+            biased = self.make_variable(f"{average.op.name}/biased", zeros)
             biased.live_as(value)
-            count = self._variable(f"{average.op.name}/local_step", lambda: jnp.zeros(()))
+            count = self.make_variable(f"{average.op.name}/local_step", lambda: jnp.zeros(()))
             self._debiasing[value.key] = biased, count
         self._averages[value.key] = average
 
-    def _variable(self, name: str, initial: Any) -> Variable:
-        """Returns a new variable; a subclass may prefix its name."""
+    def make_variable(self, name: str, initial: Any) -> Variable:
+        """Returns a new variable for an average; a subclass may prefix its name, and then overrides `prefix`, too."""
         with get_default_graph().name_scope(None):
             return Variable(initial, name=name, trainable=False)
 
@@ -151,10 +151,10 @@ class ExponentialMovingAverage:
         average = self._averages.get(_key(var))
         if average is not None:
             return average.op.name
-        return var.graph.free_name(f"{self._scope(var.graph)}{_name_of(var)}/{self.name}")
+        return var.graph.free_name(f"{self.prefix(var.graph)}{_name_of(var)}/{self.name}")
 
-    def _scope(self, graph: Graph) -> str:
-        """Returns the prefix for the name of an average that `apply` has not made."""
+    def prefix(self, graph: Graph) -> str:
+        """Returns what `make_variable` would put in front of a name now; the empty string if nothing."""
         return ""
 
     def variables_to_restore(self, moving_avg_variables: Iterable[Variable] | None = None) -> dict[str, Variable]:

@@ -17,6 +17,23 @@ WORKER_INDEX: ContextVar[int] = ContextVar("WORKER_INDEX", default=0)
 """The worker for which a program is being traced; 0 is the chief, or the only process."""
 
 
+def of_worker(key: jax.Array) -> jax.Array:
+    """Returns a key that differs between workers; only the function of an operation may call it.
+
+    Args:
+        key: The same key in all workers. The chief, and a process alone, get it back.
+
+    Example:
+        >>> import hookline as hl, jax
+        >>> noise = hl.op(lambda seed: jax.random.normal(of_worker(jax.random.key(seed))))(7)
+        >>> with hl.Session() as sess:
+        ...     bool(sess.run(noise) == jax.random.normal(jax.random.key(7)))
+        True
+    """
+    worker = WORKER_INDEX.get()
+    return jax.random.fold_in(key, worker) if worker else key
+
+
 def random_key(seed: int | None = None, name: str = "random_key") -> Tensor:
     """Returns a tensor that is a new typed PRNG key in every run that needs it.
 
@@ -48,9 +65,7 @@ def random_key(seed: int | None = None, name: str = "random_key") -> Tensor:
         stream = zlib.crc32(draws.op.name.encode())
 
         def draw(count: Any) -> jax.Array:
-            key = jax.random.fold_in(jax.random.key(seed), stream)
-            worker = WORKER_INDEX.get()
-            return jax.random.fold_in(jax.random.fold_in(key, worker) if worker else key, count)
+            return jax.random.fold_in(of_worker(jax.random.fold_in(jax.random.key(seed), stream)), count)
 
         # The key needs the update's result, so every run that needs the key counts it.
         return op(draw, name="key")(draws.assign_add(1))

@@ -306,8 +306,19 @@ def _summary(name: str, encoder: Callable[[str, Any], bytes], value: Any, collec
 
 
 @contextlib.contextmanager
-def below(family: str | None) -> Iterator[None]:
-    """Puts the tags of the summaries made inside below a family, but not the names of their operations."""
+def tags_below(family: str | None) -> Iterator[None]:
+    """Puts the tags of the summaries made inside below a family, but not the names of their operations.
+
+    Example:
+        >>> import hookline as hl
+        >>> with hl.Graph().as_default(), tags_below("losses"):
+        ...     loss = scalar("total", hl.constant(0.5))
+        ...     with hl.Session() as sess:
+        ...         value = sess.run(loss)
+        >>> from hookline.summary import Summary
+        >>> loss.op.name, Summary.FromString(value).value[0].tag
+        ('total', 'losses/total')
+    """
     token = _ABOVE.set(f"{clean_name(family)}/" if family else "")
     try:
         yield
@@ -321,6 +332,10 @@ def clean_name(name: str) -> str:
     Raises:
         TypeError: The name is not a string.
         ValueError: The name is empty, or has only dots and slashes.
+
+    Example:
+        >>> clean_name("learning rate")
+        'learning_rate'
     """
     if not isinstance(name, str):
         raise TypeError(f"The name of a summary is a string, got {name!r}.")

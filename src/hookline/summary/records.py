@@ -66,6 +66,10 @@ def _header(length: int) -> bytes:
 def frame(data: bytes) -> bytes:
     """Returns the record that holds `data`: its length, the length's checksum, `data`, the checksum of `data`.
 
+    Example:
+        >>> len(frame(b"abc"))
+        19
+
     References:
         The TFRecord format of TensorFlow's documentation.
     """
@@ -77,6 +81,11 @@ def read_records(file: IO[bytes]) -> Iterator[bytes]:
 
     Raises:
         DataLossError: The file ends within a record, or a checksum is wrong.
+
+    Example:
+        >>> import io
+        >>> list(read_records(io.BytesIO(frame(b"abc") + frame(b"de"))))
+        [b'abc', b'de']
     """
     while head := file.read(_LENGTH.size + _CHECKSUM.size):
         length = head[: _LENGTH.size]

@@ -14,12 +14,6 @@ from hookline.compat.v1 import data
 Dataset = data.Dataset
 
 
-@pytest.fixture(autouse=True)
-def graph():
-    with tf.Graph().as_default() as graph:
-        yield graph
-
-
 def plain(value):
     return value.tolist() if hasattr(value, "tolist") else value
 

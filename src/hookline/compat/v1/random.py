@@ -19,7 +19,7 @@ from hookline.compat.v1._machinery.graphs import Graph, get_default_graph
 from hookline.compat.v1._machinery.graphs import set_random_seed as set_random_seed
 from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1._machinery.nodes import argument, node
-from hookline.extend import WORKER_INDEX, SessionCall
+from hookline.extend import SessionCall, of_worker
 
 _COUNTS: weakref.WeakKeyDictionary[Graph, Any] = weakref.WeakKeyDictionary()
 
@@ -51,9 +51,7 @@ def draw(fn: Callable[..., Any], name: str, seed: Any, args: dict[str, Any], *, 
     def drawn(count: Any, **given: Any) -> Any:
         # XLA compiles this generator several times faster than the default one, and each variable draws its start.
         key = jax.random.fold_in(jax.random.key(base, impl="rbg"), stream)
-        worker = WORKER_INDEX.get()
-        key = jax.random.fold_in(key, worker) if worker else key
-        return fn(jax.random.fold_in(key, count), **given)
+        return fn(jax.random.fold_in(of_worker(key), count), **given)
 
     return node(drawn, name, {"count": run_count()} | args, static=static, kind="random")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from hookline import Graph, GraphKeys, Tensor, get_default_graph
+from hookline import Graph, GraphKeys, Tensor
 from hookline import summary as core
-from hookline.compat.v1._machinery.graphs import name_scope
+from hookline.compat.v1._machinery.graphs import get_default_graph, name_scope
 from hookline.compat.v1._machinery.ignored_arguments import ignored
 from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1.python_io import tf_record_iterator
-from hookline.extend import below, clean_name
+from hookline.extend import clean_name, tags_below
 from hookline.summary import FileWriterCache
 
 __all__ = [
@@ -132,7 +132,7 @@ def _tagged(
     graph = get_default_graph()
     label = clean_name(name if family is None else f"{family}/{name}")
     tag = graph.free_name(f"{graph.current_scope}{label}")
-    with graph.name_scope(None), below(family):
+    with graph.name_scope(None), tags_below(family):
         return make(tag, *args, collections=_each(collections), **kwargs)
 
 

@@ -15,13 +15,12 @@ from hookline.compat.v1._machinery.graphs import GraphKeys, get_collection, get_
 from hookline.compat.v1._machinery.ignored_arguments import unknown
 from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1._tf.variable_scopes import get_variable
+from hookline.compat.v1.train._in_default_graph import create_global_step, get_or_create_global_step
 from hookline.compat.v1.train._saver import list_variables, load_checkpoint
 from hookline.train import (
     assign_from_checkpoint,
     assign_from_checkpoint_fn,
-    create_global_step,
     get_global_step,
-    get_or_create_global_step,
     init_from_checkpoint,
     load_variable,
 )

@@ -12,7 +12,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from hookline import Operation, Tensor, Variable, control_dependencies, group, update
+from hookline import Operation, Tensor, Variable, group, update
+from hookline.compat.v1._machinery.graphs import control_dependencies
 from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1._tf.variables import global_variables
 from hookline.compat.v1.train import _optimizers as base

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable
 from collections.abc import Iterator as Elements
@@ -18,20 +17,7 @@ from hookline.compat.v1._rules.host_strings import OnHost, as_word, mark
 from hookline.compat.v1.data import _elements
 from hookline.compat.v1.data._mapping import Pass
 from hookline.errors import FailedPreconditionError
-from hookline.extend import (
-    START,
-    Constant,
-    Demand,
-    Form,
-    Places,
-    Read,
-    Reader,
-    Sequence,
-    SessionCall,
-    Source,
-    owned,
-    specs,
-)
+from hookline.extend import Constant, SessionCall, Source, Stream, specs
 
 _PREFETCH = 2
 
@@ -74,8 +60,9 @@ class Iterator:
     def __init__(self, spec: Any, begin: Callable[[], Elements[Any]]) -> None:
         self.element_spec, self._begin = spec, begin
         self._sources: list[Source] = []
-        self._latest: _Stream | None = None
-        self._begun: weakref.WeakKeyDictionary[Session, _Stream] = weakref.WeakKeyDictionary()
+        # The stream that sessions read until they initialise the iterator, and the sources that one of them has opened.
+        self._latest: tuple[Stream, set[Source]] | None = None
+        self._begun: weakref.WeakKeyDictionary[Session, Stream] = weakref.WeakKeyDictionary()
         self.initializer: Operation | None = None
 
     @property
@@ -125,20 +112,21 @@ class Iterator:
 
         def initialise(session: Session, *values: Any) -> None:
             given = {tensor: jax.device_get(value) for tensor, value in zip(inputs, values, strict=True)}
-            stream = _Stream(dataset.make(Pass(given)))
+            stream = Stream(dataset.make(Pass(given)))
             self._begun[session] = stream
             for source in self._sources:
                 _turn(session, source, stream)
 
         return SessionCall(name or "MakeIterator", initialise, inputs)
 
-    def _open(self, node: Source, shared: bool) -> _Reader:
+    def _open(self, node: Source, shared: bool) -> Any:
         """Opens the reader of a session for one of the iterator's operations."""
-        if self._latest is None or node in self._latest.read_by:
-            self._latest = _Stream(self._begin())
-        stream = self._latest
+        if self._latest is None or node in self._latest[1]:
+            self._latest = Stream(self._begin()), set()
+        stream, read_by = self._latest
+        read_by.add(node)
         # Several operations take turns, which reading ahead would confuse.
-        return _Reader(node, stream, _PREFETCH if len(self._sources) == 1 else 0)
+        return stream.reader(node, _PREFETCH if len(self._sources) == 1 else 0)
 
     @staticmethod
     def from_structure(
@@ -186,47 +174,7 @@ class HandledIterator:
         return views(call.output, self.element_spec, is_mixed=True)
 
 
-class _Stream(Sequence):
-    """The elements of one initialisation, for all operations of an iterator in one session."""
-
-    def __init__(self, items: Elements[Any]) -> None:
-        self._items, self._lock = items, threading.Lock()
-        self.read_by: set[Source] = set()
-
-    def read(self, position: dict[str, Any], demand: Demand) -> Elements[Read]:
-        """Yields the elements from where the stream is: there is no way back in it."""
-        for number in _numbers():
-            with self._lock:
-                try:
-                    item = next(self._items)
-                except StopIteration:
-                    return
-            yield Read(owned(item), lambda _, number=number: {"count": number})
-
-
-def _numbers() -> Elements[int]:
-    number = 0
-    while True:
-        number += 1
-        yield number
-
-
-class _Reader(Reader):
-    """One session's way through a dataset, which `turn_to` begins anew."""
-
-    def __init__(self, node: Source, stream: _Stream, prefetch: int) -> None:
-        stream.read_by.add(node)
-        example = None if node.output.spec is specs.UNKNOWN else node.output.spec
-        super().__init__(node, stream, Form(node.node_def, example, "keep"), prefetch, Places(node.node_def))
-
-    def turn_to(self, stream: _Stream) -> None:
-        """Reads from another stream."""
-        stream.read_by.add(self._node)
-        self._sequence = stream
-        self.go_to(START)
-
-
-def _turn(session: Session, source: Source, stream: _Stream) -> None:
+def _turn(session: Session, source: Source, stream: Stream) -> None:
     """Lets an operation of an iterator read from a stream in a session."""
     reader: Any = session.lowlevel.source(source)
     reader.turn_to(stream)

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from hookline import GraphKeys, Tensor, constant, get_collection, op
+from hookline import GraphKeys, Tensor, constant, op
 from hookline.compat.v1._machinery import subgradients
+from hookline.compat.v1._machinery.graphs import get_collection
 from hookline.compat.v1._machinery.namespaces import offered
 from hookline.compat.v1._machinery.nodes import argument
 from hookline.compat.v1._rules import index_bounds

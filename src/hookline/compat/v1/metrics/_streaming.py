@@ -7,8 +7,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from hookline import GraphKeys, Tensor, Variable, add_to_collection, op, update
-from hookline.compat.v1._machinery.graphs import get_default_graph
+from hookline import GraphKeys, Tensor, Variable, op, update
+from hookline.compat.v1._machinery.graphs import add_to_collection, get_default_graph
 from hookline.compat.v1._machinery.nodes import argument, node
 from hookline.compat.v1._rules.index_bounds import Within
 from hookline.compat.v1._rules.static_arguments import in_order

@@ -18,6 +18,12 @@ from hookline.compat.v1.train._hooks import (
     StopAtStepHook,
     SummarySaverHook,
 )
+from hookline.compat.v1.train._in_default_graph import (
+    MonitoredTrainingSession,
+    SessionManager,
+    create_global_step,
+    get_or_create_global_step,
+)
 from hookline.compat.v1.train._input_producers import (
     input_producer,
     match_filenames_once,
@@ -62,11 +68,9 @@ from hookline.train import (
     ChiefSessionCreator,
     Coordinator,
     LooperThread,
-    MonitoredTrainingSession,
     NeverTriggerTimer,
     Scaffold,
     SessionCreator,
-    SessionManager,
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
@@ -75,10 +79,8 @@ from hookline.train import (
     assert_global_step,
     checkpoint_exists,
     checkpoints_iterator,
-    create_global_step,
     get_checkpoint_state,
     get_global_step,
-    get_or_create_global_step,
     global_step,
     init_from_checkpoint,
     latest_checkpoint,

@@ -7,7 +7,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from hookline import Tensor, get_default_graph, op
+from hookline import Tensor, op
+from hookline.compat.v1._machinery.graphs import get_default_graph
 
 
 def _decayed(

@@ -27,10 +27,10 @@ class ExponentialMovingAverage(CoreAverage):
         `tf.train.ExponentialMovingAverage`.
     """
 
-    def _variable(self, name: str, initial: Any) -> Any:
+    def make_variable(self, name: str, initial: Any) -> Any:
         return in_variable_scope(name, initial)
 
-    def _scope(self, graph: Graph) -> str:
+    def prefix(self, graph: Graph) -> str:
         return graph.current_scope
 
 

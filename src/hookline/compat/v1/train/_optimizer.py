@@ -13,13 +13,12 @@ from hookline import (
     Operation,
     Tensor,
     Variable,
-    control_dependencies,
-    get_default_graph,
     gradients,
     group,
     op,
     trainable_variables,
 )
+from hookline.compat.v1._machinery.graphs import control_dependencies, get_default_graph
 from hookline.compat.v1._machinery.ignored_arguments import ignored
 from hookline.compat.v1.train._slots import make_slot, own_variable
 from hookline.extend import specs

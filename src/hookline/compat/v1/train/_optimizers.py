@@ -12,7 +12,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from hookline import Operation, Tensor, Variable, control_dependencies, get_default_graph, update
+from hookline import Operation, Tensor, Variable, update
+from hookline.compat.v1._machinery.graphs import control_dependencies, get_default_graph
 from hookline.compat.v1._machinery.indexed_slices import lookups, where_touched
 from hookline.compat.v1.train import _update_rules
 from hookline.compat.v1.train._optimizer import Optimizer

@@ -10,7 +10,6 @@ import numpy as np
 from hookline import get_default_graph, global_variables
 from hookline import train as core
 from hookline.compat.v1._machinery.ignored_arguments import ignored
-from hookline.extend import HOOK_STATES
 
 
 class Saver(core.Saver):
@@ -109,6 +108,8 @@ class Saver(core.Saver):
         self.recover_last_checkpoints([path for path, _ in last_checkpoints_with_time])
 
 
+# What the names of hooks' states in a checkpoint begin with, as docs/checkpoints.md says.
+_HOOK_STATES = "hooks/"
 _TENSORFLOWS = (
     ". It is a checkpoint of TensorFlow, which hookline does not read: get the values with TensorFlow's "
     "tf.train.load_checkpoint, and set the variables with Variable.load"
@@ -156,7 +157,7 @@ def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, list[int]]]:
         `tf.train.list_variables`. `hookline.train.list_variables` also lists the rest of hookline's checkpoints.
     """
     found = core.list_variables(ckpt_dir_or_file)
-    return [(name, list(shape)) for name, shape in found if not name.startswith(HOOK_STATES)]
+    return [(name, list(shape)) for name, shape in found if not name.startswith(_HOOK_STATES)]
 
 
 def load_checkpoint(ckpt_dir_or_file: str) -> CheckpointReader:

@@ -11,6 +11,7 @@ import atexit
 import hashlib
 import json
 import os
+import socket
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +21,8 @@ from typing import Any
 from hookline import clock
 from hookline.compat.v1._machinery.ignored_arguments import ignored, say_once
 from hookline.distributed import Cluster, ClusterOptions, PrivateRayCluster
-from hookline.errors import DeadlineExceededError, UnavailableError
-from hookline.extend import await_head, log
+from hookline.errors import DeadlineExceededError
+from hookline.extend import log
 
 _logger = log.of(__name__)
 
@@ -252,11 +253,8 @@ def _published(address: str) -> tuple[str, str]:
     while clock.monotonic() < deadline:
         if place.exists():
             found, token_path = json.loads(place.read_text(encoding="utf-8"))
-            try:
-                await_head(found, _LISTENS_WITHIN_SECS)
+            if _listens(found):  # If not, an earlier task has left it.
                 return found, token_path
-            except UnavailableError:
-                pass  # An earlier task has left it.
         if not said:
             _logger.info("Waiting for the ps task at %s.", address)
             said = True
@@ -264,3 +262,12 @@ def _published(address: str) -> tuple[str, str]:
     raise DeadlineExceededError(
         None, None, f"Waited {wait_secs:g} seconds for the ps task at {address}: start the script with job ps, task 0."
     )
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _LISTENS_WITHIN_SECS).close()
+    except OSError:
+        return False
+    return True
