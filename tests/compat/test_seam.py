@@ -14,6 +14,7 @@ import pytest
 
 import hookline
 import hookline.compat.v1
+import hookline.extend
 
 ROOT = Path(__file__).parents[2]
 TF1 = hookline.compat.v1
@@ -108,3 +109,9 @@ def test_a_module_reads_no_private_attribute_that_only_the_core_has(module):
     }
     of_core = {name: line for name, line in read.items() if name in names_in(own=False) - names_in(own=True)}
     assert of_core == {}
+
+
+def test_the_seam_has_no_name_that_nobody_needs_and_says_what_each_is_for():
+    imports = [node for module in MODULES for node in ast.walk(tree_of(module)) if isinstance(node, ast.ImportFrom)]
+    needed = {alias.name for node in imports if node.module == "hookline.extend" for alias in node.names}
+    assert needed == set(hookline.extend.__all__) == set(re.findall(r"`(\w+)`", hookline.extend.__doc__))

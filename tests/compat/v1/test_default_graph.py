@@ -56,14 +56,15 @@ def test_a_script_may_begin_with_any_name(name):
     assert on_a_new_thread(script) == 1.0
 
 
-def test_a_script_may_begin_with_its_session():
+@pytest.mark.parametrize("kind", ["MonitoredSession", "MonitoredTrainingSession", "SingularMonitoredSession"])
+def test_a_script_may_begin_with_its_session(kind):
     class Builds(tf.train.SessionRunHook):
         def begin(self):
             self.x = tf.constant(1.0)
 
     def script():
         hook = Builds()
-        with tf.train.MonitoredTrainingSession(hooks=[hook]) as sess:
+        with getattr(tf.train, kind)(hooks=[hook]) as sess:
             return sess.run(hook.x)
 
     assert on_a_new_thread(script) == 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hookline import train as core
+from hookline.compat.v1.train._in_default_graph import in_default_graph
 
 
 class _Inside:
@@ -33,6 +34,8 @@ class MonitoredSession(core.MonitoredSession):
         `tf.train.MonitoredSession`.
     """
 
+    __init__ = in_default_graph(core.MonitoredSession.__init__)
+
     @property
     def _sess(self) -> Any:
         return _Inside(self.raw_session(), 3)
@@ -47,6 +50,8 @@ class SingularMonitoredSession(core.SingularMonitoredSession):
     References:
         `tf.train.SingularMonitoredSession`.
     """
+
+    __init__ = in_default_graph(core.SingularMonitoredSession.__init__)
 
     @property
     def _sess(self) -> Any:
