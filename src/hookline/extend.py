@@ -1,22 +1,4 @@
-"""What another front end over the same engine needs, beside the other public modules; docs/extend.md has an example.
-
-Graphs: a class of graphs has a `FrontEnd`, its behaviour towards users, and `default_graph` returns the default graph
-as one of that class.
-
-Nodes, for operations that the public functions do not make: a `Constant`; a `Function`, which JAX traces; a `HostCall`
-and a `SessionCall`, which Python runs; an `Update` of variables; a `Gradient`; a `Guard`, which may hold updates back;
-a `Source`, which reads data, such as a `Stream`. A `Check` has an operation refuse wrong arguments in a run. `specs`
-are what is known of values before a run. A `Path` leads to a part of a value, and `take_path` follows it.
-`holds_tensor` looks for tensors in arguments. `of_worker` gives each worker its own random numbers.
-
-Hooks: `Runs` is a trigger that counts runs. `is_claimed` says whether a session has a hook already, and `recall` has a
-retired hook called again.
-
-Summaries and files: `clean_name` and `tags_below` make the names of summaries, `frame` and `read_records` are for files
-of records, and `from_os_error` is for errors of files.
-
-In the package itself: `held_back` for imports, and `log`, whose loggers escape control characters.
-"""
+"""What another front end over the same engine needs, beside the other public modules: see docs/extend.md."""
 
 from hookline.interrupts import held_back
 

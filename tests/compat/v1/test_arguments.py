@@ -26,7 +26,7 @@ UNREAD = {
         "_up_to_all: _", "call: taken",
         "last_starts: begin", "is_settled: args",
         "said: at, place, shape, size", "said: at, shape",
-        "_cast_dims: _", "_three: _", "_two: _", "_unstacked: num", "unstacked: num", "read: demand, position",
+        "_cast_dims: _", "_three: _", "_two: _", "_unstacked: num", "unstacked: num",
         "_look: run_values",
     },
     "of a method that a subclass overrides": {

@@ -17,7 +17,7 @@ from hookline.distributed import Cluster
 
 SCRIPT = """
 import sys
-import hookline as hl
+import hookline.compat.v1 as tf
 from hookline.compat.v1.train import ClusterSpec, Server
 from hookline.compat.v1.train import Supervisor
 
@@ -26,9 +26,9 @@ cluster = ClusterSpec({"ps": [f"localhost:{port}"], "worker": ["localhost:0", "l
 server = Server(cluster, job_name=job, task_index=index)
 if job == "ps":
     server.join()
-weight = hl.Variable(0.0, name="weight")
-step = hl.train.get_or_create_global_step()
-train = hl.group(weight.assign_add(1.0), step.assign_add(1))
+weight = tf.Variable(0.0, name="weight")
+step = tf.train.get_or_create_global_step()
+train = tf.group(weight.assign_add(1.0), step.assign_add(1))
 supervisor = Supervisor(is_chief=index == 0, logdir=logdir, save_model_secs=0, save_summaries_secs=0)
 with supervisor.managed_session(server.target) as sess:
     while int(sess.run(step)) < 20:

@@ -30,7 +30,7 @@ MonitoredTrainingSession = in_default_graph(core.MonitoredTrainingSession)
 
 
 class SessionManager(core.SessionManager):
-    """`hookline.train.SessionManager`.
+    """Initialises a model, restores it from a checkpoint, or waits until another process has done so.
 
     References:
         `tf.train.SessionManager`.
