@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import types
 from typing import NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import hookline as hl
+from hookline import errors
 from hookline.distributed.cluster import Cluster, ClusterOptions
 from hookline.distributed.ray_actors import RayTransport
 
@@ -158,3 +160,18 @@ def test_in_a_cluster_that_encrypts_all_calls_go_over_ray(tmp_path):
 
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert json.loads(ran.stdout.splitlines()[-1]) == [[3, 3], [None, None]]
+
+
+def test_a_function_of_a_package_that_the_servers_do_not_have_is_one_sentence(actors, monkeypatch):
+    package = types.ModuleType("only_here")
+    exec("def plus(old, by): return old + by", vars(package))
+    monkeypatch.setitem(sys.modules, "only_here", package)
+    with hl.Graph().as_default() as graph:
+        total = hl.Variable(0.0, name="total")
+        hl.update(total, package.plus, 1.0)
+        init = hl.global_variables_initializer()
+    with (
+        hl.Session(apart(RayTransport(actors(1))), graph=graph) as session,
+        pytest.raises(errors.FailedPreconditionError, match="server 0 cannot import 'only_here', .* install it"),
+    ):
+        session.run(init)

@@ -16,6 +16,9 @@ from hookline.distributed.protocol import DECIDED, QUICK, WAITING, Peers
 from hookline.distributed.server import ParameterServer
 from hookline.distributed.transport import Reply
 
+# As in what Ray says of an argument that an actor cannot read.
+_MISSING_MODULE = re.compile(r"No module named '([^']+)'")
+
 
 class RayTransport:
     """Servers that are Ray actors. The calls of steps and snapshots go over connections, unless the servers have none.
@@ -169,6 +172,9 @@ def map_ray_error(error: BaseException, who: str) -> BaseException:
 
     if isinstance(error, rays.RayTaskError):
         cause = getattr(error, "cause", None)
+        if isinstance(cause, rays.RaySystemError) and (missing := _MISSING_MODULE.search(str(cause))):
+            text = f"{who} cannot import {missing[1]!r}, which holds a function of the graph: install it there."
+            return errors.FailedPreconditionError(None, None, text)
         return cause if isinstance(cause, Exception) else error
     if isinstance(error, rays.ActorUnavailableError | rays.GetTimeoutError | rays.NodeDiedError):
         reason = "gave no answer in time" if isinstance(error, rays.GetTimeoutError) else "cannot be reached"
