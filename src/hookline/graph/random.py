@@ -25,7 +25,7 @@ def of_worker(key: jax.Array) -> jax.Array:
 
     Example:
         >>> import hookline as hl, jax
-        >>> noise = hl.op(lambda seed: jax.random.normal(of_worker(jax.random.key(seed))))(7)
+        >>> noise = hl.op(lambda seed: jax.random.normal(of_worker(jax.random.key(seed))))(hl.constant(7))
         >>> with hl.Session() as sess:
         ...     bool(sess.run(noise) == jax.random.normal(jax.random.key(7)))
         True
