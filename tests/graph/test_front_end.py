@@ -90,12 +90,17 @@ def test_the_default_graph_of_a_thread_is_of_the_class_that_is_asked_for_while_i
         hl.reset_default_graph()
 
 
-@pytest.mark.parametrize("is_own", [True, False])
-def test_a_graph_with_something_in_it_keeps_its_class(is_own):
+@pytest.mark.parametrize(
+    "entered",
+    [contextlib.nullcontext, lambda: hl.Graph().as_default(), lambda: hl.get_default_graph().as_default()],
+    ids=["not empty", "another", "its own, entered"],
+)
+def test_a_graph_with_something_in_it_or_in_a_block_of_its_own_keeps_its_class(entered):
     hl.reset_default_graph()
     try:
-        with contextlib.nullcontext() if is_own else hl.Graph().as_default():
-            hl.constant(1.0)
+        with entered():
+            if entered is contextlib.nullcontext:
+                hl.constant(1.0)
             with pytest.raises(TypeError, match="is a hookline.Graph, but a .*Loud is required"):
                 default_graph(Loud)
     finally:

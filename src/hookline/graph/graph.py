@@ -461,7 +461,7 @@ def default_graph(kind: type[AnyGraph]) -> AnyGraph:
         TypeError: It is of another class.
     """
     graph = get_default_graph()
-    if graph is _LOCAL.bottom and not isinstance(graph, kind) and graph.is_empty:
+    if not (_stack() or isinstance(graph, kind)) and graph.is_empty:
         graph = _LOCAL.bottom = kind(graph.seed)
     if not isinstance(graph, kind):
         wanted, given = (f"{each.__module__.partition('.')[0]}.{each.__name__}" for each in (kind, type(graph)))
