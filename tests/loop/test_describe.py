@@ -268,6 +268,18 @@ def test_a_trigger_that_hardly_ever_fires_ends(tmp_path):
     assert rare.steps == (3, 7)
 
 
+def test_the_steps_of_a_trigger_are_known_unless_a_method_of_ones_own_decides():
+    class Named(hl.train.SecondOrStepTimer):
+        name = "mine"
+
+    class Odd(Named):
+        def is_due(self, step):
+            return step % 2 == 1
+
+    assert list(Named(every_steps=2).fires(0, 4)) == [1, 3]
+    assert Odd(every_steps=2).fires(0, 4) is None
+
+
 def test_a_stop_for_nan_is_known_before_the_run(tmp_path):
     def loop():
         step = lambda state, batch: (state, {"loss": jnp.log(batch.mean() - 3)})  # noqa: E731
