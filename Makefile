@@ -1,6 +1,6 @@
 # Each target sets up what it needs; a second call starts at once.
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-text demo-in-step demo-workers test test-all test-oldest test-middle test-versions test-distributed test-in-step test-in-step-all test-power test-browser test-sinks test-notebook leaks crash resume conformance conformance-scripts mutations lint bench bench-quick bench-peers bench-more compare
+.PHONY: help demo demo-text demo-in-step demo-workers test test-tf1 test-all test-oldest test-middle test-versions test-distributed test-in-step test-in-step-all test-power test-browser test-sinks test-notebook leaks crash resume conformance conformance-scripts mutations lint bench bench-quick bench-peers bench-more compare
 
 # The first of these Pythons that is there. One that pyenv holds is found also where its shims do not hand it out.
 RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
@@ -24,7 +24,7 @@ PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 help: ## lists the targets
 	@echo "make TARGET [PYTHON=/path/to/python] [VENV=folder], where TARGET is one of"
-	@sed -n 's/^\([a-z-]*\):[^#]*## /  \1\t/p' Makefile | expand -t 24
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## /  \1\t/p' Makefile | expand -t 24
 
 # What is compiled once is read from the disk the next time.
 demo demo-text demo-in-step demo-workers: export JAX_COMPILATION_CACHE_DIR ?= $(abspath $(VENV))/jax-cache
@@ -51,13 +51,17 @@ tested = @$(if $(RECORD),rm -f $(REPORT);) $(PYTEST) $(IN_PARALLEL) $(if $(RECOR
 	status=$$?; $(BIN)/python -m tests.record $@ $(REPORT) && exit $$status)
 
 # Tests start hundreds of processes, which else compile all modules of hookline anew.
-test test-all: export PYTHONDONTWRITEBYTECODE :=
+test test-tf1 test-all: export PYTHONDONTWRITEBYTECODE :=
 
 # Of most of what is long a short version. XLA leaves out optimizations that do not pay for a few runs;
 # tests/test_rounding.py has it compile as for users, as does test-all.
-test: export JAX_DISABLE_MOST_OPTIMIZATIONS := 1
+test test-tf1: export JAX_DISABLE_MOST_OPTIMIZATIONS := 1
+SHORT := -m "not slow_distributed and not browser and not campaign and not rounding"
 test: $(READY) ## the tests, in minutes
-	$(call tested,-m "not slow_distributed and not browser and not campaign and not rounding")
+	$(call tested,$(SHORT))
+
+test-tf1: $(READY) ## those of TensorFlow 1.x's names alone
+	@$(PYTEST) $(IN_PARALLEL) tf1/tests tf1/src $(SHORT)
 
 # Each campaign as long as it is, and ten times the examples of hypothesis.
 test-all: $(READY) ## all tests but those below, in three quarters of an hour
@@ -109,15 +113,16 @@ test-power: $(READY) ## power cuts at every point of a save
 resume: $(READY) ## 1,000 schedules of failures: the same bits
 	@HOOKLINE_SCHEDULES=1000 $(PYTEST) -s tests/resume/test_schedules.py
 
+SUITES := --suites conformance tf1.conformance
 conformance: $(READY) $(TF_PYTHON) ## the same scenarios on TensorFlow and on hookline
-	@TF_PYTHON=$(TF_PYTHON) $(BIN)/python -m conformance
+	@TF_PYTHON=$(TF_PYTHON) $(BIN)/python -m conformance $(SUITES)
 
 # Whole scripts, on the last TensorFlow whose tf.compat.v1 has all that scripts use.
 conformance-scripts: $(READY) $(TF_SCRIPTS_PYTHON) ## whole scripts on TensorFlow 2.15 and on hookline
-	@TF_PYTHON=$(TF_SCRIPTS_PYTHON) $(BIN)/python -m conformance.v1
+	@TF_PYTHON=$(TF_SCRIPTS_PYTHON) $(BIN)/python -m tf1.conformance.whole_scripts
 
 mutations: $(READY) $(TF_PYTHON) ## whether the conformance tests find planted errors
-	@TF_PYTHON=$(TF_PYTHON) $(BIN)/python -m conformance.mutations
+	@TF_PYTHON=$(TF_PYTHON) $(BIN)/python -m conformance.mutations $(SUITES)
 
 lint: $(READY) ## style and types
 	@$(BIN)/ruff check .
@@ -138,15 +143,16 @@ bench-quick: $(READY) ## a short bench, printed
 bench-peers: $(TF_PYTHON) ## sets up TensorFlow for the benchmarks
 
 bench-more: $(READY) ## benchmarks of data, summaries, large models, workers
-	@set -e; for name in data_iterator gradual_start large_model loop parameter_server summary_writer tf1_scripts in_step_scale; do \
+	@set -e; for name in data_iterator gradual_start large_model loop parameter_server summary_writer in_step_scale; do \
 		echo "== $$name"; TF_PYTHON=$(TF_PYTHON) $(BIN)/python benchmarks/$$name.py; done
+	@echo "== tf1_scripts"; TF_PYTHON=$(TF_PYTHON) PYTHONPATH=benchmarks $(BIN)/python tf1/benchmarks/tf1_scripts.py
 
 # Skips with a word where the peers have no environment: make .venv-peers/bin/python sets one up.
 compare: $(READY) ## Keras, Lightning and clu beside hookline
 	@$(BIN)/python benchmarks/peers.py --python "$(PEERS_PYTHON)"
 
 # The environment, with the packages of these extras. Python 3.11 gets the oldest ones: the newest need 3.12.
-$(VENV)/.has-%: pyproject.toml constraints.txt constraints-oldest.txt
+$(VENV)/.has-%: pyproject.toml tf1/pyproject.toml constraints.txt constraints-oldest.txt
 	@if [ ! -x $(BIN)/python ]; then \
 		"$(PYTHON)" $(RECENT) 2>/dev/null || { \
 			echo "hookline needs Python 3.11 or newer, best 3.13; found none (PYTHON='$(PYTHON)')." \
@@ -157,7 +163,7 @@ $(VENV)/.has-%: pyproject.toml constraints.txt constraints-oldest.txt
 	echo "Setting up $(VENV) with $$($(BIN)/python --version) and $$(grep ^jax== $$pins) (once) ..."; \
 	if [ $$pins != constraints.txt ] && [ $(VENV) != .venv-oldest ]; then \
 		echo "Newer packages need Python 3.12 or 3.13: remove $(VENV), and name one: make test PYTHON=/path/to/python3.13"; fi; \
-	$(BIN)/$(PIP_INSTALL) -e '.[$*]' -c $$pins
+	$(BIN)/$(PIP_INSTALL) -e '.[$*]' -e ./tf1 -c $$pins
 	@touch $@
 
 .venv-tf/bin/python:

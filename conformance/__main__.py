@@ -1,6 +1,6 @@
 """Plays every scenario on TensorFlow and on hookline, compares them and says so.
 
-TF_PYTHON=.venv-tf/bin/python python -m conformance [--only PREFIX ...] [--details]
+TF_PYTHON=.venv-tf/bin/python python -m conformance [--suites PACKAGE ...] [--only PREFIX ...] [--details]
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.compare import disagreements
-from conformance.differences import read_differences
+from conformance.differences import differences_of
 from conformance.runner import read_records
 from conformance.scenario import all_scenarios
 
@@ -28,13 +28,15 @@ _WHAT_TENSORFLOW_PLAYS = ("on_tensorflow.py", "parts.py", "plain.py", "scenario.
 def main() -> int:
     """Returns the exit status: 0 if hookline does what TensorFlow does, but for what is listed."""
     parser = argparse.ArgumentParser(description="Plays every scenario on TensorFlow and on hookline.")
+    parser.add_argument("--suites", nargs="+", default=["conformance"], help="packages of scenarios")
     parser.add_argument("--only", nargs="*", default=[""], help="beginnings of ids")
     parser.add_argument("--details", action="store_true", help="every scenario, and the traces of failures")
     asked = parser.parse_args()
-    theirs = reference_records(asked.only)
-    ours = records_of("hookline", sys.executable, asked.only)
-    listed = read_differences()
-    scenarios = [scenario for scenario in all_scenarios() if scenario.id.startswith(tuple(asked.only))]
+    theirs = reference_records(asked.suites, asked.only)
+    ours = records_of("hookline", sys.executable, asked.suites, asked.only)
+    listed = differences_of(asked.suites)
+    known = all_scenarios(asked.suites)
+    scenarios = [scenario for scenario in known if scenario.id.startswith(tuple(asked.only))]
     wrong: dict[str, list[str]] = {}
     counts: Counter[tuple[str, str]] = Counter()
     differing = {name.partition(" ")[0] for name in listed}
@@ -46,7 +48,7 @@ def main() -> int:
         counts[scenario.group, outcome] += 1
         if asked.details:
             _print_details(scenario.id, outcome, one, other)
-    for unknown in sorted(differing - {scenario.id for scenario in all_scenarios()}):
+    for unknown in sorted(differing - {scenario.id for scenario in known}):
         wrong[unknown] = ["listed in docs/differences.md, but there is no such scenario"]
     _print_table(counts)
     for id, faults in wrong.items():
@@ -57,14 +59,14 @@ def main() -> int:
     return int(any(wrong.values()))
 
 
-def reference_records(only: list[str]) -> dict[str, dict[str, Any]]:
+def reference_records(suites: list[str], only: list[str]) -> dict[str, dict[str, Any]]:
     """Returns TensorFlow's records: kept ones if neither a scenario nor the interpreter has changed since."""
     python = os.environ.get("TF_PYTHON") or str(ROOT / ".venv-tf" / "bin" / "python")
     if only != [""]:
-        return records_of("tensorflow", python, only)
-    kept = kept_reference(python)
+        return records_of("tensorflow", python, suites, only)
+    kept = kept_reference(python, suites)
     if not kept.exists():
-        records = records_of("tensorflow", python, only)
+        records = records_of("tensorflow", python, suites, only)
         if any("failed" in record for record in records.values()):
             return records
         for old in RECORDS.glob("reference-*"):
@@ -73,21 +75,24 @@ def reference_records(only: list[str]) -> dict[str, dict[str, Any]]:
     return read_records(str(kept))
 
 
-def kept_reference(python: str) -> Path:
+def kept_reference(python: str, suites: list[str]) -> Path:
     """Returns where TensorFlow's records of these scenarios are kept."""
-    folder = ROOT / "conformance"
-    sources = [*(folder / "scenarios").glob("*.py"), *(folder / name for name in _WHAT_TENSORFLOW_PLAYS)]
+    sources: list[Path] = []
+    for suite in suites:
+        folder = ROOT.joinpath(*suite.split("."))
+        sources += (folder / "scenarios").glob("*.py")
+        sources += (path for name in _WHAT_TENSORFLOW_PLAYS if (path := folder / name).exists())
     read = b"".join(path.read_bytes() for path in sorted(sources))
     digest = hashlib.sha256(read + os.path.realpath(python).encode()).hexdigest()[:16]
     return RECORDS / f"reference-{digest}.jsonl"
 
 
-def records_of(system: str, python: str, only: list[str]) -> dict[str, dict[str, Any]]:
+def records_of(system: str, python: str, suites: list[str], only: list[str]) -> dict[str, dict[str, Any]]:
     """Plays scenarios on a system, in a process of its own, and returns the records."""
     RECORDS.mkdir(parents=True, exist_ok=True)
     out = RECORDS / f"{system}.jsonl"
     out.unlink(missing_ok=True)
-    command = [python, "-m", "conformance.runner", system, str(out), "--only", *only]
+    command = [python, "-m", "conformance.runner", system, str(out), "--suites", *suites, "--only", *only]
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
     said = RECORDS / f"{system}.log"
     with open(said, "w", encoding="utf-8") as log:

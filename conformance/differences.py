@@ -1,13 +1,13 @@
-"""What docs/differences.md lists."""
+"""What the docs/differences.md of suites list."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
-
-DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "differences.md"
 
 # | `id` `key` | `value of TensorFlow` | `value of hookline` | reason |
 _ROW = re.compile(r"^\| `([a-z0-9_.]+)` `([^`]+)` \| `(.*?)` \| `(.*?)` \| (.*) \|$")
@@ -21,8 +21,17 @@ class Difference(NamedTuple):
     reason: str
 
 
-def read_differences(document: Path = DOCUMENT) -> dict[str, Difference]:
-    """Returns every difference that the document lists, by `id key`.
+def differences_of(suites: Iterable[str]) -> dict[str, Difference]:
+    """Returns every difference that the documents of suites list, by `id key`."""
+    found: dict[str, Difference] = {}
+    for suite in suites:
+        folder = Path(importlib.import_module(suite).__path__[0]).parent
+        found |= read_differences(folder / "docs" / "differences.md")
+    return found
+
+
+def read_differences(document: Path) -> dict[str, Difference]:
+    """Returns every difference that a document lists, by `id key`.
 
     Raises:
         ValueError: A row that cannot be read, is there twice or gives no reason.

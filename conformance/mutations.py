@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from conformance.__main__ import RECORDS, ROOT, reference_records
 from conformance.compare import disagreements
-from conformance.differences import read_differences
+from conformance.differences import differences_of
 from conformance.runner import read_records
 
 PACKAGE = ROOT / "src" / "hookline"
@@ -138,7 +138,7 @@ def write(mutation: Mutation, source: Path) -> None:
 # Playing ----------------------------------------------------------------------------------------------------------
 
 
-def play(source: Path, out: Path, *arguments: str) -> int | None:
+def play(source: Path, out: Path, suites: list[str], *arguments: str) -> int | None:
     """Plays scenarios on hookline from a folder of sources; returns the exit status, None if it took too long."""
     environment = os.environ | {
         "PYTHONPATH": str(source),
@@ -149,7 +149,7 @@ def play(source: Path, out: Path, *arguments: str) -> int | None:
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
-    command = [sys.executable, "-m", "conformance.runner", "hookline", str(out), *arguments]
+    command = [sys.executable, "-m", "conformance.runner", "hookline", str(out), "--suites", *suites, *arguments]
     with open(f"{out}.log", "w", encoding="utf-8") as log:
         try:
             return subprocess.run(
@@ -159,53 +159,54 @@ def play(source: Path, out: Path, *arguments: str) -> int | None:
             return None
 
 
-def reached_lines() -> dict[str, set[int]]:
+def reached_lines(suites: list[str]) -> dict[str, set[int]]:
     """Returns the lines of the package that the scenarios reach, by file."""
     out = RECORDS / "reached.jsonl"
-    if play(PACKAGE.parent, out, "--lines", str(RECORDS / "lines.json")):
+    if play(PACKAGE.parent, out, suites, "--lines", str(RECORDS / "lines.json")):
         raise RuntimeError(f"Playing all scenarios has failed; see {out}.log.")
     lines = json.loads((RECORDS / "lines.json").read_text(encoding="utf-8"))
     return {file: set(numbers) for file, numbers in lines.items()}
 
 
-def notice(source: Path, out: Path, reference: Path) -> str | None:
+def notice(source: Path, out: Path, suites: list[str], reference: Path) -> str | None:
     """Returns which scenario notices, twice, that the sources are not what they were."""
-    listed, expected = read_differences(), read_records(str(reference))
+    listed, expected = differences_of(suites), read_records(str(reference))
 
     def wrong(record: dict[str, Any]) -> bool:
         return bool(disagreements(record["id"], expected[record["id"]], record, listed))
 
-    status = play(source, out, "--expect", str(reference))
+    status = play(source, out, suites, "--expect", str(reference))
     records = list(read_records(str(out)).values())
     noticed = [record["id"] for record in records if wrong(record)]
     if not noticed:
         return "hookline cannot be imported, or its process ends early" if status != 0 else None
-    play(source, out, "--expect", str(reference), "--only", noticed[0])
+    play(source, out, suites, "--expect", str(reference), "--only", noticed[0])
     return noticed[0] if any(map(wrong, read_records(str(out)).values())) else None
 
 
 def main() -> int:
     """Makes the mutations and reports; the exit status is 1 if less than 70% are noticed."""
     parser = argparse.ArgumentParser(description="Counts how many mutations of hookline conformance notices.")
+    parser.add_argument("--suites", nargs="+", default=["conformance"], help="packages of scenarios")
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--seed", type=int, default=12)
     parser.add_argument("--jobs", type=int, default=2)
     asked = parser.parse_args()
-    reference_records([""])
+    reference_records(asked.suites, [""])
     (reference,) = RECORDS.glob("reference-*")
-    reached = reached_lines()
+    reached = reached_lines(asked.suites)
     mutations = chosen(list(places(reached)), asked.count, asked.seed)
     folder = RECORDS / "mutants"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    if notice(PACKAGE.parent, folder / "unchanged.jsonl", reference):
+    if notice(PACKAGE.parent, folder / "unchanged.jsonl", asked.suites, reference):
         raise RuntimeError("hookline as it is does not agree with TensorFlow's records: run make conformance first.")
 
     def tried(numbered: tuple[int, Mutation]) -> str | None:
         number, mutation = numbered
         source = folder / str(number)
         write(mutation, source)
-        by = notice(source, folder / f"{number}.jsonl", reference)
+        by = notice(source, folder / f"{number}.jsonl", asked.suites, reference)
         shutil.rmtree(source)
         print(f"{number:3} {mutation.file}:{mutation.line} {mutation.kind}: {by or 'SURVIVES'}", flush=True)
         return by

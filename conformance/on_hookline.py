@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import importlib
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -41,10 +40,6 @@ class Hookline:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(hl if hasattr(hl, name) else hl.train, name)
-
-    @property
-    def tf(self) -> Any:
-        return importlib.import_module("hookline.compat.v1")
 
     def matmul(self, a: Any, b: Any) -> Any:
         return a @ b

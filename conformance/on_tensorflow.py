@@ -37,7 +37,6 @@ class TensorFlow:
 
     name = "tensorflow"
     folder = ""
-    tf = tf
 
     def __init__(self) -> None:
         self.log: list[str] = []

@@ -1,6 +1,6 @@
 """Plays the scenarios on one system, in this process, and writes a record of each as a line of JSON.
 
-python -m conformance.runner tensorflow OUT [--only PREFIX ...] [--expect RECORDS]
+python -m conformance.runner tensorflow OUT [--suites PACKAGE ...] [--only PREFIX ...] [--expect RECORDS]
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from conformance.compare import disagreements
-from conformance.differences import Difference, read_differences
+from conformance.differences import Difference, differences_of
 from conformance.lines import reached
 from conformance.plain import plain
 from conformance.scenario import Scenario, all_scenarios
@@ -38,18 +38,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("system", choices=["tensorflow", "hookline"])
     parser.add_argument("out")
+    parser.add_argument("--suites", nargs="+", default=["conformance"], help="packages of scenarios")
     parser.add_argument("--only", nargs="*", default=[""], help="beginnings of ids")
     parser.add_argument("--expect", help="records of TensorFlow: stop at the first scenario that does not agree")
     parser.add_argument("--lines", help="where to write which lines of the package are reached")
     asked = parser.parse_args()
-    module = importlib.import_module(f"conformance.on_{asked.system}")
+    modules = {suite: importlib.import_module(f"{suite}.on_{asked.system}") for suite in asked.suites}
     expected = read_records(asked.expect) if asked.expect else None
-    listed = read_differences() if asked.expect else {}
+    listed = differences_of(asked.suites) if asked.expect else {}
     folder = os.path.dirname(importlib.import_module(asked.system).__file__ or "")
     tracing = reached(folder) if asked.lines else contextlib.nullcontext({})
     with open(asked.out, "w", encoding="utf-8") as out, tracing as lines:
-        for scenario in all_scenarios():
+        for scenario in all_scenarios(asked.suites):
             if scenario.id.startswith(tuple(asked.only)):
+                module = modules[scenario.suite]
                 record = play(scenario, module.system, module.LOGGER)
                 out.write(json.dumps(record) + "\n")
                 out.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from conformance.system import System
@@ -30,6 +30,11 @@ class Scenario(NamedTuple):
         """The first part of the id."""
         return self.id.partition(".")[0]
 
+    @property
+    def suite(self) -> str:
+        """The package that it is of."""
+        return self.play.__module__.partition(".scenarios.")[0]
+
 
 _scenarios: dict[str, Scenario] = {}
 
@@ -48,9 +53,10 @@ def scenario(id: str) -> Callable[[Callable[[System], Record]], Callable[[System
     return register
 
 
-def all_scenarios() -> list[Scenario]:
-    """Returns every scenario, in the order of the files' names."""
-    package = importlib.import_module("conformance.scenarios")
-    for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda found: found.name):
-        importlib.import_module(f"conformance.scenarios.{module.name}")
-    return list(_scenarios.values())
+def all_scenarios(suites: Iterable[str] = ("conformance",)) -> list[Scenario]:
+    """Returns every scenario of suites, in the order of the files' names."""
+    for suite in suites:
+        package = importlib.import_module(f"{suite}.scenarios")
+        for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda found: found.name):
+            importlib.import_module(f"{package.__name__}.{module.name}")
+    return [each for suite in suites for each in _scenarios.values() if each.suite == suite]

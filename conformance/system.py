@@ -30,13 +30,11 @@ class System(Protocol):
         name: `tensorflow` or `hookline`.
         folder: Directory of this scenario alone, empty at its start.
         log: Messages logged so far in this scenario, as `LEVEL text`.
-        tf: `tensorflow.compat.v1`, or `hookline.compat.v1`, which has the same names.
     """
 
     name: str
     folder: str
     log: list[str]
-    tf: Any
 
     def __getattr__(self, name: str) -> Any: ...
 

@@ -247,7 +247,7 @@ def _run(arguments: list[str], environment: dict[str, str], folder: str) -> None
     logging.root.handlers.clear()  # What was imported has configured it.
     warnings.filterwarnings("ignore", message="Error (read|writ)ing persistent compilation cache entry")
     for category in (DeprecationWarning, FutureWarning):  # pytest does the same in its own process.
-        warnings.filterwarnings("error", category=category, module=r"(hookline|tests|__main__)\b")
+        warnings.filterwarnings("error", category=category, module=r"(hookline|hookline_tf1|tests|__main__)\b")
     os.chdir(folder)
     for name in sorted({*environment, *os.environ}):  # JAX read them when it was imported.
         if name.startswith("JAX_") and os.environ.get(name) != environment.get(name):

@@ -1,7 +1,6 @@
 """Every Python block of every page in docs/ runs as it stands, in a fresh graph and an empty directory.
 
-A block that must not run starts with ```python no-run. One that shows a script starts with the script's name, and
-tests/conformance runs it. Where a line prints, a comment behind it says what.
+A block that must not run starts with ```python no-run. Where a line prints, a comment behind it says what.
 """
 
 from __future__ import annotations
@@ -10,31 +9,16 @@ import re
 from pathlib import Path
 
 import pytest
+from tests import pages
 
 DOCS = Path(__file__).parents[1] / "docs"
-SCRIPTS = {path.name for path in (DOCS.parent / "conformance" / "scripts").glob("*.py")}
-BLOCK = re.compile(r"^```python[ \t]*(?P<mark>[^\n]*)\n(?P<code>.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
-SAYS = re.compile(r"^\s*print\(.*\)  # (?P<said>.+)$", re.MULTILINE)
+PAGES = sorted(DOCS.glob("**/*.md"))
 
 
-def blocks() -> list[pytest.ParameterSet]:
-    """Returns the code of each block that runs, named by its page and line."""
-    found = []
-    for page in sorted(DOCS.glob("**/*.md")):
-        text = page.read_text(encoding="utf-8")
-        for match in BLOCK.finditer(text):
-            line = text.count("\n", 0, match.start()) + 1
-            if not match["mark"]:
-                found.append(pytest.param(match["code"], id=f"{page.relative_to(DOCS)}:{line}"))
-    return found
-
-
-@pytest.mark.parametrize("code", blocks())
+@pytest.mark.parametrize("code", pages.blocks(PAGES, DOCS))
 def test_a_block_runs_and_prints_what_it_says(code, request, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, request.node.callspec.id, "exec"), {"__name__": "__main__"})
-    printed = capsys.readouterr().out.splitlines()
-    assert [said for said in SAYS.findall(code) if said not in printed] == []
+    assert pages.run(code, request.node.callspec.id, capsys) == []
 
 
 def test_the_page_on_hooks_begins_with_a_short_one():
@@ -45,8 +29,7 @@ def test_the_page_on_hooks_begins_with_a_short_one():
 
 
 def test_marks_of_blocks_are_known():
-    text = "\n".join(page.read_text(encoding="utf-8") for page in DOCS.glob("**/*.md"))
-    assert {match["mark"] for match in BLOCK.finditer(text)} <= {"", "no-run", *SCRIPTS}
+    assert pages.marks(PAGES) <= {"", "no-run"}
 
 
 @pytest.mark.parametrize("folder", [".", "docs", "examples"])
@@ -67,6 +50,4 @@ def test_the_lines_before_and_after_are_as_many_as_the_page_says():
 
 
 def test_every_linked_page_exists():
-    for page in DOCS.glob("**/*.md"):
-        for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-            assert (page.parent / link).exists(), f"{page.name} links to {link}"
+    assert {page.name: pages.broken_links(page) for page in PAGES} == {page.name: [] for page in PAGES}

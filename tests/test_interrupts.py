@@ -47,7 +47,6 @@ def ended(statement, during):
         pytest.param("from hookline import Session", "jax", marks=pytest.mark.campaign),
         ("from hookline import Session", "hookline.session"),
         pytest.param("from hookline import train", "hookline.hooks", marks=pytest.mark.campaign),
-        ("import hookline.compat.v1", "hookline.compat.v1._tf.array_ops"),
     ],
 )
 def test_a_ctrl_c_during_an_import_ends_the_script_after_it(statement, during):

@@ -30,7 +30,7 @@ LAYERS = [
     {"monitored"},
     {"loop"},
     {"distributed"},
-    {"compat", "testing", "cli"},
+    {"testing", "cli"},
 ]
 FACADES = {"__init__", "extend", "train"}
 
@@ -39,7 +39,7 @@ NOT_LOADED_WITH_HOOKLINE = ["orbax", "tensorboard", "tensorflow", "flax", "equin
 
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 MODULES = {".".join(path.relative_to(SRC).with_suffix("").parts): path for path in sorted(SRC.rglob("*.py"))}
-# tests/compat/test_seam.py proves what `compat` imports.
+# tf1/tests/test_seam.py proves what `compat` imports.
 LAYERED = [name for name in MODULES if name not in FACADES and not name.startswith("compat.")]
 
 
@@ -115,17 +115,6 @@ def test_no_module_imports_itself_by_way_of_others():
         for module in done:
             del left[module]
     assert sorted(left) == []
-
-
-@pytest.mark.parametrize(("floor", "below"), [("_rules", ()), ("_machinery", ("_rules",))])
-def test_the_floors_of_the_tensorflow_1_names_import_only_down(floor, below):
-    """The rules of shapes know no machinery, and neither of them a name of TensorFlow's."""
-    upward = {}
-    for module in [name for name in MODULES if name.startswith(f"compat.v1.{floor}.")]:
-        used = {name.split(".")[2] for name in imported_modules(module) if name.startswith("compat.v1.")}
-        if others := used - {floor, *below}:
-            upward[module] = others
-    assert upward == {}
 
 
 def test_the_contract_of_hooks_needs_only_graph_and_session():

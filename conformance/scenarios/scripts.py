@@ -1,4 +1,4 @@
-"""The training script of docs/coming-from-tf1.md, as it is on each system."""
+"""A whole training script, as it is on each system."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from hookline import (
         cli,
         clock,
-        compat,
         data,
         distributed,
         errors,
@@ -71,7 +70,6 @@ __all__ = [
     "add_to_collection",
     "cli",
     "clock",
-    "compat",
     "constant",
     "control_dependencies",
     "data",
@@ -114,7 +112,6 @@ _MODULES = frozenset(
     {
         "cli",
         "clock",
-        "compat",
         "data",
         "distributed",
         "errors",

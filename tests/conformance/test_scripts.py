@@ -1,4 +1,4 @@
-"""The two trainings of docs/coming-from-tf1.md: they run, train alike, and stand on the page as they run.
+"""One training on TensorFlow and on hookline: both run, and train alike.
 
 `mnist.json` is what the one on TensorFlow 2.21 has printed; `make test-all` says where it does not hold any more.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -67,17 +66,3 @@ def test_both_scripts_give_the_same_losses(tmp_path, environment):
     assert len(theirs["losses"]) == 200
     assert_same(on_hookline(tmp_path / "hl", 200, environment()), theirs)
     np.testing.assert_allclose(theirs["losses"][: len(RECORDED["losses"])], RECORDED["losses"], rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("script", ["mnist_tf1.py", "mnist_hookline.py"])
-def test_the_page_shows_the_script_as_it_is(script):
-    page = (ROOT / "docs" / "coming-from-tf1.md").read_text(encoding="utf-8")
-    shown = re.findall(rf"^```python {re.escape(script)}\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-    text = (SCRIPTS / script).read_text(encoding="utf-8")
-
-    assert lines_of("".join(shown)) == lines_of(text)
-
-
-def lines_of(text: str) -> list[str]:
-    """Returns the lines that are not blank."""
-    return [line for line in text.splitlines() if line]

@@ -15,7 +15,6 @@ import optax
 import pytest
 
 import hookline as hl
-import hookline.compat.v1 as tf
 from hookline import clock, errors
 from hookline.distributed import Cluster
 from hookline.distributed.protocol import WAITING
@@ -790,25 +789,3 @@ def test_a_global_step_past_its_end_is_refused_and_nothing_is_changed():
         model.run()
     assert model.session.global_step == 2**31 - 1
     jax.tree.map(np.testing.assert_array_equal, model.session.snapshot(), before)
-
-
-def test_a_place_that_is_not_there_is_an_error_in_the_session_of_the_worker_that_was_given_it():
-    transport = in_process(2)
-    places = tf.placeholder(tf.int32, [2])
-    table = tf.get_variable("table", [5], initializer=tf.zeros_initializer())
-    step = tf.train.get_or_create_global_step()
-    with tf.control_dependencies([tf.scatter_add(table, places, [1.0, 1.0]).op]):
-        train = tf.assign_add(step, 1).op
-    loss = tf.reduce_sum(tf.nn.embedding_lookup(table, places))
-    chief, worker = (tf.Session(Target(transport, index)) for index in range(2))
-    chief.run(tf.global_variables_initializer())
-    worker.run(train, {places: [0, 1]})
-    worker.run(train, {places: [0, 7]})
-    chief.run(train, {places: [2, 3]})
-    with pytest.raises(errors.InvalidArgumentError, match="embedding_lookup"):
-        chief.run(loss, {places: [0, -1]})
-    # What a server writes where there is no such place is nothing.
-    assert chief.run(table).tolist() == [2.0, 1.0, 1.0, 1.0, 0.0]
-    with pytest.raises(errors.InvalidArgumentError, match=r"'ScatterAdd' .*: indices\[1\] = 7 is not in \[0, 5\)"):
-        worker.close()
-    chief.close()

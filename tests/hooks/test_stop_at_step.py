@@ -4,7 +4,6 @@ import threading
 
 import pytest
 
-from hookline.compat.v1 import train as tf1
 from hookline.errors import AbortedError
 from hookline.graph import constant, group
 from hookline.hooks import SessionRunContext, SessionRunHook, StopAtStepHook
@@ -202,10 +201,9 @@ class Iterations(SessionRunHook):
             self.ended_at.append(run_context.session.global_step)
 
 
-@pytest.mark.parametrize("kind", [StopAtStepHook, tf1.StopAtStepHook])
 @pytest.mark.parametrize("begins_at", [0, 3, 5])
-def test_a_hook_to_which_another_forwards_asks_for_a_stop_and_does_not_limit_the_session(model, kind, begins_at):
-    outer = Iterations(kind(last_step=3))
+def test_a_hook_to_which_another_forwards_asks_for_a_stop_and_does_not_limit_the_session(model, begins_at):
+    outer = Iterations(StopAtStepHook(last_step=3))
     with session_at(begins_at, outer, StopAtStepHook(last_step=8)) as session:
         while not session.should_stop():
             session.run(model.train)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import hookline as hl
-import hookline.compat.v1 as tf
 from hookline import train
 
 
@@ -42,19 +41,6 @@ def test_an_initializer_in_a_restored_session_is_logged_once(tmp_path, warnings)
         f"This run initialises 'global_step', 'weight' anew, restored from '{tmp_path}/model.ckpt-3'"
     )
     assert "Leave out the initializer" in said
-
-
-def test_a_tensorflow_script_that_initialises_a_restored_session_is_told_too(tmp_path, warnings):
-    for last_step in (2, 4):
-        with tf.Graph().as_default():
-            train_op = tf.assign_add(tf.train.get_or_create_global_step(), 1)
-            init = tf.global_variables_initializer()
-            hooks = [tf.train.StopAtStepHook(last_step=last_step)]
-            with tf.train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), hooks=hooks) as sess:
-                sess.run(init)
-                while not sess.should_stop():
-                    sess.run(train_op)
-    assert [said.partition(" anew")[0] for said in warnings()] == ["This run initialises 'global_step'"]
 
 
 def test_variables_that_were_not_restored_may_be_initialised(tmp_path, warnings):

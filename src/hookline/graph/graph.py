@@ -234,7 +234,7 @@ class Operation(OfFrontEnd):
         for leaf in self._leaves:
             self._check_argument(name, leaf)
         self.control_inputs = self.graph.current_control_inputs
-        self.location = user_location()
+        self.location = user_location(self.graph.front_end)
         self.graph.check_open(f"{self.type} {self.graph.current_scope + name!r}")
         self.name = self.graph.unique_name(name)
         self.output = self._make_output(spec)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import sys
 
 from hookline import notebooks
+from hookline.graph.front_end import FrontEnd
 
 
-def user_location() -> str:
-    """Returns the line of the nearest caller outside this package, for messages about the operation made there."""
-    package = __name__.partition(".")[0]
+def user_location(front_end: FrontEnd) -> str:
+    """Returns the line of the nearest caller, for messages about the operation made there.
+
+    Lines of this package are left out, and those of the package that the front end of the graph is of.
+    """
+    packages = {module.partition(".")[0] for module in (__name__, type(front_end).__module__)}
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in packages:
         frame = frame.f_back
     return notebooks.place(frame.f_code.co_filename, frame.f_lineno)

@@ -1,1 +1,0 @@
-"""Names of other systems, over hookline's own."""

@@ -1,0 +1,113 @@
+"""Casts as TensorFlow makes them on CPU: whole numbers wrap, and so do floats that a narrow dtype does not hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hookline import Tensor
+from hookline.extend import holds_tensor, specs
+from hookline_tf1._machinery import dtypes
+from hookline_tf1._rules.tensor_shape import as_ints
+
+# In floats: JAX takes no whole number of Python that int32 does not hold.
+_LOWEST = -(2.0**31)
+
+
+def cast(x: Any, dtype: Any) -> Any:
+    """Casts an array, or numbers of Python, to another dtype.
+
+    XLA would make the nearest number of a float that an integer does not hold. TensorFlow goes through the integers of
+    the processor, which are wrapped: 256.0 becomes the 0 of uint8, and a number too large for int32 its lowest number.
+    """
+    if not hasattr(x, "dtype"):
+        x = np.asarray(x)  # Integers of Python may be larger than JAX's.
+        with np.errstate(over="ignore"):
+            x = jnp.asarray(x.astype(dtype) if x.dtype.kind in "iu" else x)
+    x = jnp.asarray(x)
+    is_cut = jnp.issubdtype(x.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.integer)
+    if not is_cut or np.dtype(dtype).itemsize == 8:
+        return x.astype(dtype)
+    wide = x if x.dtype.itemsize >= 4 else x.astype(jnp.float32)
+    whole = jnp.where((wide >= _LOWEST) & (wide < -_LOWEST), wide, _LOWEST).astype(jnp.int32).astype(dtype)
+    is_above = wide >= -_LOWEST
+    return jnp.where(is_above, wide.astype(dtype), whole) if dtype == jnp.uint32 else whole
+
+
+def cut(x: Any, dtype: Any) -> Any:
+    """Prepares a value for a cast; integers of 64 bits get their new dtype here, since no tensor holds them.
+
+    Raises:
+        ValueError: The new dtype has 64 bits, too, which JAX does not have.
+    """
+    if isinstance(x, Tensor) or not isinstance(x, int | list | tuple | np.ndarray | np.generic) or holds_tensor(x):
+        return x
+    array = np.asarray(as_ints(x))
+    if array.dtype.kind not in "iu" or not specs.overflow(array, np.dtype(np.int32)):
+        return x
+    wanted = dtypes.as_dtype(dtype).dtype
+    return dtypes.narrowed(array.astype(wanted), dtypes.canonical(wanted))
+
+
+def cast_dims(x: Any, dtype: Any) -> Any:
+    """Casts integers of shapes to another dtype; symbols stay as they are."""
+    is_symbolic = hasattr(x, "scope") or getattr(getattr(x, "dtype", None), "kind", "") == "O"
+    return x if is_symbolic and np.issubdtype(dtype, np.integer) else np.asarray(x).astype(dtype)
+
+
+def saturated(x: Any, dtype: Any) -> Any:
+    """Casts an array with saturation: numbers out of range become the nearest number of the dtype."""
+    x = jnp.asarray(x)
+    low, high = (_nearest(limit, x.dtype) for limit in _limits(dtype))
+    return cast(jnp.clip(x, low, high), dtype)
+
+
+def _limits(dtype: Any) -> tuple[Any, Any]:
+    info = jnp.finfo(dtype) if jnp.issubdtype(dtype, jnp.floating) else jnp.iinfo(dtype)
+    return (float(info.min), float(info.max)) if jnp.issubdtype(dtype, jnp.floating) else (int(info.min), int(info.max))
+
+
+def _nearest(limit: float, dtype: Any) -> Any:
+    """Returns the number of a dtype that is nearest to a limit, and not beyond it."""
+    low, high = _limits(dtype)
+    if not jnp.issubdtype(dtype, jnp.floating):
+        return np.asarray(int(min(max(limit, low), high)), dtype)
+    found = np.asarray(min(max(limit, low), high), dtype)
+    return found if abs(float(found)) <= abs(limit) else np.nextafter(found, np.zeros_like(found))
+
+
+def mean(x: Any, axis: Any, keepdims: bool) -> Any:
+    """Computes the mean; a mean of integers is an integer, cut towards zero, and no sum on the way overflows."""
+    x = jnp.asarray(x)
+    if not jnp.issubdtype(x.dtype, jnp.integer):
+        return jnp.mean(x, axis=axis, keepdims=keepdims)
+    wide = x if x.dtype.itemsize >= 4 else x.astype(jnp.int32)
+    total = jnp.sum(wide, axis=axis, keepdims=keepdims).astype(wide.dtype)
+    count = x.size // max(total.size, 1)
+    return _quotient_of_sum(wide, total, max(count, 1), axis, keepdims).astype(x.dtype)
+
+
+# Beyond this the sum of so many remainders might overflow, too.
+_MOST = 46340
+
+
+def _quotient_of_sum(x: Any, total: Any, count: int, axis: Any, keepdims: bool) -> Any:
+    if count > _MOST:
+        return _divided(total, count)
+    wholes = jnp.sum(_divided(x, count), axis=axis, keepdims=keepdims).astype(x.dtype)
+    rests = jnp.sum(_rest(x, count), axis=axis, keepdims=keepdims).astype(x.dtype)
+    whole, rest = wholes + _divided(rests, count), _rest(rests, count)
+    if jnp.issubdtype(x.dtype, jnp.unsignedinteger):
+        return whole
+    return whole - ((whole > 0) & (rest < 0)) + ((whole < 0) & (rest > 0))
+
+
+def _divided(x: Any, count: int) -> Any:
+    return jax.lax.div(x, jnp.full_like(x, count))
+
+
+def _rest(x: Any, count: int) -> Any:
+    return jax.lax.rem(x, jnp.full_like(x, count))

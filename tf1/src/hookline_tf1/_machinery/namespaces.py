@@ -1,0 +1,104 @@
+"""Namespaces: modules that answer a name they do not have with a migration hint."""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from hookline_tf1._machinery.migration_hints import ANY, ELSE, NEAREST
+
+# How alike two names must be: at less, advice is guesswork (tf.random_shuffle for tf.read_file).
+_ALIKE = 0.8
+
+
+def missing(namespace: str, names: Callable[[], Iterable[str]]) -> Callable[[str], Any]:
+    """Returns a `__getattr__` for a module or an object: it raises `AttributeError` with a migration hint.
+
+    Python drops its text in a line `from tf.nn import x`; `_tf/module_aliases.py` says it there.
+
+    Args:
+        namespace: Its name in scripts, such as `tf.nn`.
+        names: Returns the names that there are.
+    """
+
+    def __getattr__(name: str) -> Any:
+        full = f"{namespace}.{name}"
+        if name.startswith("__"):
+            raise AttributeError(f"{namespace} has no attribute {name!r}")
+        if full in NEAREST:
+            advice = f"The nearest thing: {NEAREST[full]}."
+        else:
+            near = difflib.get_close_matches(name, list(names()), n=1, cutoff=_ALIKE)
+            found = f"{namespace}.{near[0]}" if near else ELSE.get(namespace) or NEAREST.get(namespace, ANY)
+            advice = f"The nearest thing: {found}."
+        raise AttributeError(f"hookline has no {full}. {advice} See tf1/docs/coming-from-tf1.md.")
+
+    return __getattr__
+
+
+def offered(namespace: str, names: Callable[[], Iterable[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Returns the `__getattr__` of `missing` and a `__dir__` for a module that is a namespace of TensorFlow's."""
+    return missing(namespace, names), lambda: sorted(names())
+
+
+def made_in(module: str, names: Mapping[str, Any]) -> list[str]:
+    """Returns the public names of the functions and classes that a module makes itself."""
+    return [name for name, value in names.items() if getattr(value, "__module__", "") == module and name[0] != "_"]
+
+
+class Offers(type):
+    """A class that answers a missing attribute with a migration hint, like a namespace.
+
+    The attribute `called` of such a class is its name in scripts.
+    """
+
+    called: str
+
+    def __getattr__(cls, name: str) -> Any:
+        # Its own names: `dir` would ask for __getattr__ again.
+        return missing(cls.called, lambda: [known for kind in cls.__mro__ for known in vars(kind)])(name)
+
+
+class Gathered(types.ModuleType):
+    """A namespace of the names of others, in their order.
+
+    Args:
+        name: Its name in scripts.
+        places: The others.
+    """
+
+    def __init__(self, name: str, places: Iterable[Any]) -> None:
+        super().__init__(name, f"`{name}`.")
+        self._places = list(places)
+        self._missing = missing(name, lambda: dir(self))
+
+    def __getattr__(self, name: str) -> Any:
+        found = (place for place in self.__dict__["_places"] if name in dir(place))
+        place = next(found, None)
+        return self.__dict__["_missing"](name) if place is None else getattr(place, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({name for place in self._places for name in dir(place)})
+
+
+class Namespace(types.ModuleType):
+    """A namespace that is no file, such as `tf.python.util.nest`.
+
+    Args:
+        name: Its name in scripts.
+        names: Its names and their values.
+    """
+
+    def __init__(self, name: str, names: Mapping[str, Any]) -> None:
+        super().__init__(name, f"`{name}`.")
+        self.__dict__.update(names)
+        self.__all__ = sorted(names)
+        self._missing = missing(name, lambda: self.__all__)
+
+    def __getattr__(self, name: str) -> Any:
+        return self.__dict__["_missing"](name)
+
+    def __dir__(self) -> list[str]:
+        return self.__all__

@@ -1,0 +1,12 @@
+from __future__ import annotations
+
+import inspect
+
+import hookline_tf1 as tf
+
+
+def test_an_operation_is_said_to_be_made_in_the_line_of_the_user():
+    line = inspect.currentframe().f_lineno + 1
+    product = tf.layers.dense(tf.zeros([2, 3]), 4, name="made_here")
+
+    assert f"{__file__}:{line}" in product.op.location

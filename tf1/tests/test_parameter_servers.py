@@ -1,0 +1,33 @@
+"""Runs whose variables are on parameter servers."""
+
+from __future__ import annotations
+
+import pytest
+from tests.distributed.targets import Target
+
+import hookline_tf1 as tf
+from hookline import errors
+from hookline.distributed.server import ParameterServer
+from hookline.distributed.transport import DirectTransport
+
+
+def test_a_place_that_is_not_there_is_an_error_in_the_session_of_the_worker_that_was_given_it():
+    transport = DirectTransport([ParameterServer() for _ in range(2)])
+    places = tf.placeholder(tf.int32, [2])
+    table = tf.get_variable("table", [5], initializer=tf.zeros_initializer())
+    step = tf.train.get_or_create_global_step()
+    with tf.control_dependencies([tf.scatter_add(table, places, [1.0, 1.0]).op]):
+        train = tf.assign_add(step, 1).op
+    loss = tf.reduce_sum(tf.nn.embedding_lookup(table, places))
+    chief, worker = (tf.Session(Target(transport, index)) for index in range(2))
+    chief.run(tf.global_variables_initializer())
+    worker.run(train, {places: [0, 1]})
+    worker.run(train, {places: [0, 7]})
+    chief.run(train, {places: [2, 3]})
+    with pytest.raises(errors.InvalidArgumentError, match="embedding_lookup"):
+        chief.run(loss, {places: [0, -1]})
+    # What a server writes where there is no such place is nothing.
+    assert chief.run(table).tolist() == [2.0, 1.0, 1.0, 1.0, 0.0]
+    with pytest.raises(errors.InvalidArgumentError, match=r"'ScatterAdd' .*: indices\[1\] = 7 is not in \[0, 5\)"):
+        worker.close()
+    chief.close()
