@@ -151,7 +151,7 @@ bench-more: $(READY) ## benchmarks of data, summaries, large models, workers
 compare: $(READY) ## Keras, Lightning and clu beside hookline
 	@$(BIN)/python benchmarks/peers.py --python "$(PEERS_PYTHON)"
 
-# The environment, with the packages of these extras. Python 3.11 gets the oldest ones: the newest need 3.12.
+# The environment, with the packages of these extras; tests need hookline-tf1 too. Python 3.11 gets the oldest ones: the newest need 3.12.
 $(VENV)/.has-%: pyproject.toml tf1/pyproject.toml constraints.txt constraints-oldest.txt
 	@if [ ! -x $(BIN)/python ]; then \
 		"$(PYTHON)" $(RECENT) 2>/dev/null || { \
@@ -163,7 +163,7 @@ $(VENV)/.has-%: pyproject.toml tf1/pyproject.toml constraints.txt constraints-ol
 	echo "Setting up $(VENV) with $$($(BIN)/python --version) and $$(grep ^jax== $$pins) (once) ..."; \
 	if [ $$pins != constraints.txt ] && [ $(VENV) != .venv-oldest ]; then \
 		echo "Newer packages need Python 3.12 or 3.13: remove $(VENV), and name one: make test PYTHON=/path/to/python3.13"; fi; \
-	$(BIN)/$(PIP_INSTALL) -e '.[$*]' -e ./tf1 -c $$pins
+	$(BIN)/$(PIP_INSTALL) -e '.[$*]' $(if $(findstring dev,$*),-e ./tf1) -c $$pins
 	@touch $@
 
 .venv-tf/bin/python:

@@ -39,8 +39,7 @@ NOT_LOADED_WITH_HOOKLINE = ["orbax", "tensorboard", "tensorflow", "flax", "equin
 
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 MODULES = {".".join(path.relative_to(SRC).with_suffix("").parts): path for path in sorted(SRC.rglob("*.py"))}
-# tf1/tests/test_seam.py proves what `compat` imports.
-LAYERED = [name for name in MODULES if name not in FACADES and not name.startswith("compat.")]
+LAYERED = [name for name in MODULES if name not in FACADES]
 
 
 def part_of(module: str) -> str:
