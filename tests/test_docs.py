@@ -51,3 +51,10 @@ def test_the_lines_before_and_after_are_as_many_as_the_page_says():
 
 def test_every_linked_page_exists():
     assert {page.name: pages.broken_links(page) for page in PAGES} == {page.name: [] for page in PAGES}
+
+
+def test_the_front_end_of_the_page_is_as_short_as_it_says():
+    text = (DOCS / "extend.md").read_text(encoding="utf-8")
+    code = text.partition("```python\n")[2].partition("```")[0]
+    lines = sum(bool(line.strip()) for line in code.splitlines())
+    assert lines <= int(re.search(r"front end of (\d+) lines", text)[1]) < lines + 10

@@ -101,7 +101,7 @@ def test_a_graph_with_something_in_it_or_in_a_block_of_its_own_keeps_its_class(e
         with entered():
             if entered is contextlib.nullcontext:
                 hl.constant(1.0)
-            with pytest.raises(TypeError, match="is a hookline.Graph, but a .*Loud is required"):
+            with pytest.raises(TypeError, match=r"must be a .*Loud, and is a hookline\..*Graph: build inside"):
                 default_graph(Loud)
     finally:
         hl.reset_default_graph()
@@ -164,7 +164,7 @@ def test_a_step_that_is_repeated_compiles_fed_numbers_in():
 
 def test_a_guard_that_holds_back_nothing_remote_runs_with_an_update_of_a_parameter_server():
     class Mine(Guard):
-        holds_back_remote = False
+        refuses_remote = False
 
     with hl.Graph().as_default():
         weight = hl.Variable(1.0, name="weight")

@@ -276,8 +276,13 @@ def test_the_steps_of_a_trigger_are_known_unless_a_method_of_ones_own_decides():
         def is_due(self, step):
             return step % 2 == 1
 
+    class Logs(Named):
+        def update_last_triggered_step(self, step):
+            raise AssertionError("a description fires nothing")
+
     assert list(Named(every_steps=2).fires(0, 4)) == [1, 3]
     assert Odd(every_steps=2).fires(0, 4) is None
+    assert Logs(every_steps=2).fires(0, 4) is None
 
 
 def test_a_stop_for_nan_is_known_before_the_run(tmp_path):

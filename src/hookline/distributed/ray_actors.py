@@ -173,7 +173,7 @@ def map_ray_error(error: BaseException, who: str) -> BaseException:
     if isinstance(error, rays.RayTaskError):
         cause = getattr(error, "cause", None)
         if isinstance(cause, rays.RaySystemError) and (missing := _MISSING_MODULE.search(str(cause))):
-            text = f"{who} cannot import {missing[1]!r}, which holds a function of the graph: install it there."
+            text = f"{who} cannot import {missing[1]!r}, which a function of the graph needs: install it there."
             return errors.FailedPreconditionError(None, None, text)
         return cause if isinstance(cause, Exception) else error
     if isinstance(error, rays.ActorUnavailableError | rays.GetTimeoutError | rays.NodeDiedError):

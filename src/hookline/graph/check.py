@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+
 
 class Check(NamedTuple):
     """A condition of an operation's arguments under which a run is an error.
@@ -13,13 +16,31 @@ class Check(NamedTuple):
     session raises the error when it reads its latches, at the latest in `Session.settle`. Nothing waits for it.
 
     Args:
-        failed: A function of the arguments, in the form of `Operation.bind`. It returns a vector of `int32`: 1 if the
-            check fails, else 0, and `DETAILS` integers that describe the failure.
-        message: A function of these integers. It returns the text of the error.
+        failed: A function of the arguments, in the form of `Operation.bind`. It returns a tuple: whether the check
+            fails, and up to `DETAILS` integers that describe the failure.
+        message: A function of `DETAILS` integers, zeros for those that were left out. It returns the text of the error.
     """
 
     failed: Callable[[Any], Any]
     message: Callable[..., str]
 
     DETAILS = 4
-    """The number of integers that describe a failure."""
+    """The largest number of integers that describe a failure."""
+
+    def row(self, bound: Any) -> jax.Array:
+        """Returns the vector that programs carry: 1 if the check fails, else 0, and `DETAILS` integers.
+
+        Args:
+            bound: The arguments of the operation.
+
+        Raises:
+            TypeError: `failed` has returned something else than a tuple of numbers.
+        """
+        found = self.failed(bound)
+        if not isinstance(found, tuple) or not 0 < len(found) <= 1 + self.DETAILS or any(map(jnp.shape, found)):
+            raise TypeError(
+                f"The function `failed` of a Check must return a tuple: whether it fails, and at most {self.DETAILS} "
+                f"integers. It returned {found!r}."
+            )
+        left_out = [0] * (1 + self.DETAILS - len(found))
+        return jnp.stack([jnp.asarray(number).astype(jnp.int32) for number in (*found, *left_out)])

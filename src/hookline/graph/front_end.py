@@ -1,4 +1,4 @@
-"""FrontEnd: how a graph meets its users, for layers that let them see some things otherwise."""
+"""Front ends: the classes, results and checks that users of a graph get."""
 
 from __future__ import annotations
 
@@ -10,18 +10,23 @@ class FrontEnd:
     """The behaviour of a graph towards its users; this one is the core's own, and changes nothing.
 
     A graph has it as `front_end`; another front end subclasses `Graph` and names its own. All graphs of a class share
-    one, so it holds no data of a graph.
+    one, so it holds no data of a graph. Its methods are overridden in a class: they are looked up there.
+
+    Attributes:
+        hidden_modules: Modules and packages of the front end, whose lines are not those that made an operation.
     """
+
+    hidden_modules: tuple[str, ...] = ()
 
     def class_for(self, kind: type) -> type:
         """Returns the class to construct when an operation, tensor, variable or session of class `kind` is made.
 
-        It is a subclass of `kind` with further methods; for such a subclass it is the class itself.
+        It is `kind` or a subclass of it; for a class that it has returned, it is that class again.
         """
         return kind
 
     def convert_results(self, values: list[Any]) -> list[Any]:
-        """Converts the values of the fetches for the caller of a run."""
+        """Converts the values of the fetches of a run, except those of late hooks."""
         return values
 
     def check_run(self, graph: Any) -> None:
@@ -41,7 +46,11 @@ class OfFrontEnd:
     """An object that the front end of a graph may make of a subclass."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # noqa: D102
-        return super().__new__(cls._graph_for(*args, **kwargs).front_end.class_for(cls))
+        front_end = cls._graph_for(*args, **kwargs).front_end
+        kind = front_end.class_for(cls)
+        if not issubclass(kind, cls):  # Python would not call its `__init__`.
+            raise TypeError(f"{type(front_end).__name__}.class_for must return a subclass of {cls!r}, got {kind!r}.")
+        return super().__new__(kind)
 
     @classmethod
     def _graph_for(cls, *args: Any, **kwargs: Any) -> Any:

@@ -91,9 +91,10 @@ class Graph(Registry, placement.Placed):
             return len(self._operations) - 1
 
     @property
-    def is_empty(self) -> bool:
-        """Whether nothing has been made in it so far."""
-        return not self._operations and not self._collections
+    def is_untouched(self) -> bool:
+        """Whether nothing has been made in it, and no block or scope of it is open."""
+        is_empty = not (self._operations or self._collections)
+        return is_empty and not (self.finalized or self.current_scope or self.current_control_inputs)
 
     # Scopes -----------------------------------------------------------------------------------------------------
 
@@ -210,7 +211,6 @@ class Operation(OfFrontEnd):
         control_inputs: Operations that run before this one.
         output: The tensor of its value. `outputs` is a list of this one.
         host_only: Whether its value is text, or an object that no device holds.
-        check: The check of its arguments on the device, if it has one.
         outside: A copy without control inputs, if an initial value needs one.
         location: `file:line` of the code that made it.
 
@@ -220,7 +220,8 @@ class Operation(OfFrontEnd):
 
     type = "Operation"
     host_only = False
-    check: Check | None = None
+    may_have_check = False
+    _device_check: Check | None = None
 
     @classmethod
     def _graph_for(cls, *args: Any, **kwargs: Any) -> Graph:
@@ -234,7 +235,7 @@ class Operation(OfFrontEnd):
         for leaf in self._leaves:
             self._check_argument(name, leaf)
         self.control_inputs = self.graph.current_control_inputs
-        self.location = user_location(self.graph.front_end)
+        self.location = user_location(self.graph.front_end.hidden_modules)
         self.graph.check_open(f"{self.type} {self.graph.current_scope + name!r}")
         self.name = self.graph.unique_name(name)
         self.output = self._make_output(spec)
@@ -261,6 +262,17 @@ class Operation(OfFrontEnd):
     def op(self) -> Operation:
         """The operation itself, so that operations and tensors both have `op`."""
         return self
+
+    @property
+    def check(self) -> Check | None:
+        """The check of its arguments on the device, if it has one; only functions and updates can have one."""
+        return self._device_check
+
+    @check.setter
+    def check(self, check: Check | None) -> None:
+        if not self.may_have_check:
+            raise TypeError(f"{self.node_def} cannot have a check: only functions and updates can.")
+        self._device_check = check
 
     @property
     def outputs(self) -> list[Tensor]:
@@ -293,6 +305,8 @@ class Operation(OfFrontEnd):
 
 class Function(Operation):
     """A node whose value is that of `fn(*args, **kwargs)`, traced by JAX; tensors may be nested in the arguments."""
+
+    may_have_check = True
 
     def __init__(self, fn: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None):
         self.fn = fn
@@ -455,18 +469,20 @@ def get_default_graph() -> Graph:
 def default_graph(kind: type[AnyGraph]) -> AnyGraph:
     """Returns the default graph, which is to be of class `kind`.
 
-    While the thread's own default graph is empty, it is made anew as one.
+    While the thread's own default graph is untouched, it is made anew as one.
 
     Raises:
         TypeError: It is of another class.
     """
     graph = get_default_graph()
-    if not (_stack() or isinstance(graph, kind)) and graph.is_empty:
-        graph = _LOCAL.bottom = kind(graph.seed)
+    if not (_stack() or isinstance(graph, kind)) and graph.is_untouched:
+        seed, graph = graph.seed, kind()
+        graph.seed, _LOCAL.bottom = seed, graph
     if not isinstance(graph, kind):
-        wanted, given = (f"{each.__module__.partition('.')[0]}.{each.__name__}" for each in (kind, type(graph)))
+        wanted, given = (f"{each.__module__}.{each.__qualname__}" for each in (kind, type(graph)))
         raise TypeError(
-            f"The default graph is a {given}, but a {wanted} is required: build inside `with {wanted}().as_default():`."
+            f"The default graph must be a {wanted}, and is a {given}: build inside "
+            f"`with {kind.__name__}().as_default():`."
         )
     return graph
 

@@ -29,8 +29,8 @@ class Guard(Condition):
     """The node behind `skip_updates_if`: true if the run's updates are to be skipped."""
 
     type = "SkipUpdatesIf"
-    holds_back_remote = True
-    """Whether a run with it is refused if it updates parameter servers, which it cannot hold back."""
+    refuses_remote = True
+    """Whether a run with it must not update parameter servers, which it cannot hold back."""
 
 
 def skip_updates_if(condition: Any, name: str = "skip_updates_if") -> Tensor:

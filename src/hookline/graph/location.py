@@ -5,16 +5,16 @@ from __future__ import annotations
 import sys
 
 from hookline import notebooks
-from hookline.graph.front_end import FrontEnd
 
 
-def user_location(front_end: FrontEnd) -> str:
+def user_location(hidden_modules: tuple[str, ...] = ()) -> str:
     """Returns the line of the nearest caller, for messages about the operation made there.
 
-    Lines of this package are left out, and those of the package of the graph's front end, unless that is a script.
+    Args:
+        hidden_modules: Modules and packages whose lines are passed over, as those of this package are.
     """
-    packages = {module.partition(".")[0] for module in (__name__, type(front_end).__module__)} - {"__main__"}
+    hidden = tuple(f"{name}." for name in (__name__.partition(".")[0], *hidden_modules))
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in packages:
+    while frame.f_back is not None and f"{frame.f_globals.get('__name__', '')}.".startswith(hidden):
         frame = frame.f_back
     return notebooks.place(frame.f_code.co_filename, frame.f_lineno)

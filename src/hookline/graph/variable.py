@@ -50,6 +50,7 @@ class Update(Operation):
     """
 
     type = "Update"
+    may_have_check = True
 
     def __init__(
         self,

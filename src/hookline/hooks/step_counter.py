@@ -145,7 +145,7 @@ class StepCounterHook(SessionRunHook):
     def begin(self) -> None:
         """Opens the writer and names the tag."""
         self.tag = f"{require_global_step(self).op.name}/sec"
-        if self.summary_writer in (None, self._opened_writer):  # Else it was given.
+        if self.summary_writer is None or self.summary_writer is self._opened_writer:  # Else it was given.
             self.summary_writer = self._opened_writer = writer_of(self.output_dir)
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:

@@ -138,7 +138,7 @@ class SummarySaverHook(SessionRunHook):
     def begin(self) -> None:
         """Opens the writer."""
         require_global_step(self)
-        if self.summary_writer in (None, self._opened_writer):  # Else it was given.
+        if self.summary_writer is None or self.summary_writer is self._opened_writer:  # Else it was given.
             self.summary_writer = self._opened_writer = writer_of(self.output_dir)
         if not self._writes:
             _logger.warning("SummarySaverHook writes nothing: it was given neither output_dir nor summary_writer.")

@@ -244,8 +244,8 @@ class Trigger(abc.ABC):
         """
         for leaf in self.leaves():
             # A user's method may ask anything.
-            methods = [getattr(type(leaf), name) for name in ("is_due", "should_trigger_for_step", "next_step")]
-            is_known = all(method.__module__.partition(".")[0] == "hookline" for method in methods)
+            own = [kind for kind in type(leaf).__mro__ if kind.__module__.partition(".")[0] != "hookline"]
+            is_known = not any(name in vars(Trigger) and name[0] != "_" for kind in own for name in vars(kind))
             if not is_known or not leaf.has_steps or leaf.by_clock_alone or leaf.latches:
                 return None
         self.start(first)

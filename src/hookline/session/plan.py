@@ -222,7 +222,7 @@ class Plan:
             raise InvalidArgumentError(
                 guard.node_def, guard, f"{guard.node_def} cannot be fed: it holds updates back. Feed its condition."
             )
-        strict = [guard for guard in self.guards if guard.holds_back_remote]
+        strict = [guard for guard in self.guards if guard.refuses_remote]
         if strict and self.remote:
             raise UnimplementedError(
                 strict[0].node_def,

@@ -101,7 +101,11 @@ class RunAhead:
         operation = graph.get_operations()[index]
         assert operation.check is not None, "It has failed."
         when = "" if counted_global_step(graph) is None else f", in the run that led to global step {step}"
-        text = f"{operation.node_def}: {operation.check.message(*details)}{when}."
+        try:
+            said = operation.check.message(*details)
+        except Exception as error:
+            said = f"its check has failed, and the message of the check too ({type(error).__name__}: {error})"
+        text = f"{operation.node_def}: {said}{when}."
         error = errors.InvalidArgumentError(operation.node_def, operation, text)
         self._session.session.condemn(error)
         raise error

@@ -73,7 +73,7 @@ class Session(OfFrontEnd, RawSession):
         """Frees the variables. A later run raises `RuntimeError`; closing again does nothing.
 
         Raises:
-            InvalidArgumentError: The fault that `settle` raises. The session is closed nevertheless.
+            InvalidArgumentError: The failed check that `settle` raises. The session is closed nevertheless.
         """
         try:
             self.lowlevel.close()
@@ -93,12 +93,12 @@ class Session(OfFrontEnd, RawSession):
         self._contexts.pop().__exit__(*exc_info)
         try:
             self.close()
-        except errors.InvalidArgumentError as fault:
+        except errors.InvalidArgumentError as failure:
             _, leaving, _ = exc_info
             # The end of the input is not the failure.
             if leaving is None or isinstance(leaving, errors.END_OF_INPUT):
                 raise
-            leaving.add_note(f"While leaving the session: {fault}")
+            leaving.add_note(f"While leaving the session: {failure}")
 
     # Running ----------------------------------------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ class Session(OfFrontEnd, RawSession):
         """Waits for the runs so far, and raises the error of a check that failed in them.
 
         It is called before a checkpoint is written, before the `end` of hooks, and when the session is closed. If no
-        operation has a `hookline.extend.Check`, it costs nothing. Each fault is raised once.
+        operation has a `hookline.extend.Check`, it costs nothing. Each failure is raised once.
 
         Raises:
             InvalidArgumentError: An operation was given invalid input. The error names the operation.
@@ -252,7 +252,7 @@ class Session(OfFrontEnd, RawSession):
         Raises:
             KeyError: No variable has one of the names.
             ValueError: A value does not fit its variable.
-            InvalidArgumentError: The fault that `settle` raises, if all trained variables are set.
+            InvalidArgumentError: The failed check that `settle` raises, if all trained variables are set.
         """
         self.lowlevel.load(values)
 

@@ -23,7 +23,7 @@ HookTensors = tuple[Tensor, ...]
 """The device tensors that one hook fetches."""
 
 # Operations without side effects: no update, no latch, no draw of a random key, nothing from outside. (Nor may they
-# have a fault, which is a latch.)
+# have a check, which needs a latch.)
 PURE = (Function, Gradient, VariableRead, Constant, Group)
 
 

@@ -96,7 +96,7 @@ class Trace:
                 return None
             return self._behind_barrier(tensor, self._version(tensor, operation), self._read(tensor, operation))
 
-        self._failures[operation] = operation.check.failed(operation.bind(resolve))
+        self._failures[operation] = operation.check.row(operation.bind(resolve))
 
     def failures(self) -> dict[Operation, Any]:
         """Returns the results of the checks, by operation."""

@@ -115,11 +115,11 @@ def _(s: System) -> Record:
             kinds = [isinstance(value, np.float32 | np.ndarray) for value in tensor_values.values()]
             seen.append([self._iter_count, self._tag_order, kinds, elapsed is None, sorted(self._current_tensors)])
             for tag in self._tag_order:
-                tf.logging.info("%s is %.2f", tag, tensor_values[tag])
+                tf.logging.info("%s holds %.2f", tag, tensor_values[tag])
 
     with s.clock():
         train_with(tf, train_op, [Own({"b": loss, "a": loss * 2.0}, every_n_iter=2)], 5)
-    return {"seen": seen, "log": only(s.log, " is ")}
+    return {"seen": seen, "log": only(s.log, " holds ")}
 
 
 @scenario("v1.hooks.logging.own_callbacks")

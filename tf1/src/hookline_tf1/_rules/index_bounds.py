@@ -177,7 +177,7 @@ def check(withins: Sequence[Within], args: dict[str, Any], given: Callable[[Any]
         looks = [_looked(within, now, taken) for within in withins]
         which = jnp.argmax(jnp.stack([look[0] for look in looks]))
         is_out, *details = jnp.stack(looks)[which]
-        return jnp.stack([is_out, which.astype(jnp.int32), *details])
+        return (is_out, which, *details)
 
     def message(which: int, at: int, place: int, size: int) -> str:
         return withins[which].said(shapes[which], at, place, size)
@@ -190,7 +190,7 @@ def _looked(within: Within, args: dict[str, Any], taken: Any) -> Any:
     places, sizes, are_out = within.outside(args, jnp)
     count = places.size
     if not count:
-        return jnp.zeros(Check.DETAILS, jnp.int32)
+        return jnp.zeros(4, jnp.int32)
     # One pass, of whole numbers.
     at = jnp.min(jnp.where(are_out, jnp.arange(count, dtype=jnp.int32), count))
     is_out = at < count if taken is None else (at < count) & taken

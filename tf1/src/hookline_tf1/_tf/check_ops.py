@@ -82,7 +82,7 @@ class Check(Guard):
     """The node behind a check: true where it has failed, and the run changes nothing."""
 
     # A check raises; it holds back nothing that a parameter server does, as TensorFlow's.
-    holds_back_remote = False
+    refuses_remote = False
 
     def __init__(self, failed: Any, name: str) -> None:
         super().__init__(failed, name)

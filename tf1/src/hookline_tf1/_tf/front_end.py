@@ -36,6 +36,8 @@ _STANDS_FOR: dict[type, type] = {
 class ScriptFrontEnd(FrontEnd):
     """How TensorFlow's graphs meet scripts: further methods, NumPy's values, checks that raise, sizes that are fed."""
 
+    hidden_modules = ("hookline_tf1",)
+
     def class_for(self, kind: type) -> type:
         """Returns the class that stands for `kind`; for another subclass of the core's, one made of both."""
         return _class_for(kind)
