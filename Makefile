@@ -152,7 +152,7 @@ compare: $(READY) ## Keras, Lightning and clu beside hookline
 	@$(BIN)/python benchmarks/peers.py --python "$(PEERS_PYTHON)"
 
 # The environment, with the packages of these extras; tests need hookline-tf1 too. Python 3.11 gets the oldest ones: the newest need 3.12.
-$(VENV)/.has-%: pyproject.toml tf1/pyproject.toml constraints.txt constraints-oldest.txt
+$(VENV)/.has-%: pyproject.toml constraints.txt constraints-oldest.txt
 	@if [ ! -x $(BIN)/python ]; then \
 		"$(PYTHON)" $(RECENT) 2>/dev/null || { \
 			echo "hookline needs Python 3.11 or newer, best 3.13; found none (PYTHON='$(PYTHON)')." \

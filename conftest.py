@@ -1,4 +1,4 @@
-"""Fixtures of the tests in tests/ and of the doctests in src/."""
+"""Fixtures of the tests and doctests of both distributions."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_a_distribution_says_what_it_has_not(made, name, nearest):
     random = made()
     where = f"tf.{'contrib.' * ('Diag' in type(random).__name__)}distributions.{type(random).__name__}"
     with pytest.raises(
-        AttributeError, match=re.escape(f"hookline has no {where}.{name}. The nearest thing: {nearest}")
+        AttributeError, match=re.escape(f"hookline_tf1 has no {where}.{name}. The nearest thing: {nearest}")
     ):
         getattr(random, name)
     assert not hasattr(random, name)

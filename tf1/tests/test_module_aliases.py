@@ -116,7 +116,7 @@ def test_import_lines_find_what_they_name_before_anything_else_was_imported():
 def test_what_a_module_has_not_is_named_with_the_nearest_there_is(path, name, text):
     module = importlib.import_module(f"hookline_tf1.{path}")
 
-    with pytest.raises(AttributeError, match=f"hookline has no {text}"):
+    with pytest.raises(AttributeError, match=f"hookline_tf1 has no {text}"):
         getattr(module, name)
 
 
@@ -148,7 +148,7 @@ def test_what_a_module_has_not_is_named_with_the_nearest_there_is(path, name, te
     ],
 )
 def test_an_import_line_says_what_is_missing_and_the_nearest_there_is(line, text):
-    with pytest.raises(ImportError, match=f"hookline has no {text}"):
+    with pytest.raises(ImportError, match=f"hookline_tf1 has no {text}"):
         exec(line)
 
 

@@ -23,7 +23,7 @@ def test_namespaces_are_attributes_and_modules(name):
     ["nn", "train", "summary", "image", "losses", "metrics", "layers", "math", "random", "linalg", "data", "gfile"],
 )
 def test_every_namespace_says_what_it_has_not(name):
-    with pytest.raises(AttributeError, match=rf"hookline has no tf\.{name}\.no_such_thing\. The nearest thing"):
+    with pytest.raises(AttributeError, match=rf"hookline_tf1 has no tf\.{name}\.no_such_thing\. The nearest thing"):
         operator.attrgetter("no_such_thing")(getattr(tf, name))
 
 
@@ -80,7 +80,7 @@ def test_advice_names_what_a_script_can_use(symbol, nearest):
     with pytest.raises(AttributeError) as raised:
         operator.attrgetter(symbol)(tf)
 
-    assert str(raised.value).startswith(f"hookline has no tf.{symbol}. The nearest thing: {nearest}")
+    assert str(raised.value).startswith(f"hookline_tf1 has no tf.{symbol}. The nearest thing: {nearest}")
 
 
 def test_a_dataset_says_what_it_has_not():

@@ -136,7 +136,7 @@ def test_the_seed_of_the_graph_changes_what_is_drawn():
 
 def test_building_in_a_graph_of_hookline_is_refused():
     with hl.Graph().as_default() as graph:
-        with pytest.raises(TypeError, match=r"build inside `with \w+\.Graph\(\)\.as_default\(\):`"):
+        with pytest.raises(TypeError, match=r"build inside `with Graph\(\)\.as_default\(\):`"):
             tf.constant([0.0])
         assert graph.is_empty
         with tf.Graph().as_default():

@@ -19,7 +19,10 @@ Example:
 import sys as _sys
 from typing import Any as _Any
 
+# isort: off
+from hookline_tf1 import _version as _version  # First: it refuses another hookline.
 from hookline.extend import held_back as _held_back
+# isort: on
 
 with _held_back():
     from hookline_tf1 import (

@@ -33,7 +33,7 @@ def missing(namespace: str, names: Callable[[], Iterable[str]]) -> Callable[[str
             near = difflib.get_close_matches(name, list(names()), n=1, cutoff=_ALIKE)
             found = f"{namespace}.{near[0]}" if near else ELSE.get(namespace) or NEAREST.get(namespace, ANY)
             advice = f"The nearest thing: {found}."
-        raise AttributeError(f"hookline has no {full}. {advice} See tf1/docs/coming-from-tf1.md.")
+        raise AttributeError(f"hookline_tf1 has no {full}. {advice} See its docs/coming-from-tf1.md.")
 
     return __getattr__
 

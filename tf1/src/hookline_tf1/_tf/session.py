@@ -37,7 +37,10 @@ class Session(core.Session):
     def __init__(self, target: Any = "", graph: Any = None, config: Any = None) -> None:
         graph = get_default_graph() if graph is None else graph
         if isinstance(graph, core.Graph) and not isinstance(graph, Graph):
-            raise TypeError("tf.Session runs a tf.Graph, and the graph it was given is a hookline.Graph.")
+            raise TypeError(
+                "tf.Session runs a tf.Graph, and was given a hookline.Graph: run it in a hookline.Session, or build it "
+                "inside `with tf.Graph().as_default():`."
+            )
         super().__init__(_local(target), graph, config if isinstance(config, SessionConfig) else None)
         if config is not None and not isinstance(config, SessionConfig):
             say_once("tf.ConfigProto")

@@ -40,7 +40,7 @@ class Variable(Tensor, core.Variable):
         **further: `use_resource`, `synchronization`, `aggregation`, `shape`: without effect.
 
     References:
-        `tf.Variable`. A read never races with a write: see docs/design.md.
+        `tf.Variable`. A read never races with a write: see hookline's docs/design.md.
     """
 
     def __init__(

@@ -108,7 +108,7 @@ class Saver(core.Saver):
         self.recover_last_checkpoints([path for path, _ in last_checkpoints_with_time])
 
 
-# What the names of hooks' states in a checkpoint begin with, as docs/checkpoints.md says.
+# What the names of hooks' states in a checkpoint begin with, as hookline's docs/checkpoints.md says.
 _HOOK_STATES = "hooks/"
 _TENSORFLOWS = (
     ". It is a checkpoint of TensorFlow, which hookline does not read: get the values with TensorFlow's "

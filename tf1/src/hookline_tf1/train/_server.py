@@ -2,7 +2,7 @@
 
 A script is started once for each task, as in TF 1.x. On one machine the first `ps` task starts a private Ray cluster,
 and the others find it by the address of that task. On several machines a Ray head listens at the address of the first
-`ps` task, as docs/distributed.md describes.
+`ps` task, as hookline's docs/distributed.md describes.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Server:
                 return ""
             raise NotImplementedError(
                 "tf.train.Server without ps tasks, for work of several processes in one graph, is not available. Add "
-                "ps tasks, or see docs/distributed.md."
+                "ps tasks, or see hookline's docs/distributed.md."
             )
         return self._cluster().target
 
