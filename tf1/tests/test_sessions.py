@@ -138,7 +138,7 @@ def test_building_in_a_graph_of_hookline_is_refused():
     with hl.Graph().as_default() as graph:
         with pytest.raises(TypeError, match=r"build inside `with Graph\(\)\.as_default\(\):`"):
             tf.constant([0.0])
-        assert graph.is_empty
+        assert graph.get_operations() == []
         with tf.Graph().as_default():
             assert tf.constant([0.0]).get_shape().as_list() == [1]
 
