@@ -22,7 +22,6 @@ from conformance.scenario import all_scenarios
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "build" / "conformance"
 PROCESS_TIMEOUT_SECS = 900
-_WHAT_TENSORFLOW_PLAYS = ("on_tensorflow.py", "parts.py", "plain.py", "scenario.py", "runner.py")
 
 
 def main() -> int:
@@ -49,7 +48,7 @@ def main() -> int:
         if asked.details:
             _print_details(scenario.id, outcome, one, other)
     for unknown in sorted(differing - {scenario.id for scenario in known}):
-        wrong[unknown] = ["listed in docs/differences.md, but there is no such scenario"]
+        wrong[unknown] = ["listed in the differences.md of a suite, but there is no such scenario"]
     _print_table(counts)
     for id, faults in wrong.items():
         for fault in faults:
@@ -69,7 +68,7 @@ def reference_records(suites: list[str], only: list[str]) -> dict[str, dict[str,
         records = records_of("tensorflow", python, suites, only)
         if any("failed" in record for record in records.values()):
             return records
-        for old in RECORDS.glob("reference-*"):
+        for old in RECORDS.glob(f"reference-{'-'.join(suites)}-*"):
             old.unlink()
         (RECORDS / "tensorflow.jsonl").rename(kept)
     return read_records(str(kept))
@@ -77,14 +76,13 @@ def reference_records(suites: list[str], only: list[str]) -> dict[str, dict[str,
 
 def kept_reference(python: str, suites: list[str]) -> Path:
     """Returns where TensorFlow's records of these scenarios are kept."""
-    sources: list[Path] = []
-    for suite in suites:
+    sources: set[Path] = set()
+    for suite in ("conformance", *suites):
         folder = ROOT.joinpath(*suite.split("."))
-        sources += (folder / "scenarios").glob("*.py")
-        sources += (path for name in _WHAT_TENSORFLOW_PLAYS if (path := folder / name).exists())
-    read = b"".join(path.read_bytes() for path in sorted(sources))
+        sources |= {*folder.glob("*.py"), *folder.glob("scenarios/*.py"), *folder.glob("calls/*")}
+    read = b"".join(path.read_bytes() for path in sorted(sources) if path.is_file())
     digest = hashlib.sha256(read + os.path.realpath(python).encode()).hexdigest()[:16]
-    return RECORDS / f"reference-{digest}.jsonl"
+    return RECORDS / f"reference-{'-'.join(suites)}-{digest}.jsonl"
 
 
 def records_of(system: str, python: str, suites: list[str], only: list[str]) -> dict[str, dict[str, Any]]:

@@ -33,7 +33,7 @@ def disagreements(
         id: The scenario.
         reference: TensorFlow's record.
         record: hookline's.
-        listed: What docs/differences.md lists, by `id key`.
+        listed: What the differences.md of the suites list, by `id key`.
     """
     broken = [
         f"{name} failed: {found['failed']}"
@@ -51,7 +51,7 @@ def disagreements(
             if not same(one, other):
                 wrong.append(f"not listed: | `{id}` `{key}` | `{json.dumps(one)}` | `{json.dumps(other)}` | |")
         elif same(one, other):
-            wrong.append(f"{key}: listed in docs/differences.md, but both give {one!r}")
+            wrong.append(f"{key}: listed in differences.md, but both give {one!r}")
         elif not same(difference.tensorflow, one):
             wrong.append(f"{key}: listed with {difference.tensorflow!r} for tensorflow, which gives {one!r}")
         elif not same(difference.hookline, other):

@@ -80,7 +80,7 @@ def play(scenario: Scenario, system: System, logger: str) -> dict[str, Any]:
     started = time.perf_counter()
     record: dict[str, Any] = {"id": scenario.id}
     system.reset()
-    graph = system.tf.Graph() if scenario.group == "v1" else system.Graph()
+    graph = system.Graph()
     system.folder = tempfile.mkdtemp(prefix="conformance-")
     try:
         with (
