@@ -99,6 +99,13 @@ def test_a_jaxpr_is_closed_over_its_constants():
     assert jax.extend.core.jaxpr_as_fun(again)(1.0)[0].tolist() == [1, 2, 3], told
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_lowered_program_says_which_arguments_it_takes(place):
+    lowered = jax.jit(lambda *pair: 2 * pair[place]).lower(1.0, 2.0)
+    said = "without it programs that use other arguments are taken to be equal, or none is shared"
+    assert jax_internals.kept_arguments(lowered) == {place}, said
+
+
 def test_a_function_of_pmap_is_known():
     told = RENAMED.format("the module of pmap")
     assert jax_internals.is_pmapped(jax.pmap(jnp.sin)), told

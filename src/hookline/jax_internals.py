@@ -77,6 +77,16 @@ def uncommitted(array: jax.Array) -> jax.Array:
     return ArrayImpl(array.aval, array.sharding, held, committed=False)
 
 
+def kept_arguments(lowered: Any) -> frozenset[int] | None:
+    """Returns the places of the arguments that a lowered program takes; None if this JAX does not say.
+
+    `jax.jit` leaves out those that a program does not use, and the text of the program counts the others alone.
+    """
+    arguments = getattr(getattr(lowered, "_lowering", None), "compile_args", {})
+    kept = arguments.get("kept_var_idx")
+    return None if kept is None else frozenset(kept)
+
+
 def is_pmapped(function: Any) -> bool:
     """Returns whether `jax.pmap` has made a function, or the one in a `functools.partial`."""
     function = getattr(function, "func", function)

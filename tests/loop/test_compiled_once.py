@@ -161,3 +161,16 @@ def test_large_constants_are_not_kept_with_a_program():
         train()
     gc.collect()
     assert not [array for array in jax.live_arrays() if array.shape == (500, 1234)]
+
+
+@pytest.mark.parametrize("places", [(0, 1), (1, 0)])
+def test_programs_that_use_other_values_in_the_same_way_are_apart(places):
+    """Their texts are equal: `jit` leaves out what a program does not use."""
+    for place in places:
+        with hl.Graph().as_default():
+            pair = hl.Variable(1, name="x"), hl.Variable(10, name="y")
+            both = hl.update(pair, lambda old, place=place: (2 * old[place] + 1, 7))
+            with hl.Session() as session:
+                session.run(hl.global_variables_initializer())
+                session.run(both.op)
+                assert session.run(pair) == ((3, 7), (21, 7))[place]

@@ -1,7 +1,8 @@
 """Compiled programs that a process shares: equal programs are compiled once, whatever sessions and graphs they are of.
 
-Two programs are equal if XLA is given the same text, with the same options, for arguments of the same types on the same
-devices. Each program is traced anew, so a closure, a global or an object that has changed since makes another text.
+Two programs are equal if XLA is given the same text, with the same options, for the same arguments: of the same types,
+on the same devices, at the same places. Each program is traced anew, so a closure, a global or an object that has
+changed since makes another text.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
+from hookline.jax_internals import kept_arguments
 from hookline.session.compilation import Compilations
 
 _MOST_KEPT = 64
@@ -163,7 +165,10 @@ def _content(
     of_compiler = tuple(getattr(jax.config, name, None) for name in _OF_COMPILER)
     given = jax.tree.flatten(options, is_leaf=lambda option: option is None)
     digest = hashlib.sha256(text.encode()).digest()
-    key = digest, types, places, of_compiler, lowered.out_tree, tuple(jaxpr.out_avals), *map(_hashed, given)
+    # The text of `f(a, b) = 2 * a` is that of `f(a, b) = 2 * b`: `jit` leaves out what a program does not use.
+    if (kept := kept_arguments(lowered)) is None:
+        return None
+    key = digest, kept, types, places, of_compiler, lowered.out_tree, tuple(jaxpr.out_avals), *map(_hashed, given)
     try:
         hash(key)
     except TypeError:  # Static parts of the results, in which programs could differ.
