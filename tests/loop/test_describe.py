@@ -221,15 +221,6 @@ def test_a_loop_has_one_open_session(tmp_path):
     loop.run(last_step=2, progress=False)
 
 
-def test_a_plan_does_not_doubt_that_an_evaluation_fires():
-    evaluate = hl.train.Evaluate(lambda state, batch: {"size": jnp.sum(batch)}, batches, every=5)
-    loop = hl.train.Loop(train_step, init, batches)
-    with loop.session(None, 20, hooks=[evaluate], progress=False) as session:
-        planned = next(hook for hook in session.plan().hooks if hook.name == "Evaluate")
-    assert planned.fires_at == (5, 10, 15, 20)
-    assert planned.unforeseen == ()
-
-
 def test_the_last_step_is_that_of_the_last_pass(tmp_path):
     data = hl.data.arrays(np.ones((24, 4), np.float32), 8)
     made = hl.train.Loop(train_step, init, data).describe(str(tmp_path), epochs=4, save_checkpoint_steps=5)

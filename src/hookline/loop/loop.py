@@ -383,7 +383,7 @@ class Loop(StepGraph):
             StepCounterHook writes the steps per second, events in '/tmp/run'; at steps 101, 201, 301 and so on.
             Programs:
               outputs none; writes state, global_step
-              the same with the fetches of hooks that fire; session.plan() counts them
+              the same with the fetches of hooks that fire
         """
         last_step = session_arguments.checked_last_step(last_step)
         given = inspect.signature(Loop.session).bind(self, logdir, last_step, **arguments)

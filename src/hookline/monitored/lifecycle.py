@@ -11,14 +11,13 @@ from typing import Any, TypeVar
 
 from hookline import arguments, interrupts, notebooks, preemption
 from hookline.coordination import Coordinator, peers
-from hookline.errors import END_OF_INPUT, InvalidArgumentError
-from hookline.graph import Graph, GraphKeys, get_default_graph, placement
+from hookline.errors import END_OF_INPUT
+from hookline.graph import Graph, get_default_graph
 from hookline.monitored import finalized, in_step, step_context
 from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.cost_report import CostReport
 from hookline.monitored.costs import Costs
 from hookline.monitored.creators import SessionCreator
-from hookline.monitored.dry_run import dry_run
 from hookline.monitored.ending import CLOSED, is_success
 from hookline.monitored.fast_path import NOT_RUN, FastPath, NotRun
 from hookline.monitored.guard import Claim, SessionGuard
@@ -27,7 +26,6 @@ from hookline.monitored.in_step import InStep
 from hookline.monitored.opening import Opening
 from hookline.monitored.recoverable import RecoverableSession
 from hookline.monitored.recovery import RecoveryPolicy
-from hookline.monitored.run_plan import RunPlan
 from hookline.monitored.scaffold import Scaffold
 from hookline.monitored.step_context import check_step_fn
 from hookline.monitored.stop_request import StopRequest
@@ -201,57 +199,6 @@ class MonitoredLifecycle(Opening):
         if self._closed:
             raise RuntimeError(CLOSED)
         return self._session.live().hooked.raw
-
-    def plan(self, steps: int = 1000, fetches: Any = None, feed_dict: Mapping[Any, Any] | None = None) -> RunPlan:
-        """Predicts the hook calls, fetches and programs of the next runs.
-
-        The session's own schedule makes the plan, in a dry run: nothing is run, written or drawn, no hook is called,
-        and no trigger moves. The clock, latches, your own triggers with an `is_due`, and requests in `before_run` are
-        not foreseen, and the plan says so. It ends where a hook stops the training at a step.
-
-        Args:
-            steps: The number of global steps; the number of runs if the fetches leave the step alone.
-            fetches: The fetches of each run; by default the train op of `Optimizer.minimize` or of a `Loop`.
-            feed_dict: A dict whose keys are the tensors that each run or hook feeds; the values do not count.
-
-        Returns:
-            The plan; `print` shows it as a table.
-
-        Raises:
-            TypeError: `steps` is not a whole number.
-            ValueError: It is below 1; or there is not exactly one train op, and no `fetches`.
-            RuntimeError: The session is closed, or a run is under way.
-            Exception: The error that a run of these fetches would raise before it starts.
-
-        Example:
-            >>> import hookline as hl
-            >>> from hookline import train
-            >>> with hl.Graph().as_default():
-            ...     train_op = train.get_or_create_global_step().assign_add(1)
-            ...     with train.MonitoredSession(hooks=[train.StopAtStepHook(last_step=300)]) as session:
-            ...         session.plan(100, train_op).hooks[0].fires_at, session.plan(1000, train_op).hooks[0].fires_at
-            ((), (300,))
-        """
-        arguments.whole("plan", "steps", steps, at_least=1)
-        arguments.mapping("plan", "feed_dict", feed_dict, optional=True)
-        if fetches is None:
-            fetches = self._train_op()
-        with Claim(self._guard) as claim, claim, placement.off_the_record():
-            self._take_alone(claim, "be planned")
-            try:
-                return dry_run(self._session.live().hooked, steps, fetches, feed_dict)
-            except InvalidArgumentError as error:
-                error.add_note("plan calls no hook: name in its feed_dict what hooks feed, with any value.")
-                raise
-
-    def _train_op(self) -> Any:
-        found = self._graph.get_collection(GraphKeys.TRAIN_OP)
-        if len(found) != 1:
-            raise ValueError(
-                f"plan requires the fetches of your loop, because the graph has {len(found)} train ops "
-                "(GraphKeys.TRAIN_OP)."
-            )
-        return found[0]
 
     def report(self) -> CostReport:
         """Returns the costs of the session so far: its time by part and by hook, and its compilations.

@@ -55,7 +55,7 @@ class MonitoredSession(MonitoredLifecycle):
 
     References:
         `tf.train.MonitoredSession`. Differences: `recovery`, `summary_dir`, `strict_events`, `on_preemption`,
-        `grace_secs`, `steps_per_run`, `report`, `plan`, `request_stop`; every hook gets `end`, even if others raise; a
+        `grace_secs`, `steps_per_run`, `report`, `request_stop`; every hook gets `end`, even if others raise; a
         failed construction leaves no thread and no session behind; closing also closes the writers that it and its
         hooks took from `FileWriterCache`; hooks declare `trigger`, `fetches` and `late`, and may define `on_exception`.
     """

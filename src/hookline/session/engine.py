@@ -153,12 +153,6 @@ class Engine(LowLevel):
         """Returns the cached step of a request, and makes it if there is none."""
         return self._plans.find(self, fetches, hook_fetches, feed_dict)
 
-    def plans(self) -> PlanCache:
-        """See `LowLevel.plans`."""
-        with self.lock:
-            self.check_usable()
-            return self._plans.copied()
-
     def cached_step(self, fetches: Any, hook_fetches: HookFetches | None = None) -> CachedStep | None:
         """Returns the cached step of these fetches for the fast path; None if the run is more than a program."""
         found = self.planned(fetches, hook_fetches, None)

@@ -54,14 +54,6 @@ class PlanCache:
         self._latest_repeated: dict[HookFetches | None, tuple[Any, int, RepeatedStep]] = {}
         self._most_latest = min(_MOST_LATEST, max_plans)
 
-    def copied(self) -> PlanCache:
-        """Returns another one with the same steps and programs: what it makes is not kept here."""
-        other = PlanCache(self._graph, 2 * self._max_young, CompilationLog())
-        other._young, other._old = dict(self._young), dict(self._old)
-        other._programs, other._told = self._programs.copied(), set(self._told)
-        other._made, other._last_made = self._made, self._last_made
-        return other
-
     def expect(self, hook_fetches: Iterable[Any]) -> list[int]:
         """Declares all fetches that hooks may ask for; see `LowLevel.expect`."""
         found, missing = [], []

@@ -62,16 +62,6 @@ class ProgramCache:
         self.sharing = Sharing()
         self._made: MutableMapping[Any, Program] = weakref.WeakValueDictionary()
 
-    def copied(self) -> ProgramCache:
-        """Returns another one with the same programs so far, and the same constants."""
-        other = ProgramCache(CompilationLog())
-        # In step all processes put a constant on their devices at the same place of the script.
-        other.constants = weakref.WeakKeyDictionary(self.constants) if placement.is_in_step() else self.constants
-        other.sharing = self.sharing.copied()
-        other._made = weakref.WeakValueDictionary(self._made)
-        other._seen = {writes: tuple(map(set, seen)) for writes, seen in self._seen.items()}  # type: ignore[misc]
-        return other
-
     def choose(
         self, plan: Plan, request: Request, pulled: Iterable[Tensor], store: VariableStore, capacity: int = 1
     ) -> tuple[Program | None, tuple[jax.Array, ...]]:

@@ -193,10 +193,6 @@ class LowLevel:
             raise TypeError(f"{type(self.session).__name__}.run must return the structure of {asked!r}, got {found!r}.")
         return found[0], hook_results(hook_fetches, found[1])
 
-    def plans(self) -> Any:
-        """Returns a copy of the `PlanCache`, to look up the programs of runs that are not made; None without one."""
-        return None
-
     def cached_step(self, fetches: Any, hook_fetches: HookFetches | None = None) -> Any:
         """Returns a `CachedStep` that makes the run in one call; None if there is none."""
         return None
