@@ -15,8 +15,6 @@ from hookline.errors import END_OF_INPUT
 from hookline.graph import Graph, get_default_graph
 from hookline.monitored import finalized, in_step, step_context
 from hookline.monitored.coordinated import CoordinatedSession
-from hookline.monitored.cost_report import CostReport
-from hookline.monitored.costs import Costs
 from hookline.monitored.creators import SessionCreator
 from hookline.monitored.ending import CLOSED, is_success
 from hookline.monitored.fast_path import NOT_RUN, FastPath, NotRun
@@ -62,17 +60,11 @@ class MonitoredLifecycle(Opening):
         on_preemption: str = preemption.EXIT,
         grace_secs: float = preemption.DEFAULT_GRACE_SECS,
         steps_per_run: int = 1,
-        report: bool = False,
     ) -> None:
         who = type(self).__name__
-        arguments.instance(who, "report", report, bool)
-        self._costs = Costs() if report else None
-        wraps = None if self._costs is None else self._costs.timed
-        if peers.current() is not None:
-            wraps = self._deferring(wraps)
         self._steps_per_run = arguments.whole(who, "steps_per_run", steps_per_run, at_least=1)
         self._creator = arguments.having(who, "session_creator", session_creator, "a SessionCreator", "create_session")
-        self._hooks = HookList(hooks, wraps)
+        self._hooks = HookList(hooks, None if peers.current() is None else self._deferring)
         arguments.path(who, "summary_dir", summary_dir, optional=True)
         self._grace_secs = arguments.number(who, "stop_grace_period_secs", stop_grace_period_secs, at_least=0)
         arguments.instance(who, "recovery", recovery, RecoveryPolicy)
@@ -128,8 +120,6 @@ class MonitoredLifecycle(Opening):
                     except Exception as closing:
                         exc.add_note(f"Releasing the session's resources failed as well: {closing!r}")
                 raise
-        if self._costs is not None:
-            self.run, self._run_in_step = self._costs.of_runs(self.run, self._run_in_step)
 
     def __exit__(
         self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
@@ -200,21 +190,6 @@ class MonitoredLifecycle(Opening):
             raise RuntimeError(CLOSED)
         return self._session.live().hooked.raw
 
-    def report(self) -> CostReport:
-        """Returns the costs of the session so far: its time by part and by hook, and its compilations.
-
-        It is available at any moment, also in a hook and after the session was closed. At the end it is logged, at
-        INFO, however the training ended.
-
-        Raises:
-            RuntimeError: The session was made without `report=True`.
-        """
-        if self._costs is None:
-            raise RuntimeError(
-                f"This {type(self).__name__} has measured nothing. Make it with report=True for a report."
-            )
-        return self._costs.report(self._hooks.hooks)
-
     def run(
         self,
         fetches: Any,
@@ -240,7 +215,7 @@ class MonitoredLifecycle(Opening):
                 or around the hook callback that makes this call.
         """
         if self._spans_cells:
-            with self._uninterrupted():  # Not `self.run`, which may be measured.
+            with self._uninterrupted():  # Not `self.run`, which a subclass may override.
                 return MonitoredLifecycle.run(self, fetches, feed_dict, options, run_metadata)
         guard, key = self._guard, [threading.get_ident()]
         try:
