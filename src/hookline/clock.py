@@ -87,16 +87,6 @@ def monotonic() -> float:
     return _installed.monotonic()
 
 
-def reader() -> Callable[[], float]:
-    """Returns the `monotonic` of the installed clock, which is faster to call than `monotonic` here.
-
-    Example:
-        >>> monotonic() <= reader()()
-        True
-    """
-    return _installed.monotonic
-
-
 def has_come(moment: float) -> bool:
     """Returns whether a reading of `monotonic` has been reached.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import types
 import weakref
 
@@ -12,7 +13,6 @@ import numpy as np
 import pytest
 
 import hookline as hl
-from hookline.session import compilation
 
 ROWS = np.arange(24, dtype="float32").reshape(12, 2)
 
@@ -27,18 +27,22 @@ def loop_of(step=train_step, size=4):
 
 
 @pytest.fixture
-def compiled(monkeypatch):
-    """The programs that are compiled, in words."""
-    found = []
-    monkeypatch.setattr(compilation.CompilationLog, "add", lambda log, made: found.append(made.about))
+def compiled(caplog):
+    """Returns the programs that were compiled since the last call, in words."""
+    caplog.set_level(logging.INFO, "hookline.session.compilation")
+
+    def found():
+        lines = [line.partition("): ")[2] for line in caplog.messages if line.startswith("Compiling a program (")]
+        caplog.clear()
+        return lines
+
     return found
 
 
 def test_a_step_has_one_program_and_equal_trainings_and_further_runs_and_recoveries_none(compiled, tmp_path):
     loops = [loop_of() for _ in range(3)]
     results = [loop.run(last_step=4, progress=False)["w"] for loop in loops]
-    assert len(compiled) == 2, "the initial values, and the step with the numbers that hooks ask for now and then"
-    del compiled[:]
+    assert len(compiled()) == 2, "the initial values, and the step with the numbers that hooks ask for now and then"
     loops[0].run(last_step=6, progress=False)
 
     class Away(hl.train.SessionRunHook):
@@ -52,7 +56,7 @@ def test_a_step_has_one_program_and_equal_trainings_and_further_runs_and_recover
     recovered = loop_of()
     again = {"save_checkpoint_steps": 2, "recovery": hl.train.RecoveryPolicy(initial_backoff_secs=0)}
     state = recovered.run(str(tmp_path), last_step=6, progress=False, hooks=[Away()], **again)
-    assert not compiled
+    assert not compiled()
     assert all(np.array_equal(one, results[0]) for one in results)
     assert np.array_equal(state["w"], loops[0].result["w"])
 
@@ -79,7 +83,7 @@ def test_what_has_changed_since_is_compiled_with_its_new_value(compiled, monkeyp
         rates.rate = value
         monkeypatch.setitem(globals(), "RATE", value)
         assert trained(of(value)) == trained(of_object) == trained(of_global) == [3 * value] * 2
-    assert len(compiled) == 3, "the initial values, and two steps: the three functions compute the same"
+    assert len(compiled()) == 3, "the initial values, and two steps: the three functions compute the same"
 
 
 def test_steps_that_are_alike_for_one_batch_and_not_for_another_are_apart(compiled):
@@ -92,7 +96,7 @@ def test_steps_that_are_alike_for_one_batch_and_not_for_another_are_apart(compil
     # Batches of 5, 5 and 2, twice.
     ends = [loop_of(of(value), size=5).run(last_step=6, progress=False, watch=None)["w"][0] for value in (10, 20, 10)]
     assert ends == [24, 44, 24]
-    assert len(compiled) == 4, "the initial values, batches of 5, and two steps for batches of 2"
+    assert len(compiled()) == 4, "the initial values, batches of 5, and two steps for batches of 2"
 
 
 def test_a_callback_is_the_one_of_its_own_step():
@@ -148,7 +152,7 @@ def test_a_step_with_a_mesh_of_its_own_is_of_its_devices(compiled):
 
     for _ in range(2):
         hl.train.Loop(step, np.float32(0), hl.data.arrays(ROWS, 4)).run(last_step=2, progress=False)
-    assert len([about for about in compiled if "writes state" in about and "batches" not in about]) >= 2
+    assert len([about for about in compiled() if "writes state" in about and "batches" not in about]) >= 2
 
 
 def test_large_constants_are_not_kept_with_a_program():

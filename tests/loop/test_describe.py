@@ -189,25 +189,10 @@ def test_wrong_arguments_are_refused_as_by_the_session():
         loop.describe(save_checkpoint_step=3)
     with pytest.raises(ValueError, match="no metric 'accuracy'"):
         loop.describe(watch="accuracy")
-    with pytest.raises(TypeError, match="requires a bool .* as report, got 'yes'"):
-        loop.describe(report="yes")
     with pytest.raises(TypeError, match="chief_only_hooks must be a list of hooks, got 3"):
         loop.describe(chief_only_hooks=3)
     with pytest.raises(hl.errors.NotFoundError, match="/nope"):
         loop.describe(warm_start="/nope")
-
-
-def test_a_run_with_a_report_keeps_it(tmp_path):
-    loop = hl.train.Loop(train_step, init, batches)
-    loop.run(last_step=12, progress=False, report=True)
-    assert loop.report is not None
-    assert (loop.report.runs, loop.report.steps) == (12, 12)
-    assert loop.report.secs["input"] > 0
-    with pytest.raises(TypeError, match="takes no argument 'cadence'"):
-        loop.run(last_step=12, progress=False, report=True, cadence=1)
-    assert loop.report is None, "of that run there is none"
-    loop.run(last_step=12, progress=False)
-    assert loop.report is None
 
 
 def test_a_loop_has_one_open_session(tmp_path):
@@ -219,15 +204,6 @@ def test_a_loop_has_one_open_session(tmp_path):
             loop.run(last_step=2)
         session.run(loop.train_op)
     loop.run(last_step=2, progress=False)
-
-
-def test_a_plan_does_not_doubt_that_an_evaluation_fires():
-    evaluate = hl.train.Evaluate(lambda state, batch: {"size": jnp.sum(batch)}, batches, every=5)
-    loop = hl.train.Loop(train_step, init, batches)
-    with loop.session(None, 20, hooks=[evaluate], progress=False) as session:
-        planned = next(hook for hook in session.plan().hooks if hook.name == "Evaluate")
-    assert planned.fires_at == (5, 10, 15, 20)
-    assert planned.unforeseen == ()
 
 
 def test_the_last_step_is_that_of_the_last_pass(tmp_path):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.monitored.conftest import QUICK, run, warnings_of
 from tests.stand_ins import Servers
 
 import hookline as hl
 from hookline import train
 from hookline.errors import AbortedError
+from hookline.testing import FakeClock
 
 # Several hooks, several sessions ---------------------------------------------------------------------------------
 
@@ -91,6 +94,72 @@ def test_a_hook_that_is_added_leaves_the_phases_and_what_is_late_of_the_others_a
         run(session, train_op, 2)
     assert (first.steps, counts.steps, added.steps) == ([1], [1, 5, 9], [7])
     assert late.steps == [4, 8]
+
+
+class OnEachRun(train.SessionRunHook):
+    """Is called on each run, and fires besides."""
+
+    def __init__(self, trigger, fetches, late):
+        self.trigger, self.fetches, self.late, self.steps = trigger, fetches, late, []
+
+    def before_run(self, run_context):
+        return super().before_run(run_context)
+
+    def after_run(self, run_context, run_values):
+        super().after_run(run_context, run_values)
+
+    def on_trigger(self, firing):
+        self.steps.append(firing.global_step)
+
+
+NUMBERS = st.integers(1, 9)
+SIMPLE = st.one_of(
+    st.builds(lambda n: lambda: train.every(n), NUMBERS),
+    st.builds(lambda n: lambda: train.spaced(n), NUMBERS),
+    st.builds(lambda n: lambda: train.every(runs=n), NUMBERS),
+    st.builds(lambda n, more: lambda: train.at_steps(n, n + more, 40), NUMBERS, NUMBERS),
+    st.just(train.first_run),
+    st.just(train.log_spaced),
+    st.builds(lambda n: lambda: train.steps_where(lambda step: step % (n + 2) == 1), NUMBERS),
+    st.builds(lambda n: lambda: train.every(n) & train.every(3), NUMBERS),
+    st.just(lambda: train.every(secs=60)),
+)
+HOOK = st.tuples(
+    st.booleans(),
+    st.one_of(SIMPLE, st.builds(lambda one, other: lambda: one() | other(), SIMPLE, SIMPLE)),
+    st.sampled_from([None, "loss:0", "norm:0"]),
+    st.sampled_from([False, True, 2, 3]),
+    st.booleans(),
+)
+
+
+@given(
+    hooks=st.lists(HOOK, min_size=1, max_size=4),
+    gain=st.sampled_from([1, 2]),
+    steps_per_run=st.sampled_from([1, 1, 4, 16]),
+    last_step=st.integers(1, 52),
+)
+def test_neither_other_hooks_nor_the_steps_of_a_run_change_when_a_hook_fires(
+    hooks, gain, steps_per_run, last_step, fires
+):
+    def steps_of(hooks, steps_per_run):
+        with hl.Graph().as_default(), FakeClock():
+            weight = hl.Variable(1.0, name="weight")
+            for name, function in (("loss", lambda value: value**2), ("norm", abs)):
+                hl.op(function, name=name)(weight)
+            op = hl.group(weight.assign(weight * 0.9), train.get_or_create_global_step().assign_add(gain))
+            made = [
+                (OnEachRun if is_on_each else fires)(make(), fetches, late)
+                for is_on_each, make, fetches, late, _ in hooks
+            ]
+            given = [train.when(op, one) if is_bound else one for one, (*_, is_bound) in zip(made, hooks, strict=True)]
+            stop = train.StopAtStepHook(last_step=last_step)
+            with train.MonitoredSession(hooks=[*given, stop], steps_per_run=steps_per_run) as session:
+                while not session.should_stop():
+                    session.run(op)
+            return [one.steps for one in made]
+
+    assert steps_of(hooks, steps_per_run) == [steps_of([hook], 1)[0] for hook in hooks]
 
 
 class TriggerSet(train.SessionRunHook):

@@ -72,7 +72,7 @@ def test_the_signature_is_the_documented_one():
         "save_summaries_steps", "save_summaries_secs", "config", "stop_grace_period_secs", "log_step_count_steps",
         "max_wait_secs", "save_checkpoint_steps", "summary_dir", "save_graph_def", "recovery",
         "restore", "lease_wait_secs", "strict_events", "on_preemption", "grace_secs", "steps_per_run",
-        "sinks", "hparams", "report",
+        "sinks", "hparams",
     ]  # fmt: skip
 
 

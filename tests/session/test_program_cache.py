@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import re
 
 import jax
 import jax.numpy as jnp
@@ -137,6 +138,22 @@ def test_reading_counters_compiles_nothing_and_shares_the_step(sess, caplog):
     assert values == [1, None, 1, 2, None, (2, None)]
     assert isinstance(values[0], np.integer)
     assert compilations(caplog) == 0
+
+
+def test_a_program_beside_others_says_why_it_is_compiled(sess, caplog):
+    x = hl.placeholder("float32", [None], name="x")
+    weights = hl.Variable(np.float32(0), name="weights")
+    loss = hl.op(lambda weights, x: (weights + x).sum(), name="loss")(weights, x)
+    norm = hl.op(jnp.abs, name="norm")(weights)
+    train = weights.assign_add(loss).op
+    sess.run(hl.global_variables_initializer())
+    feeds = {x: np.ones(2, np.float32)}
+    sess.run(train, feeds)
+    sess.run([train, loss], feeds)
+    sess.lowlevel.run_with_hook_fetches(train, (norm,), feeds)
+    sess.run([train, norm], feeds)
+    causes = re.findall(r"Compiling a program \((.*?)\): ", caplog.text)
+    assert causes == ["first run", "first run", "a new fetch: loss:0", "hooks ask for norm:0", "a new fetch: norm:0"]
 
 
 def test_new_shapes_compile_again_and_say_why(sess, caplog):

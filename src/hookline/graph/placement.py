@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import google_crc32c
@@ -234,16 +234,6 @@ def take_crc() -> int:
     """Returns this thread's checksum of the arrays put on several processes, and resets it; it is the same in all."""
     crc, _put.crc = _put.crc, 0
     return crc
-
-
-@contextlib.contextmanager
-def off_the_record() -> Iterator[None]:
-    """Leaves out of that checksum what the block puts anywhere: this process does so alone."""
-    crc = _put.crc
-    try:
-        yield
-    finally:
-        _put.crc = crc
 
 
 def crc32c(array: np.ndarray, so_far: int = 0) -> int:

@@ -217,7 +217,7 @@ def programs_of(train_op: Operation, steps_per_run: int, *, watches: bool) -> tu
         )
         assert made.program is not None, "A step has a variable."
         about = made.program.compilations.about
-    with_fetches = "the same with the fetches of hooks that fire; session.plan() counts them"
+    with_fetches = "the same with the fetches of hooks that fire"
     return (about, with_fetches) if watches else (about,)
 
 

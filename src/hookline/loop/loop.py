@@ -35,7 +35,6 @@ from hookline.loop.step_graph import StepGraph
 from hookline.loop.warm_start import WarmStart, advising, settings_of
 from hookline.monitored import MonitoredSession, MonitoredTrainingSession, Scaffold
 from hookline.monitored.callbacks import checked_hooks
-from hookline.monitored.cost_report import CostReport
 from hookline.monitored.hook_list import is_claimed
 from hookline.monitored.training_session import Cadences, usual_hooks
 from hookline.session import Session
@@ -109,7 +108,6 @@ class Loop(StepGraph):
             at the lines of the log, of evaluations under their name (`eval/loss`).
         result: The state after the last session that ended normally, by `Preempted` or by `Interrupted`; else `None`.
         averaged_result: With `ema`, the same with averages in place of the averaged leaves; NNX objects are new ones.
-        report: The time report of the last `run(report=True)`, also after an error; else `None`.
 
     Raises:
         TypeError: The parameters or results of the step do not fit, it reads traced values, or has a `jax.pmap`;
@@ -171,7 +169,6 @@ class Loop(StepGraph):
         self._has_run = False
         self.result: Any = None
         self.averaged_result: Any = None
-        self.report: CostReport | None = None
         self._memory: Memory | None = None
 
     def __repr__(self) -> str:
@@ -203,15 +200,10 @@ class Loop(StepGraph):
             ValueError: There are no batches, and no `last_step` is given; or as in `session`.
         """
         self._passes.check_end(last_step)
-        self.report = None
         try:
-            session = self.session(logdir, last_step, **arguments)
-            try:
-                with session:
-                    while not session.should_stop():
-                        session.run(self.train_op)
-            finally:
-                self.report = session.report() if arguments.get("report") else None
+            with self.session(logdir, last_step, **arguments) as session:
+                while not session.should_stop():
+                    session.run(self.train_op)
         except Interrupted as interrupt:
             if self._memory is not None:
                 interrupt.add_note(f"This loop holds step {self._memory.step}; its run() goes on from there.")
@@ -383,7 +375,7 @@ class Loop(StepGraph):
             StepCounterHook writes the steps per second, events in '/tmp/run'; at steps 101, 201, 301 and so on.
             Programs:
               outputs none; writes state, global_step
-              the same with the fetches of hooks that fire; session.plan() counts them
+              the same with the fetches of hooks that fire
         """
         last_step = session_arguments.checked_last_step(last_step)
         given = inspect.signature(Loop.session).bind(self, logdir, last_step, **arguments)

@@ -30,7 +30,6 @@ def check(taker: Callable[..., Any], progress: Any, log_steps: Any, keywords: di
         raise TypeError(
             f"Loop requires True or False as progress, got {progress!r}. Give a ProgressHook among the hooks."
         )
-    arguments.instance("Loop", "report", keywords.get("report", False), bool)
     if log_steps is not None:
         arguments.whole("Loop", "log_steps", log_steps, at_least=1)
     if "checkpoint_dir" in keywords:

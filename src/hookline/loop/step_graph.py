@@ -13,7 +13,6 @@ from hookline.checkpoint import leaves as paths
 from hookline.data.batches import LastBatch
 from hookline.graph import (
     Graph,
-    GraphKeys,
     Tensor,
     Variable,
     create_global_step,
@@ -180,7 +179,6 @@ class StepGraph:
         found = {"ema": self._averages and self._averages.variable, "mean_over": self._recent and self._recent.ring}
         self._beside = {name: variable for name, variable in found.items() if variable is not None}
         self.train_op = group(*updates, step.assign_add(1), name="train_op")
-        self.graph.add_to_collection(GraphKeys.TRAIN_OP, self.train_op)
         shown = {**self.metrics, **self.means}
         self._numbers = {name: metric for name, metric in shown.items() if name not in self._sizes}
         # A confusion matrix of four classes fits in a line; a larger one goes into a histogram or to a hook.

@@ -52,15 +52,13 @@ REMOVED = {
 _NOT_RUN_BY_A_CALL = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 
 
-def create_for(
-    hook: Any, session: Session, coord: Coordinator, look_up: Callable[[Any, str], Callback | None] | None = None
-) -> None:
-    """Calls the `after_create_session` of a hook, if it has one; `look_up` finds it in place of `override`.
+def create_for(hook: Any, session: Session, coord: Coordinator) -> None:
+    """Calls the `after_create_session` of a hook, if it has one.
 
     Raises:
         RuntimeError: The hook has closed the session.
     """
-    after_create_session = (look_up or override)(hook, "after_create_session")
+    after_create_session = override(hook, "after_create_session")
     if after_create_session is not None:
         after_create_session(session, coord)
     if session.closed:

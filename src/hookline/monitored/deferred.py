@@ -48,7 +48,7 @@ class DeferredFirings:
             while waiting and waiting[0].is_due(run):
                 deferred = waiting.popleft()
                 try:
-                    values = record.values(deferred)
+                    values = deferred.values()
                 except Exception:  # Lost with the session; the recovery logs the reason.
                     if not is_lost:
                         raise

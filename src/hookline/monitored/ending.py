@@ -15,7 +15,6 @@ from hookline.graph import Graph
 from hookline.graph.front_end import OfFrontEnd
 from hookline.graph.global_step import counted_global_step
 from hookline.monitored import finalized
-from hookline.monitored.costs import Costs
 from hookline.monitored.creators import ChiefSessionCreator, WorkerSessionCreator
 from hookline.monitored.guard import Claim, SessionGuard
 from hookline.monitored.hook_list import HookList
@@ -39,7 +38,6 @@ class Ending(OfFrontEnd):
     """The part of a monitored session that closes it; `MonitoredLifecycle` sets the attributes."""
 
     _closed: bool
-    _costs: Costs | None
     _creator: Any
     _grace_secs: float
     _graph: Graph
@@ -144,8 +142,6 @@ class Ending(OfFrontEnd):
         self._closed = self._stop.asked = True
         failures: list[BaseException] = []
         self._say_why_it_ends(leaving)
-        if self._costs is not None:
-            self._costs.end()
         # Whatever happens in between, even a second Ctrl-C: threads, session, files and graph are not left behind.
         for part in (
             lambda: failures.extend(self._wind_up(leaving)),
@@ -155,7 +151,6 @@ class Ending(OfFrontEnd):
             lambda: FileWriterCache.release(self._writers),
             self._preemption.close,
             self._give_back,
-            lambda: None if self._costs is None else self._costs.close(self._hooks.hooks),
         ):
             try:
                 part()

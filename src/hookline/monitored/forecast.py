@@ -39,10 +39,6 @@ class Forecast:
         self.fired = 0
         self.elapsed: tuple[float | None, int | None] = (None, None)
 
-    def continue_from(self, other: Forecast) -> None:
-        """Takes over the moment of another forecast."""
-        self.at_step, self.at_secs, self.at_run, self.due = other.at_step, other.at_secs, other.at_run, other.due
-
     def count_run(self, run: int, steps: int) -> None:
         """Tells the trigger the number of a run of some steps; hooks that are bound to some runs count only those."""
         self.trigger.count_runs(run if self.binding is None else self.binding.runs + steps)

@@ -28,7 +28,7 @@ class HookList:
 
     Args:
         hooks: The hooks; None for none.
-        timed: Wraps each callback that is looked up, given its hook and its name; by default none is wrapped.
+        wraps: Wraps each callback of a run, given its hook and its name; by default none is wrapped.
         before: The hooks of the open session before one was added.
 
     Attributes:
@@ -56,23 +56,23 @@ class HookList:
     def __init__(
         self,
         hooks: Iterable[Any] | None,
-        timed: Callable[[Any, str, Callback], Callback] | None = None,
+        wraps: Callable[[Any, str, Callback], Callback] | None = None,
         before: HookList | None = None,
     ) -> None:
-        self.timed = timed
+        self.wraps = wraps
         self.hooks: tuple[Any, ...] = in_order(checked_hooks(hooks))
         self.states = HookStates(self.hooks, before and before.states)
         self._owner: weakref.ref[object] | None = None
 
     def overrides(self, name: str) -> list[tuple[Any, Callback]]:
         """Returns the hooks that really have the callback `name`, each with its bound method."""
-        found = ((hook, self.callback(hook, name)) for hook in self.hooks)
+        found = ((hook, override(hook, name)) for hook in self.hooks)
         return [(hook, callback) for hook, callback in found if callback is not None]
 
-    def callback(self, hook: Any, name: str) -> Callback | None:
-        """Returns the result of `override`, wrapped if this list wraps callbacks."""
+    def of_a_run(self, hook: Any, name: str) -> Callback | None:
+        """Returns a callback of a run as `override` does, wrapped if this list wraps them."""
         found = override(hook, name)
-        return found if found is None or self.timed is None else self.timed(hook, name, found)
+        return found if found is None or self.wraps is None else self.wraps(hook, name, found)
 
     def begin(self) -> None:
         """Calls every `begin`."""
@@ -86,7 +86,7 @@ class HookList:
             RuntimeError: A hook has closed the session.
         """
         for hook in self.hooks:
-            create_for(hook, session, coord, self.callback)
+            create_for(hook, session, coord)
 
     def end(self, session: Session) -> list[BaseException]:
         """Calls every `end`, even if others raise.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hookline import log
@@ -72,7 +71,6 @@ class HookRecord:
         fetches: The fetches that it declares.
         args: The request with these fetches; None without any.
         before_trigger: Its `before_trigger`, which returns the request in place of `args`; None without one.
-        values: Returns the values of a deferred firing.
         on_trigger: Its `on_trigger`; a function that does nothing if it has none.
         asks: Whether it requests anything when it fires.
         stacked: Whether it takes the values of all steps of a run, as rows.
@@ -87,15 +85,12 @@ class HookRecord:
 
     def __init__(self, hook: Any, place: int, graph: Graph, hooks: HookList) -> None:
         self.hook = inner = bare(hook)
-        self._look_up = hooks.callback
+        self._look_up = hooks.of_a_run
         self.bit = 1 << place
         self.resume()
         self.fetches = getattr(inner, "fetches", None)
         self.before_trigger = self._look_up(inner, "before_trigger")
         self.on_trigger: Callback = self._look_up(inner, "on_trigger") or _nothing
-        self.values: Callable[[DeferredFiring], Any] = (
-            DeferredFiring.values if hooks.timed is None else hooks.timed(inner, "values", DeferredFiring.values)
-        )
         self.args = None if self.fetches is None else SessionRunArgs(self.fetches)
         self.asks = self.args is not None or self.before_trigger is not None
         self.late: bool | int = False if self.before or self.after else _checked_late(inner)

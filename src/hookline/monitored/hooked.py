@@ -113,25 +113,6 @@ class HookedSession:
         self.raw.hook_data[HookedSession] = self
         return schedule
 
-    @property
-    def schedule(self) -> Schedule:
-        """The schedule, between two runs."""
-        self.end_fast_path()
-        schedule = self._schedule or self.use(self._hooks)
-        schedule.count_fast_runs(self._fast_runs_made)
-        self._fast_runs_made = 0
-        return schedule
-
-    @property
-    def steps_per_run(self) -> int:
-        """The largest number of steps of a run."""
-        return self._steps_per_run
-
-    @property
-    def runs(self) -> int:
-        """The number of runs that the monitored session has made."""
-        return self._stop.runs + self._fast_path.made
-
     def recall(self, hook: Any) -> None:
         """Starts to call a retired hook on each run again, from the next one on."""
         if self._schedule is not None:
@@ -197,7 +178,7 @@ class HookedSession:
     @property
     def has_run(self) -> bool:
         """Whether it has made a run."""
-        return self.runs > self._runs_before
+        return self._stop.runs + self._fast_path.made > self._runs_before
 
     def should_stop(self) -> bool:
         """Returns whether a hook has requested the stop."""

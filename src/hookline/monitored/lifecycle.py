@@ -11,14 +11,11 @@ from typing import Any, TypeVar
 
 from hookline import arguments, interrupts, notebooks, preemption
 from hookline.coordination import Coordinator, peers
-from hookline.errors import END_OF_INPUT, InvalidArgumentError
-from hookline.graph import Graph, GraphKeys, get_default_graph, placement
+from hookline.errors import END_OF_INPUT
+from hookline.graph import Graph, get_default_graph
 from hookline.monitored import finalized, in_step, step_context
 from hookline.monitored.coordinated import CoordinatedSession
-from hookline.monitored.cost_report import CostReport
-from hookline.monitored.costs import Costs
 from hookline.monitored.creators import SessionCreator
-from hookline.monitored.dry_run import dry_run
 from hookline.monitored.ending import CLOSED, is_success
 from hookline.monitored.fast_path import NOT_RUN, FastPath, NotRun
 from hookline.monitored.guard import Claim, SessionGuard
@@ -27,7 +24,6 @@ from hookline.monitored.in_step import InStep
 from hookline.monitored.opening import Opening
 from hookline.monitored.recoverable import RecoverableSession
 from hookline.monitored.recovery import RecoveryPolicy
-from hookline.monitored.run_plan import RunPlan
 from hookline.monitored.scaffold import Scaffold
 from hookline.monitored.step_context import check_step_fn
 from hookline.monitored.stop_request import StopRequest
@@ -64,17 +60,11 @@ class MonitoredLifecycle(Opening):
         on_preemption: str = preemption.EXIT,
         grace_secs: float = preemption.DEFAULT_GRACE_SECS,
         steps_per_run: int = 1,
-        report: bool = False,
     ) -> None:
         who = type(self).__name__
-        arguments.instance(who, "report", report, bool)
-        self._costs = Costs() if report else None
-        wraps = None if self._costs is None else self._costs.timed
-        if peers.current() is not None:
-            wraps = self._deferring(wraps)
         self._steps_per_run = arguments.whole(who, "steps_per_run", steps_per_run, at_least=1)
         self._creator = arguments.having(who, "session_creator", session_creator, "a SessionCreator", "create_session")
-        self._hooks = HookList(hooks, wraps)
+        self._hooks = HookList(hooks, None if peers.current() is None else self._deferring)
         arguments.path(who, "summary_dir", summary_dir, optional=True)
         self._grace_secs = arguments.number(who, "stop_grace_period_secs", stop_grace_period_secs, at_least=0)
         arguments.instance(who, "recovery", recovery, RecoveryPolicy)
@@ -130,8 +120,6 @@ class MonitoredLifecycle(Opening):
                     except Exception as closing:
                         exc.add_note(f"Releasing the session's resources failed as well: {closing!r}")
                 raise
-        if self._costs is not None:
-            self.run, self._run_in_step = self._costs.of_runs(self.run, self._run_in_step)
 
     def __exit__(
         self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
@@ -202,72 +190,6 @@ class MonitoredLifecycle(Opening):
             raise RuntimeError(CLOSED)
         return self._session.live().hooked.raw
 
-    def plan(self, steps: int = 1000, fetches: Any = None, feed_dict: Mapping[Any, Any] | None = None) -> RunPlan:
-        """Predicts the hook calls, fetches and programs of the next runs.
-
-        The session's own schedule makes the plan, in a dry run: nothing is run, written or drawn, no hook is called,
-        and no trigger moves. The clock, latches, your own triggers with an `is_due`, and requests in `before_run` are
-        not foreseen, and the plan says so. It ends where a hook stops the training at a step.
-
-        Args:
-            steps: The number of global steps; the number of runs if the fetches leave the step alone.
-            fetches: The fetches of each run; by default the train op of `Optimizer.minimize` or of a `Loop`.
-            feed_dict: A dict whose keys are the tensors that each run or hook feeds; the values do not count.
-
-        Returns:
-            The plan; `print` shows it as a table.
-
-        Raises:
-            TypeError: `steps` is not a whole number.
-            ValueError: It is below 1; or there is not exactly one train op, and no `fetches`.
-            RuntimeError: The session is closed, or a run is under way.
-            Exception: The error that a run of these fetches would raise before it starts.
-
-        Example:
-            >>> import hookline as hl
-            >>> from hookline import train
-            >>> with hl.Graph().as_default():
-            ...     train_op = train.get_or_create_global_step().assign_add(1)
-            ...     with train.MonitoredSession(hooks=[train.StopAtStepHook(last_step=300)]) as session:
-            ...         session.plan(100, train_op).hooks[0].fires_at, session.plan(1000, train_op).hooks[0].fires_at
-            ((), (300,))
-        """
-        arguments.whole("plan", "steps", steps, at_least=1)
-        arguments.mapping("plan", "feed_dict", feed_dict, optional=True)
-        if fetches is None:
-            fetches = self._train_op()
-        with Claim(self._guard) as claim, claim, placement.off_the_record():
-            self._take_alone(claim, "be planned")
-            try:
-                return dry_run(self._session.live().hooked, steps, fetches, feed_dict)
-            except InvalidArgumentError as error:
-                error.add_note("plan calls no hook: name in its feed_dict what hooks feed, with any value.")
-                raise
-
-    def _train_op(self) -> Any:
-        found = self._graph.get_collection(GraphKeys.TRAIN_OP)
-        if len(found) != 1:
-            raise ValueError(
-                f"plan requires the fetches of your loop, because the graph has {len(found)} train ops "
-                "(GraphKeys.TRAIN_OP)."
-            )
-        return found[0]
-
-    def report(self) -> CostReport:
-        """Returns the costs of the session so far: its time by part and by hook, and its compilations.
-
-        It is available at any moment, also in a hook and after the session was closed. At the end it is logged, at
-        INFO, however the training ended.
-
-        Raises:
-            RuntimeError: The session was made without `report=True`.
-        """
-        if self._costs is None:
-            raise RuntimeError(
-                f"This {type(self).__name__} has measured nothing. Make it with report=True for a report."
-            )
-        return self._costs.report(self._hooks.hooks)
-
     def run(
         self,
         fetches: Any,
@@ -293,7 +215,7 @@ class MonitoredLifecycle(Opening):
                 or around the hook callback that makes this call.
         """
         if self._spans_cells:
-            with self._uninterrupted():  # Not `self.run`, which may be measured.
+            with self._uninterrupted():  # Not `self.run`, which a subclass may override.
                 return MonitoredLifecycle.run(self, fetches, feed_dict, options, run_metadata)
         guard, key = self._guard, [threading.get_ident()]
         try:

@@ -33,8 +33,6 @@ class MonitoredSession(MonitoredLifecycle):
             have their usual effect.
         grace_secs: The longest time for leaving in order; then the process is ended.
         steps_per_run: The largest number of steps of a run, in one compiled loop; see `MonitoredTrainingSession`.
-        report: Whether to measure the time by part, for `session.report()`. It costs some 1 µs a run, and as much for
-            each `before_run` and `after_run`.
 
     Raises:
         TypeError: An item of `hooks` is not a hook.
@@ -55,7 +53,7 @@ class MonitoredSession(MonitoredLifecycle):
 
     References:
         `tf.train.MonitoredSession`. Differences: `recovery`, `summary_dir`, `strict_events`, `on_preemption`,
-        `grace_secs`, `steps_per_run`, `report`, `plan`, `request_stop`; every hook gets `end`, even if others raise; a
+        `grace_secs`, `steps_per_run`, `request_stop`; every hook gets `end`, even if others raise; a
         failed construction leaves no thread and no session behind; closing also closes the writers that it and its
         hooks took from `FileWriterCache`; hooks declare `trigger`, `fetches` and `late`, and may define `on_exception`.
     """
@@ -72,7 +70,6 @@ class MonitoredSession(MonitoredLifecycle):
         on_preemption: str = preemption.EXIT,
         grace_secs: float = preemption.DEFAULT_GRACE_SECS,
         steps_per_run: int = 1,
-        report: bool = False,
     ) -> None:
         creator = ChiefSessionCreator() if session_creator is None else session_creator
         super().__init__(
@@ -85,7 +82,6 @@ class MonitoredSession(MonitoredLifecycle):
             on_preemption,
             grace_secs,
             steps_per_run,
-            report,
         )
 
     def should_stop(self) -> bool:
@@ -111,7 +107,6 @@ class SingularMonitoredSession(MonitoredLifecycle):
         checkpoint_filename_with_path: A checkpoint to restore.
         on_preemption: "exit" or "ignore", as in `MonitoredSession`.
         grace_secs: As in `MonitoredSession`.
-        report: As in `MonitoredSession`.
 
     Raises:
         ValueError: Both a directory and a checkpoint are given.
@@ -141,7 +136,6 @@ class SingularMonitoredSession(MonitoredLifecycle):
         *,
         on_preemption: str = preemption.EXIT,
         grace_secs: float = preemption.DEFAULT_GRACE_SECS,
-        report: bool = False,
     ) -> None:
         creator = ChiefSessionCreator(scaffold, master, config, checkpoint_dir, checkpoint_filename_with_path)
         super().__init__(
@@ -152,7 +146,6 @@ class SingularMonitoredSession(MonitoredLifecycle):
             None,
             on_preemption=on_preemption,
             grace_secs=grace_secs,
-            report=report,
         )
 
     def should_stop(self) -> bool:

@@ -35,8 +35,6 @@ class Opening(Stopping):
         self._stepping = None
         with self._graph.as_default():
             self._raw = raw = self._creator.create_session()
-            if self._costs is not None:
-                self._costs.watch(raw)
             self._preemption.renew()
             # A thread's OutOfRangeError is an error of the session: only its consumer ends the training quietly.
             coord = Coordinator(clean_stop_exception_types=())
@@ -82,14 +80,14 @@ class Opening(Stopping):
             raise RuntimeError(f"The {describe(hook)} serves this session already.")
         with Claim(self._guard) as claim, claim:
             self._take_alone(claim, "take another hook")
-            hooks = HookList([*self._hooks.hooks, hook], self._hooks.timed, self._hooks)
+            hooks = HookList([*self._hooks.hooks, hook], self._hooks.wraps, self._hooks)
             hooks.claim(self)
             raw = self._session.live().hooked.raw
             try:
                 with self._graph.as_default():
                     self._begin_added(hook)
                     hooks.states.give([hook], _step_of(raw))
-                    create_for(hook, raw, self._session.current.coord, hooks.callback)
+                    create_for(hook, raw, self._session.current.coord)
                 self._session.current.hooked.use(hooks)
             except BaseException as exc:
                 mapped = raw.lowlevel.map_error(exc)

@@ -20,7 +20,7 @@ from hookline.monitored.merged_requests import MergedRequests, announce
 from hookline.monitored.scheduled_run import ScheduledRun
 from hookline.monitored.session_triggers import SessionTriggers
 from hookline.monitored.short_runs import ShortRuns
-from hookline.session import DeferredResults, RunOptions, Session, merge_options
+from hookline.session import RunOptions, Session, merge_options
 from hookline.session.feeds import feed_key
 
 _MOST_MERGED = 64
@@ -408,26 +408,6 @@ class Schedule:
             record.resume()
         self._recalled.clear()
         self._read_callers()
-
-    @property
-    def records(self) -> list[HookRecord]:
-        """The hooks, as the next run knows them."""
-        self._resume_recalled()
-        return self._records
-
-    def stand_in_for(self, other: Schedule, results: DeferredResults) -> None:
-        """Continues where another schedule stands, for a dry run with the same hooks; logs nothing.
-
-        Args:
-            other: The other schedule.
-            results: In place of those for which its firings wait.
-        """
-        for mine, theirs in zip(self._records, other._records, strict=True):
-            mine.waiting.extend(deferred._replace(results=results) for deferred in theirs.waiting)
-        self._triggers.continue_from(other._triggers)
-        self._due_run, self._gain = other._due_run, other._gain
-        self._short_runs.silence()
-        self.deferred.update()
 
     def _take_over(self, other: Schedule) -> None:
         """Takes over the state of an earlier schedule."""

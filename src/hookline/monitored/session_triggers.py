@@ -123,10 +123,3 @@ class SessionTriggers:
         """Starts all triggers anew, at a step before the last one."""
         for forecast in self.forecasts:
             forecast.trigger.start(step)
-
-    def continue_from(self, other: SessionTriggers) -> None:
-        """Takes over the forecasts of another session's triggers, which belong to the same hooks."""
-        for mine, theirs in zip(self.forecasts, other.forecasts, strict=True):
-            mine.continue_from(theirs)
-        self.due_step, self.due_secs, self.due_run = other.due_step, other.due_secs, other.due_run
-        self.everyone_run = other.everyone_run

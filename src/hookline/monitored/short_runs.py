@@ -46,10 +46,6 @@ class ShortRuns:
                     describe(record.hook),
                 )
 
-    def silence(self) -> None:
-        """Logs no hook from now on."""
-        self._logged.update(map(_mark, self._records))
-
 
 def _mark(record: HookRecord) -> str:
     return f"short runs {record.bit}"

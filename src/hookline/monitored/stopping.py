@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from hookline import arguments, preemption
@@ -15,9 +14,6 @@ from hookline.monitored.callbacks import Callback
 from hookline.monitored.ending import CLOSED, Ending, is_success
 from hookline.monitored.guard import Claim
 from hookline.monitored.in_step import InStep
-
-Wraps = Callable[[Any, str, Callback], Callback]
-_OF_A_RUN = ("before_run", "before_trigger", "after_run", "on_trigger")
 
 
 class Stopping(Ending):
@@ -71,33 +67,22 @@ class Stopping(Ending):
 
     # sys.exit(0) in one of the processes in step ----------------------------------------------------------------
 
-    def _deferring(self, wraps: Wraps | None) -> Wraps:
-        """Wraps callbacks of hooks in which `sys.exit(0)` is a request to stop: this process leaves with the others.
+    def _deferring(self, hook: Any, name: str, callback: Callback) -> Callback:
+        """Makes `sys.exit(0)` in a callback of a run a request to stop: this process leaves with the others."""
+        last: Any = None
 
-        Args:
-            wraps: The other wrapping of callbacks, if any.
-        """
+        def call(*arguments: Any) -> Any:
+            nonlocal last
+            try:
+                last = callback(*arguments)
+            except SystemExit as exit:
+                if not is_success(exit):
+                    raise
+                self._exit = self._exit or exit
+                self._stop.request(f"sys.exit() in {type(bare(hook)).__name__}.{name}")
+            return last  # This run still needs what the hook requests in the other processes.
 
-        def wrap(hook: Any, name: str, callback: Callback) -> Callback:
-            inner = callback if wraps is None else wraps(hook, name, callback)
-            if name not in _OF_A_RUN:
-                return inner
-            last: Any = None
-
-            def call(*arguments: Any) -> Any:
-                nonlocal last
-                try:
-                    last = inner(*arguments)
-                except SystemExit as exit:
-                    if not is_success(exit):
-                        raise
-                    self._exit = self._exit or exit
-                    self._stop.request(f"sys.exit() in {type(bare(hook)).__name__}.{name}")
-                return last  # This run still needs what the hook requests in the other processes.
-
-            return call
-
-        return wrap
+        return call
 
     def _leave(self) -> None:
         super()._leave()

@@ -62,7 +62,6 @@ def MonitoredTrainingSession(
     steps_per_run: int = 1,
     sinks: Iterable[Sink] = (),
     hparams: Any = None,
-    report: bool = False,
 ) -> MonitoredSession:
     """Returns a monitored session that counts steps, writes summaries, saves checkpoints, restores and recovers.
 
@@ -113,8 +112,6 @@ def MonitoredTrainingSession(
         sinks: Destinations of the chief's summaries beside TensorBoard's files; without a directory, instead of them:
             `hookline.sinks.Csv()`, ...
         hparams: Hyperparameters, for sinks and for TensorBoard, as of `SinkHook`.
-        report: Whether to measure the time by part, for `session.report()`. It costs some 1 µs a run, and as much for
-            each `before_run` and `after_run`.
 
     Example:
         >>> import hookline as hl
@@ -129,7 +126,7 @@ def MonitoredTrainingSession(
 
     References:
         `tf.train.MonitoredTrainingSession`. Differences: both cadences of a kind may be given; `recovery`,
-        `restore`, `strict_events`, `on_preemption`, `steps_per_run`, `sinks`, `hparams` and `report`; one process at a
+        `restore`, `strict_events`, `on_preemption`, `steps_per_run`, `sinks` and `hparams`; one process at a
         time saves in a directory.
     """
     for name, folder in (("checkpoint_dir", checkpoint_dir), ("summary_dir", summary_dir)):
@@ -212,7 +209,6 @@ def MonitoredTrainingSession(
         on_preemption=on_preemption,
         grace_secs=grace_secs,
         steps_per_run=steps_per_run,
-        report=report,
     )
 
 

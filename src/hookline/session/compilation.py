@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -15,49 +14,8 @@ from hookline.session.compiled_in import CompiledIn
 logger = log.of(__name__)
 
 _MANY = 16
-_MOST_KEPT = 1000
 
 Named = Iterable[tuple[str, Any]]
-
-
-class Compiled(NamedTuple):
-    """A compilation.
-
-    Args:
-        cause: Why it was needed, in words.
-        secs: How many seconds tracing and compiling took.
-        about: The program in words.
-    """
-
-    cause: str
-    secs: float
-    about: str
-
-
-class CompilationLog:
-    """The compilations of a session.
-
-    Attributes:
-        so_far: The latest of them.
-        heard: Is called with each that follows, if somebody wants to hear of it.
-    """
-
-    def __init__(self) -> None:
-        self.so_far: collections.deque[Compiled] = collections.deque(maxlen=_MOST_KEPT)
-        self.heard: Callable[[Compiled], None] | None = None
-        self._warned: set[str] = set()
-
-    def warn(self, text: str) -> None:
-        """Logs a warning, once for all programs of the session."""
-        if text not in self._warned:
-            self._warned.add(text)
-            logger.warning(text)
-
-    def add(self, made: Compiled) -> None:
-        """Records a compilation."""
-        self.so_far.append(made)
-        if self.heard is not None:
-            self.heard(made)
 
 
 class Compilations:
@@ -65,20 +23,19 @@ class Compilations:
 
     Args:
         what: The program in words.
-        log: Records them.
+        warned: The warnings that the session's programs have logged; more are added here.
 
     Attributes:
-        log: As above.
         first_cause: Says why the first compilation is needed; called when it begins.
         traces: The number of times that the program was traced; each trace is a compilation, or finds an equal program.
         about: A description of the program.
         untold: Whether the duration of the last compilation is still to be logged.
     """
 
-    def __init__(self, what: str, log: CompilationLog) -> None:
+    def __init__(self, what: str, warned: set[str]) -> None:
         self.first_cause: Callable[[], str] = lambda: "first run"
         self._cause = ""
-        self.log = log
+        self._warned = warned
         self.traces = 0
         self.untold = False
         self.about = what
@@ -126,9 +83,13 @@ class Compilations:
     def end(self) -> None:
         """Logs the duration of the last compilation; called when the program has started."""
         self.untold = False
-        secs = clock.monotonic() - self._began
-        logger.info("Compiled it in %.2f s.", secs)
-        self.log.add(Compiled(self._cause, secs, self.about))
+        logger.info("Compiled it in %.2f s.", clock.monotonic() - self._began)
+
+    def warn(self, text: str) -> None:
+        """Logs a warning, once for all programs of the session."""
+        if text not in self._warned:
+            self._warned.add(text)
+            logger.warning(text)
 
 
 def _forms(value: Any) -> list[str]:

@@ -61,7 +61,7 @@ class Engine(LowLevel):
         self.ahead = RunAhead(self, config.max_runs_ahead)
         self.staged = StagedRuns(self)
         self._target, self._max_plans = target, config.max_plans
-        self._plans = PlanCache(self.graph, config.max_plans, self.compilations)
+        self._plans = PlanCache(self.graph, config.max_plans)
         self._store: VariableStore | None = None
         self._lost: BaseException | None = None
         self._how = "a program that was to write its variables failed, and their values are gone"
@@ -98,7 +98,7 @@ class Engine(LowLevel):
                 if self._store is not None:
                     self._store.close()
                 self._store = None
-                self._plans = PlanCache(self.graph, self._max_plans, self.compilations)
+                self._plans = PlanCache(self.graph, self._max_plans)
                 self.ahead.forget()
             call_all(self.at_close)
         if failure is not None:
@@ -153,12 +153,6 @@ class Engine(LowLevel):
         """Returns the cached step of a request, and makes it if there is none."""
         return self._plans.find(self, fetches, hook_fetches, feed_dict)
 
-    def plans(self) -> PlanCache:
-        """See `LowLevel.plans`."""
-        with self.lock:
-            self.check_usable()
-            return self._plans.copied()
-
     def cached_step(self, fetches: Any, hook_fetches: HookFetches | None = None) -> CachedStep | None:
         """Returns the cached step of these fetches for the fast path; None if the run is more than a program."""
         found = self.planned(fetches, hook_fetches, None)
@@ -184,11 +178,6 @@ class Engine(LowLevel):
     def host_lock(self, operation: Operation) -> Any:
         """Returns the lock that keeps other threads out of a host operation."""
         return self.staged.host_lock(operation)
-
-    def measure(self, waits: Callable[[Any], Any], reads: Callable[[Any], Any]) -> None:
-        """See `LowLevel.measure`."""
-        self.ahead.look, self.ahead.await_latch = waits(self.ahead.look), waits(self.ahead.await_latch)
-        self.staged.sources.measure(reads)
 
     # Errors -----------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Graph, Operation, Tensor, ancestors
 from hookline.graph.variable import Update
 from hookline.session.cached_step import CachedStep
-from hookline.session.compilation import CompilationLog
 from hookline.session.feeds import feed_key, flat_feeds, resolve_feeds
 from hookline.session.fetches import fetch_key, flatten
 from hookline.session.getters import Run
@@ -40,12 +39,12 @@ class PlanCache:
     which is forgotten when the younger one is full.
     """
 
-    def __init__(self, graph: Graph, max_plans: int, log: CompilationLog) -> None:
+    def __init__(self, graph: Graph, max_plans: int) -> None:
         self._graph = graph
         self._max_young = max(max_plans // 2, 1)
         self._young: dict[Hashable, CachedStep] = {}
         self._old: dict[Hashable, CachedStep] = {}
-        self._programs = ProgramCache(log)
+        self._programs = ProgramCache()
         self._told: set[Operation] = set()
         self._made = 0
         self._last_made: Any = None
@@ -53,14 +52,6 @@ class PlanCache:
         self._latest: dict[HookFetches | None, tuple[Any, tuple[Any, ...], CachedStep]] = {}
         self._latest_repeated: dict[HookFetches | None, tuple[Any, int, RepeatedStep]] = {}
         self._most_latest = min(_MOST_LATEST, max_plans)
-
-    def copied(self) -> PlanCache:
-        """Returns another one with the same steps and programs: what it makes is not kept here."""
-        other = PlanCache(self._graph, 2 * self._max_young, CompilationLog())
-        other._young, other._old = dict(self._young), dict(self._old)
-        other._programs, other._told = self._programs.copied(), set(self._told)
-        other._made, other._last_made = self._made, self._last_made
-        return other
 
     def expect(self, hook_fetches: Iterable[Any]) -> list[int]:
         """Declares all fetches that hooks may ask for; see `LowLevel.expect`."""

@@ -23,7 +23,7 @@ from hookline.graph.random import WORKER_INDEX
 from hookline.graph.tracing import TRACED
 from hookline.graph.variable import Variable
 from hookline.session import launches
-from hookline.session.compilation import CompilationLog, Compilations
+from hookline.session.compilation import Compilations
 from hookline.session.compiler_options import compiler_options
 from hookline.session.latches import Latched, Latching, after, first_failure
 from hookline.session.plan import Key, Plan
@@ -66,7 +66,7 @@ class Program:
         masked: Further tensors for hooks, by hook. A mask selects those that a run computes.
         capacity: Above 1: the program makes as many steps as it is told to, up to this number. Batches come in blocks
             of that length or more; the outputs have that length.
-        log: Records the compilations.
+        warned: The warnings that the session's programs have logged, which are not repeated.
 
     Attributes:
         taken, counted, read, written: The variables of its arguments and results, as described above.
@@ -86,7 +86,7 @@ class Program:
         always: frozenset[Operation],
         masked: Sequence[HookTensors],
         capacity: int,
-        log: CompilationLog,
+        warned: set[str],
     ) -> None:
         self.plan = plan
         self._capacity = capacity
@@ -114,7 +114,7 @@ class Program:
         writes = ", ".join(variable.op.name for variable in (*updates, *self.hosted)) or "none"
         more = " and hook fetches" if self.for_hooks else ""
         steps = f"up to {capacity} steps; " if capacity > 1 else ""
-        self.compilations = Compilations(f"{steps}outputs {names}{more}; writes {writes}", log)
+        self.compilations = Compilations(f"{steps}outputs {names}{more}; writes {writes}", warned)
         self._compiler_options = compiler_options(roles.for_callers, in_loop=capacity > 1)
         # Loose: of unknown structure. JAX sees the leaves alone, so two trees with the same leaves are equal to it.
         self._is_loose = any(v.spec is specs.UNKNOWN for v in (*self.written, *self.read))
@@ -298,7 +298,7 @@ class Program:
             groups, outputs, _, latched = self._traced(old, batch, latched, wanted, kept)
             return groups, outputs[:rows], outputs[rows:], latched
 
-        warn = self.compilations.log.warn
+        warn = self.compilations.warn
         made = repeated(step, span[0], self._capacity, (taken, counted), latched, self.written, warn)
         groups, outputs, latched = made
         return groups, outputs, (), latched

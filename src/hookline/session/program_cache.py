@@ -13,7 +13,6 @@ from hookline.graph import placement
 from hookline.graph import spec as specs
 from hookline.graph.graph import Operation, Tensor
 from hookline.graph.nodes import Constant, HostCall, SessionCall, Source
-from hookline.session.compilation import CompilationLog
 from hookline.session.plan import Key, Plan, input_tensors
 from hookline.session.program import Program
 from hookline.session.sharing import HookTensors, Sharing
@@ -53,24 +52,14 @@ class ProgramCache:
         sharing: The tensors that hooks have fetched so far.
     """
 
-    def __init__(self, log: CompilationLog) -> None:
-        self._log = log
+    def __init__(self) -> None:
+        self._warned: set[str] = set()
         # By the variables that they write or initialise: the outputs of programs so far, those for hooks, the inputs,
         # and how many steps they make.
         self._seen: dict[Hashable, tuple[set[Key], set[Key], set[Key], set[int]]] = {}
         self.constants: MutableMapping[Constant, Any] = weakref.WeakKeyDictionary()
         self.sharing = Sharing()
         self._made: MutableMapping[Any, Program] = weakref.WeakValueDictionary()
-
-    def copied(self) -> ProgramCache:
-        """Returns another one with the same programs so far, and the same constants."""
-        other = ProgramCache(CompilationLog())
-        # In step all processes put a constant on their devices at the same place of the script.
-        other.constants = weakref.WeakKeyDictionary(self.constants) if placement.is_in_step() else self.constants
-        other.sharing = self.sharing.copied()
-        other._made = weakref.WeakValueDictionary(self._made)
-        other._seen = {writes: tuple(map(set, seen)) for writes, seen in self._seen.items()}  # type: ignore[misc]
-        return other
 
     def choose(
         self, plan: Plan, request: Request, pulled: Iterable[Tensor], store: VariableStore, capacity: int = 1
@@ -130,7 +119,7 @@ class ProgramCache:
         found = self._made.get(key)
         if found is None:
             every = frozenset(plan.device) if always is None else always
-            found = Program(plan, inputs, out, looks, store, every, masked, capacity, self._log)
+            found = Program(plan, inputs, out, looks, store, every, masked, capacity, self._warned)
             found.compilations.first_cause = self._cause(found, capacity)
             self._made[key] = found
         return found

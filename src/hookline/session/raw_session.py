@@ -7,7 +7,6 @@ from typing import Any, Self
 
 from hookline import arguments, errors
 from hookline.graph.graph import Graph, Operation
-from hookline.session.compilation import CompilationLog
 from hookline.session.deferred import DeferredResults
 from hookline.session.hook_fetches import HookFetches
 from hookline.session.options import RunMetadata, RunOptions
@@ -141,7 +140,6 @@ class LowLevel:
 
     Attributes:
         session: As above.
-        compilations: The compilations so far, as far as the session records them.
         shared: Whether other processes may change its variables, because they live on parameter servers.
         writes: The number of runs and loads that have changed variables. If nothing counts them, a failed run is
             assumed to have changed nothing, and the last state may be saved.
@@ -160,7 +158,6 @@ class LowLevel:
 
     def __init__(self, session: RawSession) -> None:
         self.session = session
-        self.compilations = CompilationLog()
         self.expects_steps = False
         self.may_limit: Callable[[Any], bool] = lambda owner: True
         self.hook_states: Callable[[], Mapping[str, Any]] = dict
@@ -193,10 +190,6 @@ class LowLevel:
             raise TypeError(f"{type(self.session).__name__}.run must return the structure of {asked!r}, got {found!r}.")
         return found[0], hook_results(hook_fetches, found[1])
 
-    def plans(self) -> Any:
-        """Returns a copy of the `PlanCache`, to look up the programs of runs that are not made; None without one."""
-        return None
-
     def cached_step(self, fetches: Any, hook_fetches: HookFetches | None = None) -> Any:
         """Returns a `CachedStep` that makes the run in one call; None if there is none."""
         return None
@@ -227,9 +220,6 @@ class LowLevel:
     def map_error(self, error: BaseException) -> BaseException:
         """Returns the error of `hookline.errors` for an error of JAX's engine; other errors as they are."""
         return errors.from_exception(error)
-
-    def measure(self, waits: Callable[[Any], Any], reads: Callable[[Any], Any]) -> None:
-        """Has a wrapper around what waits for the device, and another one around what waits for batches."""
 
     def serve(self, coord: Any) -> None:
         """Lets a `Coordinator` stop the threads that prefetch data."""

@@ -54,13 +54,6 @@ class Sharing:
         self._declared: list[Sequence[Tensor | Operation]] = []
         self._families: dict[Hashable, list[HookTensors]] = {}
 
-    def copied(self) -> Sharing:
-        """Returns another one that has seen the same so far."""
-        other = Sharing()
-        other._declared = self._declared
-        other._families = {family: [*tensors] for family, tensors in self._families.items()}
-        return other
-
     @property
     def has_declared(self) -> bool:
         """Whether hooks have declared fetches."""

@@ -163,13 +163,6 @@ class Sources:
         self._open: dict[Operation, OpenSource] = {}
         self._coord: Any = None
         self._home = placement.current()
-        self._measured: Callable[[Any], Any] | None = None
-
-    def measure(self, measured: Callable[[Any], Any]) -> None:
-        """Has a wrapper around the `wait` of each."""
-        self._measured = measured
-        for source in self._open.values():
-            source.wait = measured(source.wait)
 
     def of(self, node: Source) -> OpenSource:
         """Returns the open source of a node."""
@@ -179,8 +172,6 @@ class Sources:
                 found = self._open[node] = node.open_for(node, self._is_shared())
             if self._coord is not None:
                 found.serve(self._coord)
-            if self._measured is not None:
-                found.wait = self._measured(found.wait)
         return found
 
     def serve(self, coord: Any) -> None:
