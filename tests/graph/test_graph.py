@@ -70,6 +70,8 @@ def test_collections_hold_what_was_added_and_give_out_copies():
     graph.get_collection("mine").append(4)
     assert graph.get_collection("mine") == [3]
     graph.get_collection_ref("mine").append(4)
+    graph.get_collection_ref("empty")
+    assert {"mine", "empty"} & {*graph.get_all_collection_keys()} == {"mine"}
     assert graph.get_collection("mine") == [3, 4]
 
 

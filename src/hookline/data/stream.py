@@ -1,4 +1,4 @@
-"""Streams: the elements of a Python iterator, each for one run."""
+"""Streams: the elements of a Python iterator, which the sources of a front end read."""
 
 from __future__ import annotations
 
