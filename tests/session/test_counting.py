@@ -7,7 +7,7 @@ import pytest
 
 import hookline as hl
 from hookline import train
-from hookline.checkpoint import Saver
+from hookline.train import Saver
 
 
 @pytest.fixture
