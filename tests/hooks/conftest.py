@@ -6,11 +6,17 @@ from typing import Any
 
 import pytest
 
+from hookline import Operation, Tensor, Variable, group, host_op, op
 from hookline.errors import AbortedError
-from hookline.graph import Operation, Tensor, Variable, create_global_step, group, host_op, op
-from hookline.hooks import SessionRunHook
-from hookline.monitored import ChiefSessionCreator, MonitoredSession, RecoveryPolicy, Scaffold
 from hookline.summary import FileWriterCache
+from hookline.train import (
+    ChiefSessionCreator,
+    MonitoredSession,
+    RecoveryPolicy,
+    Scaffold,
+    SessionRunHook,
+    create_global_step,
+)
 
 
 @dataclass

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hookline.hooks import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
+from hookline.train import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 
 
 def test_every_callback_of_the_base_class_does_nothing():

@@ -8,12 +8,10 @@ import threading
 import jax
 import pytest
 
-from hookline import hooks, summary
-from hookline.checkpoint import Saver
-from hookline.graph import Graph, Variable, constant, get_default_graph, get_or_create_eval_step
-from hookline.hooks import SessionRunHook, every
+from hookline import Graph, Variable, constant, get_default_graph, hooks, summary
 from hookline.monitored import HookedSession
 from hookline.testing import RecordingHook, check_hook
+from hookline.train import Saver, SessionRunHook, every, get_or_create_eval_step
 
 
 def summary_saver(tmp_path, **cadence):

@@ -8,15 +8,21 @@ import threading
 
 import pytest
 
-from hookline import summary
-from hookline.checkpoint import CheckpointSaverListener, PendingSave, Saver, latest_checkpoint, lease
+from hookline import GraphKeys, Session, add_to_collection, summary
+from hookline.checkpoint import PendingSave, lease
 from hookline.errors import AbortedError, FailedPreconditionError, NanLossDuringTrainingError, OpError
-from hookline.graph import GraphKeys, add_to_collection
-from hookline.hooks import CheckpointSaverHook, NanTensorHook
-from hookline.monitored import ChiefSessionCreator, MonitoredSession, Scaffold
-from hookline.session import Session
 from hookline.summary import FileWriterCache
 from hookline.testing import FakeClock, RecordingHook, read_events
+from hookline.train import (
+    CheckpointSaverHook,
+    CheckpointSaverListener,
+    ChiefSessionCreator,
+    MonitoredSession,
+    NanTensorHook,
+    Saver,
+    Scaffold,
+    latest_checkpoint,
+)
 
 
 class Listener(CheckpointSaverListener):

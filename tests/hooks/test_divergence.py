@@ -13,9 +13,9 @@ from tests.stand_ins import Servers
 
 import hookline as hl
 from hookline import errors, train
-from hookline.checkpoint import Saver, get_checkpoint_state
 from hookline.checkpoint.pending import finish_saves
 from hookline.testing import RecordingHook
+from hookline.train import Saver, get_checkpoint_state
 
 NAN = float("nan")
 LAG = 8  # how many runs late a rollback comes

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from hookline.graph import op, placeholder
-from hookline.hooks import FeedFnHook
+from hookline import op, placeholder
+from hookline.train import FeedFnHook
 
 
 def test_each_run_is_fed_with_what_the_function_returns(model):

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from hookline import host_op, op, placeholder
 from hookline.errors import OutOfRangeError
-from hookline.graph import host_op, op, placeholder
-from hookline.hooks import FinalOpsHook
 from hookline.testing import RecordingHook
+from hookline.train import FinalOpsHook
 
 
 def test_the_values_are_those_at_the_end_in_the_structure_that_was_asked_for(model):

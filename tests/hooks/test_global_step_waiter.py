@@ -7,13 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.stand_ins import Servers
 
-from hookline import clock
-from hookline.coordination import Coordinator
+from hookline import Session, clock, global_variables_initializer
 from hookline.errors import AbortedError, DeadlineExceededError
-from hookline.graph import global_variables_initializer
-from hookline.hooks import GlobalStepWaiterHook, SessionRunArgs, SessionRunContext
-from hookline.session import Session
 from hookline.testing import FakeClock, RecordingHook
+from hookline.train import Coordinator, GlobalStepWaiterHook, SessionRunArgs, SessionRunContext
 
 
 @pytest.fixture

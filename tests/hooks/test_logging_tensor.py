@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hookline import constant, host_op
 from hookline.errors import AbortedError, OutOfRangeError
-from hookline.graph import constant, host_op
-from hookline.hooks import LoggingTensorHook, when
 from hookline.testing import FakeClock, RecordingHook
+from hookline.train import LoggingTensorHook, when
 
 
 @pytest.fixture

@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from hookline import Graph, SessionConfig, Variable, get_default_graph, op, placeholder
 from hookline.errors import AbortedError, NanLossDuringTrainingError
-from hookline.graph import Graph, Variable, create_global_step, get_default_graph, op, placeholder
-from hookline.hooks import NanTensorHook, SessionRunHook, every, when
-from hookline.session import SessionConfig
 from hookline.testing import RecordingHook
+from hookline.train import NanTensorHook, SessionRunHook, create_global_step, every, when
 
 NAN, INF = float("nan"), float("inf")
 LATE = SessionConfig().max_runs_ahead

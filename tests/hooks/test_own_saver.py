@@ -10,7 +10,7 @@ import pytest
 
 import hookline as hl
 from hookline import errors, train
-from hookline.checkpoint import Saver, latest_checkpoint, load_variable
+from hookline.train import Saver, latest_checkpoint, load_variable
 
 QUICK = {"recovery": train.RecoveryPolicy(initial_backoff_secs=0)}
 NAN = float("nan")

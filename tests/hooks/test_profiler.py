@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 
 import hookline as hl
-from hookline import train
+from hookline import host_op, train
 from hookline.errors import OutOfRangeError
-from hookline.graph import host_op
-from hookline.hooks import ProfilerHook, every
 from hookline.summary import FileWriterCache
 from hookline.testing import FakeClock, read_events
+from hookline.train import ProfilerHook, every
 
 # In Python 3.12 and newer Python warns of the types of JAX's reader, which aborts where that is an error.
 pytestmark = pytest.mark.filterwarnings("ignore:builtin type event_stats has no __module__:DeprecationWarning")

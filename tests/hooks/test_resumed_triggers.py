@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 import hookline as hl
 from hookline import train
-from hookline.hooks import SecondOrStepTimer, Trigger, at_steps, every, spaced, steps_where
 from hookline.testing import FakeClock
+from hookline.train import SecondOrStepTimer, Trigger, at_steps, every, spaced, steps_where
 
 
 class Firings(train.SessionRunHook):

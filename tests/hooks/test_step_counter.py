@@ -6,9 +6,9 @@ import pytest
 
 import hookline as hl
 from hookline.errors import AbortedError
-from hookline.hooks import StepCounterHook
 from hookline.summary import FileWriterCache
 from hookline.testing import FakeClock, RecordingHook, read_events
+from hookline.train import StepCounterHook
 
 
 def rates(directory):

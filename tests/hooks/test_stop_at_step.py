@@ -4,12 +4,18 @@ import threading
 
 import pytest
 
+from hookline import RunOptions, constant, group
 from hookline.errors import AbortedError
-from hookline.graph import constant, group
-from hookline.hooks import SessionRunContext, SessionRunHook, StopAtStepHook
-from hookline.monitored import ChiefSessionCreator, MonitoredSession, RecoveryPolicy, Scaffold
-from hookline.session import RunOptions
 from hookline.testing import RecordingHook
+from hookline.train import (
+    ChiefSessionCreator,
+    MonitoredSession,
+    RecoveryPolicy,
+    Scaffold,
+    SessionRunContext,
+    SessionRunHook,
+    StopAtStepHook,
+)
 
 
 def restored_to(step):

@@ -6,18 +6,18 @@ import logging
 
 import pytest
 
-from hookline import summary
-from hookline.checkpoint import Saver, list_variables
-from hookline.graph import GraphKeys
-from hookline.hooks import (
+from hookline import GraphKeys, summary
+from hookline.testing import FakeClock, read_events
+from hookline.train import (
     CheckpointSaverHook,
     LoggingTensorHook,
+    Saver,
     StepCounterHook,
     StopAtStepHook,
     SummarySaverHook,
     every,
+    list_variables,
 )
-from hookline.testing import FakeClock, read_events
 
 
 def test_a_step_counter_may_record_something_else(model, tmp_path):

@@ -2,13 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from hookline import summary
+from hookline import host_op, summary
 from hookline.errors import AbortedError
-from hookline.graph import host_op
-from hookline.hooks import SessionRunHook, SummarySaverHook
-from hookline.monitored import ChiefSessionCreator, MonitoredSession, Scaffold
 from hookline.summary import FileWriter, FileWriterCache
 from hookline.testing import FakeClock, RecordingHook, read_events
+from hookline.train import ChiefSessionCreator, MonitoredSession, Scaffold, SessionRunHook, SummarySaverHook
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookline.hooks import NeverTriggerTimer, SecondOrStepTimer, Trigger
 from hookline.testing import FakeClock
+from hookline.train import NeverTriggerTimer, SecondOrStepTimer, Trigger
 
 
 def fired(timer: Trigger, steps: list[int]) -> list[int]:

@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookline import summary
-from hookline.checkpoint import Saver
-from hookline.hooks import (
+from hookline.testing import FakeClock
+from hookline.train import (
     CheckpointSaverHook,
     LoggingTensorHook,
     NeverTriggerTimer,
     ProfilerHook,
+    Saver,
     SecondOrStepTimer,
     StepCounterHook,
     SummarySaverHook,
@@ -23,7 +24,6 @@ from hookline.hooks import (
     log_spaced,
     steps_where,
 )
-from hookline.testing import FakeClock
 
 
 def fired(trigger: Trigger, steps) -> list[int]:

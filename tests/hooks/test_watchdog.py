@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
+from hookline import host_op
 from hookline.errors import AbortedError
-from hookline.graph import host_op
-from hookline.hooks import WatchdogHook
 from hookline.testing import FakeClock, RecordingHook
+from hookline.train import WatchdogHook
 
 REAL_SECS = 20.0
 

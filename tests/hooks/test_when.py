@@ -5,8 +5,8 @@ import pytest
 import hookline as hl
 import hookline.numpy as hnp
 from hookline import train
-from hookline.hooks import LoggingTensorHook, SessionRunHook, StopAtStepHook, SummarySaverHook, every, when
 from hookline.testing import RecordingHook, check_hook, read_events
+from hookline.train import LoggingTensorHook, SessionRunHook, StopAtStepHook, SummarySaverHook, every, when
 
 
 @pytest.fixture
