@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from hookline.graph import Graph, Operation, Tensor, control_dependencies, get_or_create_global_step, host_op
-from hookline.hooks import SessionRunArgs, SessionRunHook
+from hookline import Graph, Operation, Tensor, control_dependencies, host_op
 from hookline.hooks.triggers import FirstRun
-from hookline.monitored import RecoveryPolicy, SessionCreator
 from hookline.testing import FakeClock
+from hookline.train import RecoveryPolicy, SessionCreator, SessionRunArgs, SessionRunHook, get_or_create_global_step
 
 QUICK = {"recovery": RecoveryPolicy(initial_backoff_secs=0)}
 

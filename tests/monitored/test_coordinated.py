@@ -5,12 +5,12 @@ import threading
 
 import pytest
 
-from hookline.coordination import Coordinator
 from hookline.errors import AbortedError, OutOfRangeError, UnavailableError
 from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.hook_list import HookList
 from hookline.monitored.hooked import HookedSession
 from hookline.testing import ScriptedSession
+from hookline.train import Coordinator
 
 
 def coordinated(raw, coord=None, hooks=()):

@@ -4,10 +4,10 @@ import logging
 
 import pytest
 
-from hookline.hooks import SessionRunHook
 from hookline.monitored.callbacks import override
 from hookline.monitored.hook_list import HookList
 from hookline.testing import ScriptedSession
+from hookline.train import SessionRunHook
 
 
 def generator_hook():

@@ -10,9 +10,11 @@ import pytest
 import hookline as hl
 from hookline import summary, train
 from hookline.errors import AbortedError
-from hookline.hooks import (
+from hookline.testing import FakeClock, check_hook, read_events
+from hookline.train import (
     CheckpointSaverHook,
     LoggingTensorHook,
+    RecoveryPolicy,
     SessionRunHook,
     StepCounterHook,
     StopAtStepHook,
@@ -20,8 +22,6 @@ from hookline.hooks import (
     every,
     when,
 )
-from hookline.monitored import RecoveryPolicy
-from hookline.testing import FakeClock, check_hook, read_events
 
 
 class EarlyStopping(SessionRunHook):

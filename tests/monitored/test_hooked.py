@@ -4,14 +4,13 @@ from collections import namedtuple
 
 import pytest
 
+from hookline import Graph, RunMetadata, RunOptions, constant, placeholder
 from hookline.errors import UnavailableError
-from hookline.graph import Graph, constant, placeholder
-from hookline.hooks import SessionRunArgs, SessionRunHook
 from hookline.monitored.hook_list import HookList
 from hookline.monitored.hooked import HookedSession
 from hookline.monitored.stop_request import StopRequest
-from hookline.session import RunMetadata, RunOptions
 from hookline.testing import ScriptedSession
+from hookline.train import SessionRunArgs, SessionRunHook
 
 
 class Asking(SessionRunHook):

@@ -13,9 +13,9 @@ import pytest
 
 import hookline
 from hookline import errors
-from hookline.hooks import CheckpointSaverHook, SessionRunHook, every
-from hookline.monitored import DEFAULT_RECOVERY, MonitoredSession, Scaffold
+from hookline.monitored import DEFAULT_RECOVERY
 from hookline.monitored.callbacks import CALLBACKS
+from hookline.train import CheckpointSaverHook, MonitoredSession, Scaffold, SessionRunHook, every
 
 PAGE = Path(__file__).parents[2] / "docs" / "lifecycle.md"
 

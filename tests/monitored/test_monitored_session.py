@@ -8,26 +8,24 @@ import threading
 import jax.numpy as jnp
 import pytest
 
+from hookline import Graph, Variable, get_default_graph, op
 from hookline.errors import AbortedError, UnavailableError
-from hookline.graph import Graph, Variable, get_default_graph, op
-from hookline.hooks import (
+from hookline.testing import ScriptedSession
+from hookline.train import (
     CheckpointSaverHook,
-    LoggingTensorHook,
-    NanTensorHook,
-    SessionRunArgs,
-    SessionRunHook,
-    StepCounterHook,
-    StopAtStepHook,
-)
-from hookline.monitored import (
     ChiefSessionCreator,
+    LoggingTensorHook,
     MonitoredSession,
+    NanTensorHook,
     RecoveryPolicy,
     Scaffold,
     SessionCreator,
+    SessionRunArgs,
+    SessionRunHook,
     SingularMonitoredSession,
+    StepCounterHook,
+    StopAtStepHook,
 )
-from hookline.testing import ScriptedSession
 
 pytestmark = pytest.mark.usefixtures("clock")
 KINDS = pytest.mark.parametrize("kind", [MonitoredSession, SingularMonitoredSession])

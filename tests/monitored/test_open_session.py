@@ -10,19 +10,22 @@ import numpy as np
 import pytest
 
 import hookline as hl
-from hookline import train
-from hookline.checkpoint import CheckpointSaverListener, Saver
+from hookline import placeholder, train
 from hookline.errors import AbortedError
-from hookline.graph import placeholder
-from hookline.hooks import (
+from hookline.train import (
     CheckpointSaverHook,
+    CheckpointSaverListener,
     FeedFnHook,
+    MonitoredSession,
+    MonitoredTrainingSession,
     NanTensorHook,
+    Saver,
+    Scaffold,
     SessionRunHook,
+    SingularMonitoredSession,
     StepCounterHook,
     StopAtStepHook,
 )
-from hookline.monitored import MonitoredSession, MonitoredTrainingSession, Scaffold, SingularMonitoredSession
 
 KINDS = pytest.mark.parametrize("kind", [MonitoredSession, SingularMonitoredSession])
 

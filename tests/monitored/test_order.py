@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookline.hooks import SessionRunHook, when
-from hookline.monitored import MonitoredSession
 from hookline.monitored.order import in_order
+from hookline.train import MonitoredSession, SessionRunHook, when
 
 
 class A(SessionRunHook):

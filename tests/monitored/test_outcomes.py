@@ -7,8 +7,7 @@ import threading
 import pytest
 
 from hookline.errors import AbortedError, OutOfRangeError
-from hookline.hooks import SessionRunHook, every
-from hookline.monitored import MonitoredSession, SingularMonitoredSession
+from hookline.train import MonitoredSession, SessionRunHook, SingularMonitoredSession, every
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -6,8 +6,7 @@ import pytest
 from tests.monitored.conftest import QUICK
 
 import hookline as hl
-from hookline import errors, train
-from hookline.session import RawSession
+from hookline import RawSession, errors, train
 
 
 class Table(RawSession):

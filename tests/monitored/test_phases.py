@@ -12,7 +12,7 @@ from tests.stand_ins import Forwards
 import hookline as hl
 from hookline import train
 from hookline.errors import AbortedError
-from hookline.hooks import SessionRunArgs
+from hookline.train import SessionRunArgs
 
 
 def job(directory, last_step, *hooks, save_steps=1):

@@ -5,14 +5,13 @@ import random
 
 import pytest
 
-from hookline.coordination import Coordinator
 from hookline.errors import AbortedError, UnavailableError
-from hookline.monitored import RecoveryPolicy
 from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.hook_list import HookList
 from hookline.monitored.hooked import HookedSession
 from hookline.monitored.recoverable import RecoverableSession
 from hookline.testing import ScriptedSession
+from hookline.train import Coordinator, RecoveryPolicy
 
 LOST = AbortedError(None, None, "preempted")
 POLICY = RecoveryPolicy(max_attempts=3, initial_backoff_secs=1, multiplier=2, jitter=0)

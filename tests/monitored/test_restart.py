@@ -24,8 +24,14 @@ from hookline.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
-from hookline.hooks import CheckpointSaverHook, NanTensorHook, SessionRunHook
-from hookline.monitored import ChiefSessionCreator, MonitoredSession, Scaffold
+from hookline.train import (
+    CheckpointSaverHook,
+    ChiefSessionCreator,
+    MonitoredSession,
+    NanTensorHook,
+    Scaffold,
+    SessionRunHook,
+)
 
 pytestmark = [
     pytest.mark.usefixtures("failed_reads"),

@@ -4,11 +4,8 @@ import inspect
 
 import pytest
 
-from hookline import summary
-from hookline.checkpoint import Saver
-from hookline.graph import Graph, GraphKeys, Variable, constant, group, no_op
-from hookline.monitored import ChiefSessionCreator, MonitoredSession, Scaffold
-from hookline.session import Session
+from hookline import Graph, GraphKeys, Session, Variable, constant, group, no_op, summary
+from hookline.train import ChiefSessionCreator, MonitoredSession, Saver, Scaffold
 
 DEFAULTED = ["init_op", "ready_op", "ready_for_local_init_op", "local_init_op", "summary_op", "saver"]
 ARGUMENTS = [name for name in inspect.signature(Scaffold).parameters if name != "copy_from_scaffold"]

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from tests.monitored.conftest import Reference, run, warnings_of
 
 import hookline as hl
-from hookline import train
-from hookline.graph import get_or_create_global_step, group, op, placeholder
+from hookline import group, op, placeholder, train
 from hookline.monitored.hook_list import HookList
 from hookline.monitored.hooked import HookedSession
 from hookline.testing import ScriptedSession
+from hookline.train import get_or_create_global_step
 
 # What is declared, and when it is read ---------------------------------------------------------------------------
 

@@ -5,21 +5,13 @@ import inspect
 import numpy as np
 import pytest
 
-from hookline.checkpoint import Saver
-from hookline.errors import (
-    AbortedError,
-    DataLossError,
-    DeadlineExceededError,
-    NotFoundError,
-    OpError,
-    ResourceExhaustedError,
-)
-from hookline.graph import (
+from hookline import (
     Graph,
     GraphKeys,
+    RunOptions,
+    Session,
     Variable,
     constant,
-    get_or_create_global_step,
     global_variables,
     global_variables_initializer,
     host_op,
@@ -28,8 +20,22 @@ from hookline.graph import (
     report_uninitialized_variables,
     variables_initializer,
 )
-from hookline.monitored import ChiefSessionCreator, Scaffold, SessionManager, WorkerSessionCreator
-from hookline.session import RunOptions, Session
+from hookline.errors import (
+    AbortedError,
+    DataLossError,
+    DeadlineExceededError,
+    NotFoundError,
+    OpError,
+    ResourceExhaustedError,
+)
+from hookline.train import (
+    ChiefSessionCreator,
+    Saver,
+    Scaffold,
+    SessionManager,
+    WorkerSessionCreator,
+    get_or_create_global_step,
+)
 
 
 class Model:

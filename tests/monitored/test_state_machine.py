@@ -8,9 +8,8 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hookline.errors import PREEMPTION_ERRORS, AbortedError, UnavailableError
-from hookline.hooks import SessionRunHook
-from hookline.monitored import MonitoredSession, RecoveryPolicy, SessionCreator
 from hookline.testing import FakeClock, ScriptedSession
+from hookline.train import MonitoredSession, RecoveryPolicy, SessionCreator, SessionRunHook
 
 
 class Watching(SessionRunHook):

@@ -11,9 +11,8 @@ import pytest
 import hookline as hl
 from hookline import train
 from hookline.errors import AbortedError
-from hookline.hooks import SessionRunHook
-from hookline.monitored import MonitoredSession, RecoveryPolicy
 from hookline.monitored.guard import Claim, SessionGuard
+from hookline.train import MonitoredSession, RecoveryPolicy, SessionRunHook
 
 AT_ONCE = RecoveryPolicy(initial_backoff_secs=0)
 INSIDE_A_SESSION = tuple(f"monitored/{name}.py" for name in ("guard", "lifecycle", "opening", "stopping", "ending"))

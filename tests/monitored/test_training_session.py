@@ -4,13 +4,19 @@ import inspect
 
 import pytest
 
-from hookline import summary
+from hookline import Graph, op, summary
 from hookline.errors import DeadlineExceededError
-from hookline.graph import Graph, op
-from hookline.hooks import CheckpointSaverHook, SessionRunHook, StepCounterHook, StopAtStepHook, SummarySaverHook
-from hookline.monitored import MonitoredSession, MonitoredTrainingSession
 from hookline.summary import FileWriterCache
 from hookline.testing import FakeClock
+from hookline.train import (
+    CheckpointSaverHook,
+    MonitoredSession,
+    MonitoredTrainingSession,
+    SessionRunHook,
+    StepCounterHook,
+    StopAtStepHook,
+    SummarySaverHook,
+)
 
 pytestmark = pytest.mark.usefixtures("clock")
 
