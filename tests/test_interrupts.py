@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from hookline.interrupts import held_back
+from hookline.extend import held_back
 
 # Presses Ctrl-C while garbage is collected, once a module is loaded; an exception raised there is dropped.
 SCRIPT = """

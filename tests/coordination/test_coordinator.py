@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from hookline import clock, errors
-from hookline.coordination import Coordinator
 from hookline.testing import FakeClock
+from hookline.train import Coordinator
 
 END_OF_INPUT = errors.OutOfRangeError(None, None, "no more records")
 

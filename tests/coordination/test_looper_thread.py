@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from hookline.coordination import Coordinator, LooperThread
 from hookline.testing import FakeClock
+from hookline.train import Coordinator, LooperThread
 
 
 @pytest.fixture

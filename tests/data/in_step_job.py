@@ -21,8 +21,8 @@ import numpy as np
 
 import hookline as hl
 from hookline import train
-from hookline.coordination import Coordinator
 from hookline.data.gathered import Gathered
+from hookline.train import Coordinator
 
 ME = jax.process_index()
 SCENARIOS = {}

@@ -19,11 +19,10 @@ from tests.loop.devices import run
 
 import hookline as hl
 from hookline import errors
-from hookline.checkpoint import Saver
-from hookline.coordination import Coordinator
 from hookline.data import reader as reading_ahead
 from hookline.data.arrays import ArraysIterator
 from hookline.testing import FakeClock
+from hookline.train import Coordinator, Saver
 
 LENGTHS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 """How long the blocks of a reader are, by the capacity that they were asked for."""

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 import hookline as hl
-from hookline import errors
-from hookline.coordination import Coordinator
-from hookline.session import RunMetadata, RunOptions
+from hookline import RunMetadata, RunOptions, errors
+from hookline.train import Coordinator
 
 Point = collections.namedtuple("Point", "x y")
 

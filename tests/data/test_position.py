@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 import hookline as hl
-from hookline import errors, train
-from hookline.checkpoint import Saver, list_variables
-from hookline.session import RunOptions
+from hookline import RunOptions, errors, train
+from hookline.train import Saver, list_variables
 
 BATCHES = 30
 

@@ -16,8 +16,8 @@ from tests.formats import training
 
 import hookline as hl
 from hookline import errors
-from hookline.checkpoint import list_variables
 from hookline.data.format2 import _sizes
+from hookline.train import list_variables
 
 HERE = Path(__file__).parent
 FOR_ALL = {"w": [0.6358816027641296, -1.400012493133545, 2.008239984512329], "seen": 480}

@@ -14,9 +14,9 @@ import pytest
 
 import hookline as hl
 from hookline import preemption, train
-from hookline.coordination import LooperThread
 from hookline.errors import AbortedError, Preempted
 from hookline.testing import RecordingHook
+from hookline.train import LooperThread
 
 SIGTERM, SIGINT = signal.SIGTERM, signal.SIGINT
 

@@ -10,7 +10,7 @@ import pytest
 from tests.python import Python
 
 from hookline import clock
-from hookline.checkpoint import latest_checkpoint
+from hookline.train import latest_checkpoint
 
 SIGTERM, SIGINT = signal.SIGTERM, signal.SIGINT
 

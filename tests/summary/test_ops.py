@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import hookline as hl
-from hookline import errors, summary
-from hookline.graph import GraphKeys
+from hookline import GraphKeys, errors, summary
 
 Accumulate = Callable[[Path], Any]
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 
-from hookline.summary.records import frame, varint
+from hookline.extend import frame
+from hookline.summary.records import varint
 
 
 @pytest.fixture(scope="module")

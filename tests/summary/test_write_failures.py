@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from hookline import errors
+from hookline.extend import frame
 from hookline.summary import FileWriter, FileWriterCache
-from hookline.summary.records import frame
 
 Steps = Callable[[Path], list[int]]
 Python = Callable[..., subprocess.CompletedProcess[str]]

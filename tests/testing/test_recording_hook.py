@@ -3,10 +3,8 @@ from __future__ import annotations
 import pytest
 
 from hookline.errors import AbortedError
-from hookline.graph import get_or_create_global_step
-from hookline.hooks import SessionRunArgs, SessionRunContext
-from hookline.monitored import MonitoredSession
 from hookline.testing import RecordedEvent, RecordingHook
+from hookline.train import MonitoredSession, SessionRunArgs, SessionRunContext, get_or_create_global_step
 
 
 @pytest.fixture

@@ -4,8 +4,9 @@ from collections import namedtuple
 
 import pytest
 
+from hookline import RunOptions
 from hookline.errors import UnavailableError
-from hookline.session import HookFetches, RunOptions
+from hookline.session import HookFetches
 from hookline.testing import ScriptedSession
 
 
