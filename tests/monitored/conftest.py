@@ -11,7 +11,14 @@ import pytest
 from hookline import Graph, Operation, Tensor, control_dependencies, host_op
 from hookline.hooks.triggers import FirstRun
 from hookline.testing import FakeClock
-from hookline.train import RecoveryPolicy, SessionCreator, SessionRunArgs, SessionRunHook, get_or_create_global_step
+from hookline.train import (
+    MonitoredSession,
+    RecoveryPolicy,
+    SessionCreator,
+    SessionRunArgs,
+    SessionRunHook,
+    get_or_create_global_step,
+)
 
 QUICK = {"recovery": RecoveryPolicy(initial_backoff_secs=0)}
 
@@ -120,23 +127,29 @@ def clock() -> Iterator[FakeClock]:
         yield fake
 
 
+class Scripted(SessionCreator):
+    """Hands out the given raw sessions, one a creation, and raises those that are exceptions."""
+
+    def __init__(self, *sessions: Any) -> None:
+        self.sessions = deque(sessions)
+        self.created: list[Any] = []
+
+    def create_session(self) -> Any:
+        session = self.sessions.popleft()
+        if isinstance(session, BaseException):
+            raise session
+        self.created.append(session)
+        return session
+
+
 @pytest.fixture
 def creator_of() -> Callable[..., SessionCreator]:
-    """Makes a creator that hands out the given raw sessions, one a creation, and raises those that are exceptions."""
-
-    class Scripted(SessionCreator):
-        def __init__(self, *sessions: Any) -> None:
-            self.sessions = deque(sessions)
-            self.created: list[Any] = []
-
-        def create_session(self) -> Any:
-            session = self.sessions.popleft()
-            if isinstance(session, BaseException):
-                raise session
-            self.created.append(session)
-            return session
-
     return Scripted
+
+
+def monitored(raw: Any, *hooks: Any, recovery: RecoveryPolicy | None = None) -> MonitoredSession:
+    """Opens a monitored session over one raw session."""
+    return MonitoredSession(Scripted(raw), hooks, recovery=recovery)
 
 
 @pytest.fixture

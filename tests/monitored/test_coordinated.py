@@ -4,24 +4,17 @@ import logging
 import threading
 
 import pytest
+from tests.monitored.conftest import Scripted, monitored
 
 from hookline.errors import AbortedError, OutOfRangeError, UnavailableError
-from hookline.monitored.coordinated import CoordinatedSession
-from hookline.monitored.hook_list import HookList
-from hookline.monitored.hooked import HookedSession
 from hookline.testing import ScriptedSession
-from hookline.train import Coordinator
-
-
-def coordinated(raw, coord=None, hooks=()):
-    coord = coord or Coordinator(clean_stop_exception_types=())
-    return CoordinatedSession(HookedSession(raw, HookList(hooks)), coord, stop_grace_period_secs=5)
+from hookline.train import MonitoredSession, SingularMonitoredSession
 
 
 def test_a_preemption_that_a_thread_reported_is_the_root_cause_of_a_failed_run():
     for error in (ValueError("queue closed"), OutOfRangeError(None, None, "queue closed")):
-        session, root = coordinated(ScriptedSession([error])), UnavailableError(None, None, "peer away")
-        session.coord.request_stop(root)
+        session, root = monitored(ScriptedSession([error])), UnavailableError(None, None, "peer away")
+        session.coordinator.request_stop(root)
         with pytest.raises(UnavailableError) as caught:
             session.run("train")
         assert caught.value is root
@@ -29,9 +22,9 @@ def test_a_preemption_that_a_thread_reported_is_the_root_cause_of_a_failed_run()
 
 
 def test_any_other_error_of_a_thread_is_not():
-    error, session = ValueError("mine"), None
-    session = coordinated(ScriptedSession([error]))
-    session.coord.request_stop(KeyError("reader"))
+    error = ValueError("mine")
+    session = monitored(ScriptedSession([error]))
+    session.coordinator.request_stop(KeyError("reader"))
     with pytest.raises(ValueError, match="mine") as caught:
         session.run("train")
     assert caught.value is error
@@ -39,8 +32,8 @@ def test_any_other_error_of_a_thread_is_not():
 
 def test_a_preemption_of_the_run_itself_stays():
     error = AbortedError(None, None, "mine")
-    session = coordinated(ScriptedSession([error]))
-    session.coord.request_stop(UnavailableError(None, None, "thread"))
+    session = monitored(ScriptedSession([error]))
+    session.coordinator.request_stop(UnavailableError(None, None, "thread"))
     with pytest.raises(AbortedError) as caught:
         session.run("train")
     assert caught.value is error
@@ -49,8 +42,8 @@ def test_a_preemption_of_the_run_itself_stays():
 def test_an_engine_error_of_a_thread_is_mapped_and_stays_the_same_object():
     from jax.errors import JaxRuntimeError
 
-    session = coordinated(ScriptedSession())
-    session.coord.request_stop(JaxRuntimeError("ABORTED: gone"))
+    session = SingularMonitoredSession()
+    session.coordinator.request_stop(JaxRuntimeError("ABORTED: gone"))
     with pytest.raises(AbortedError) as first:
         session.should_stop()
     with pytest.raises(AbortedError) as second:
@@ -59,10 +52,10 @@ def test_an_engine_error_of_a_thread_is_mapped_and_stays_the_same_object():
 
 
 def test_closing_leaves_the_cause_of_a_threads_error_as_it_was():
-    session = coordinated(ScriptedSession())
+    session = monitored(ScriptedSession())
     cause, error = OSError("disk gone"), ValueError("no batch")
     error.__cause__ = cause
-    session.coord.request_stop(error)
+    session.coordinator.request_stop(error)
     with pytest.raises(ValueError, match="no batch") as caught:
         session.close()
     assert caught.value is error
@@ -70,10 +63,10 @@ def test_closing_leaves_the_cause_of_a_threads_error_as_it_was():
 
 
 def test_close_does_not_wait_for_a_stubborn_thread_longer_than_the_grace_period(clock):
-    session = coordinated(raw := ScriptedSession())
+    session = MonitoredSession(Scripted(raw := ScriptedSession()), stop_grace_period_secs=5)
     stubborn = threading.Event()
     thread = threading.Thread(target=stubborn.wait, daemon=True)
-    session.coord.register_thread(thread)
+    session.coordinator.register_thread(thread)
     thread.start()
     closing = threading.Thread(target=session.close)
     closing.start()
@@ -88,10 +81,10 @@ def test_close_does_not_wait_for_a_stubborn_thread_longer_than_the_grace_period(
 def test_a_preemption_while_closing_is_only_logged(caplog):
     raw = ScriptedSession(closing_raises=UnavailableError(None, None, "peer away"))
     with caplog.at_level(logging.WARNING):
-        coordinated(raw).close()
+        monitored(raw).close()
     assert "peer away" in caplog.text
 
 
 def test_another_error_while_closing_is_raised():
     with pytest.raises(ValueError, match="stuck"):
-        coordinated(ScriptedSession(closing_raises=ValueError("stuck"))).close()
+        monitored(ScriptedSession(closing_raises=ValueError("stuck"))).close()

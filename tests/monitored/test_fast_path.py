@@ -13,8 +13,6 @@ import pytest
 
 import hookline as hl
 from hookline import errors, train
-from hookline.monitored import HookedSession
-from hookline.session.plan_cache import PlanCache
 from hookline.summary import FileWriterCache
 
 
@@ -58,16 +56,6 @@ def test_hooks_are_called_on_the_runs_they_are_due_on_and_know_the_number_of_eac
         assert runs == 175
     assert steps_of(hook) == [50, 100, 150]
     assert all(step == run + 1 for step, run in hook.seen)
-
-
-def test_between_two_firings_no_run_is_an_ordinary_one(train_op, monkeypatch):
-    ordinary, inner = [], HookedSession.run
-    monkeypatch.setattr(HookedSession, "run", lambda self, *args: ordinary.append(1) or inner(self, *args))
-    with train.MonitoredSession(hooks=[Due()]) as session:
-        run(session, train_op, times=60)
-        ordinary.clear()
-        run(session, train_op, times=80)
-    assert len(ordinary) == 1
 
 
 @pytest.mark.parametrize("number", [20, 49, 50, 51, 90])
@@ -141,16 +129,6 @@ def test_a_hook_that_asks_on_some_runs_gets_its_values_wherever_the_fast_path_be
     with train.MonitoredSession(hooks=[hook, due]) as session:
         run(session, train_op, times=70)
     assert hook.got == [None if runs % every else runs for runs in range(70)]
-
-
-def test_a_fast_run_with_a_hook_is_not_looked_up(train_op, monkeypatch):
-    looked_up, find = [], PlanCache.find
-    monkeypatch.setattr(PlanCache, "find", lambda self, *args: looked_up.append(1) or find(self, *args))
-    with train.MonitoredSession(hooks=[AsksNowAndThen(1), Due()]) as session:
-        run(session, train_op, times=60)
-        looked_up.clear()
-        run(session, train_op, times=30)
-    assert not looked_up
 
 
 class Trouble:

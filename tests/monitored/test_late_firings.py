@@ -9,14 +9,12 @@ import weakref
 
 import numpy as np
 import pytest
-from tests.monitored.conftest import QUICK, run
+from tests.monitored.conftest import QUICK, monitored, run
 
 import hookline as hl
 from hookline import train
 from hookline.errors import AbortedError
-from hookline.monitored.hook_list import HookList
-from hookline.monitored.hooked import HookedSession
-from hookline.session import DeferredResults
+from hookline.session import DeferredResults  # No public one arrives when a test says so.
 from hookline.testing import ScriptedSession
 
 
@@ -66,13 +64,13 @@ def noting(fires):
 def test_a_late_hook_is_called_between_runs_when_its_values_have_arrived_each_in_order(noting):
     raw, calls = SlowSession(), []
     hooks = noting(train.every(2), "x", True, calls=calls, name="a"), noting(train.every(3), "x", True, calls=calls)
-    session = HookedSession(raw, HookList(hooks))
+    session = monitored(raw, *hooks)
     run(session, "train", 6)
     assert calls == []  # No run waits for it.
     raw.arrived = 4
     session.run("train")
     assert calls == [("a", 2, 6), ("a", 4, 6), ("", 3, 6)]
-    session.settle()
+    session.close()
     assert calls[3:] == [("a", 6, 7), ("", 6, 7)]
 
 
@@ -81,19 +79,19 @@ def test_a_late_hook_of_a_number_of_runs_is_called_so_many_runs_later_whatever_h
         raw, calls = SlowSession(), []
         raw.arrived = arrived
         hooks = [noting(train.every(4), "x", late, calls=calls, name=late) for late in (True, 1, 3, 6)]
-        session = HookedSession(raw, HookList(hooks))
+        session = monitored(raw, *hooks)
         run(session, "train", 13)
         assert [call for call in calls if call[0] is not True] == [
             (1, 4, 5), (3, 4, 7), (1, 8, 9), (6, 4, 10), (3, 8, 11), (1, 12, 13),
         ]  # fmt: skip
-        session.settle()  # Sooner only there.
+        session.close()  # Sooner only there.
         assert [call for call in calls if call[0] is not True][6:] == [(3, 12, 13), (6, 8, 13), (6, 12, 13)]
 
 
 def test_values_of_another_that_arrive_do_not_bring_a_counted_firing_forward(noting):
     raw, calls = SlowSession(), []
     hooks = noting(train.every(1), "x", True), noting(train.every(5), "x", 3, calls=calls)
-    session = HookedSession(raw, HookList(hooks))
+    session = monitored(raw, *hooks)
     for number in range(20):
         session.run("train")
         raw.arrived = number  # There is always something to deliver before the next run.
@@ -107,7 +105,7 @@ def test_a_late_hook_that_asks_for_nothing_is_late_all_the_same(fires):
         def on_trigger(self, firing):
             order.append((firing.global_step, firing.context.session.global_step))
 
-    session = HookedSession(ScriptedSession(), HookList([Notes(train.every(3), late=2)]))
+    session = monitored(ScriptedSession(), Notes(train.every(3), late=2))
     run(session, "train", 8)
     assert order == [(3, 5), (6, 8)]
 
@@ -115,7 +113,7 @@ def test_a_late_hook_that_asks_for_nothing_is_late_all_the_same(fires):
 def test_a_late_firing_has_the_elapsed_of_its_own_run(fires, clock):
     raw = SlowSession()
     hook = fires(train.every(2), "x", 3)
-    session = HookedSession(raw, HookList([hook]))
+    session = monitored(raw, hook)
     for _ in range(9):
         clock.advance(1)
         session.run("train")
@@ -131,7 +129,7 @@ def test_a_hook_whose_run_callbacks_are_overridden_is_not_late(noting):
     raw = ScriptedSession(values={"x": 0})
     hook = Sees(train.every(2), None, True)
     hook.on_trigger = lambda firing: hook.calls.append((firing.global_step, firing.context.session.global_step))
-    session = HookedSession(raw, HookList([hook]))
+    session = monitored(raw, hook)
     run(session, "train", 4)
     assert hook.calls == [(2, 2), (4, 4)]
 
@@ -176,7 +174,7 @@ def test_the_context_of_a_late_firing_is_of_the_moment_so_that_a_stop_can_be_req
             firing.context.request_stop()
 
     raw = SlowSession()
-    session = HookedSession(raw, HookList([Stops(train.every(2), "x", True)]))
+    session = monitored(raw, Stops(train.every(2), "x", True))
     run(session, "train", 4)
     assert not session.should_stop()
     raw.arrived = 2
@@ -191,9 +189,15 @@ def test_a_stop_that_is_requested_in_a_settle_holds(fires):
         def on_trigger(self, firing):
             firing.context.request_stop()
 
-    session = HookedSession(SlowSession(), HookList([Stops(train.every(2), "x", 50)]))
-    run(session, "train", 4)
-    session.settle()
+    class Settles(train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            if run_context.runs == 3:
+                run_context.settle()
+
+    session = monitored(SlowSession(), Stops(train.every(2), "x", 50), Settles())
+    run(session, "train", 3)
+    assert not session.should_stop()
+    session.run("train")
     assert session.should_stop()
 
 
@@ -221,12 +225,11 @@ def test_an_error_in_a_late_firing_counts_as_an_error_of_the_run(noting):
 
     raw, other = SlowSession(), noting(train.every(2), "x", True)
     failing = Fails(train.every(2), "x", True)
-    session = HookedSession(raw, HookList([failing, other]))
+    session = monitored(raw, failing, other)
     run(session, "train", 3)
     raw.arrived = 2
     with pytest.raises(ValueError, match="cannot"):
         session.run("train")
-    assert not session.at_rest  # as of any callback
     session.run("train")
     assert (failing.steps, other.steps) == ([2], [2])
 

@@ -4,33 +4,19 @@ import logging
 import random
 
 import pytest
+from tests.monitored.conftest import Scripted
 
 from hookline.errors import AbortedError, UnavailableError
-from hookline.monitored.coordinated import CoordinatedSession
-from hookline.monitored.hook_list import HookList
-from hookline.monitored.hooked import HookedSession
-from hookline.monitored.recoverable import RecoverableSession
 from hookline.testing import ScriptedSession
-from hookline.train import Coordinator, RecoveryPolicy
+from hookline.train import MonitoredSession, RecoveryPolicy
 
 LOST = AbortedError(None, None, "preempted")
 POLICY = RecoveryPolicy(max_attempts=3, initial_backoff_secs=1, multiplier=2, jitter=0)
 
 
-def recoverable(*raws, policy=POLICY, coords=None):
-    """A recoverable session over the given raw sessions, one a creation; exceptions are raised by the creation."""
-    remaining = list(raws)
-
-    def create():
-        raw = remaining.pop(0)
-        if isinstance(raw, BaseException):
-            raise raw
-        coord = Coordinator(clean_stop_exception_types=())
-        if coords is not None:
-            coords.append(coord)
-        return CoordinatedSession(HookedSession(raw, HookList(None)), coord)
-
-    return RecoverableSession(create, policy)
+def recoverable(*raws, policy=POLICY):
+    """A session over the given raw sessions, one a creation; exceptions are raised by the creation."""
+    return MonitoredSession(Scripted(*raws), recovery=policy)
 
 
 def test_a_lost_run_is_retried_in_a_new_session(clock):
@@ -39,7 +25,7 @@ def test_a_lost_run_is_retried_in_a_new_session(clock):
     assert session.run("train", {"x:0": 1}) == 5
     assert first.closed
     assert second.asked == first.asked
-    assert session.raw is second
+    assert session.raw_session() is second
 
 
 def test_waits_grow_from_attempt_to_attempt(clock):
@@ -75,7 +61,7 @@ def test_attempts_are_forgotten_once_the_step_passes_where_it_failed(clock):
     session = recoverable(*raws, ScriptedSession(global_step=10))
     for _ in range(11):
         session.run("train")
-    assert session.raw.global_step == 11
+    assert session.raw_session().global_step == 11
 
 
 def test_a_step_that_fails_each_time_ends_the_job_although_the_steps_before_it_succeed(clock):
@@ -151,9 +137,8 @@ def test_the_reason_and_the_lost_steps_are_logged_at_error(clock, caplog, before
 
 
 def test_should_stop_does_not_raise_what_no_policy_recovers_from(clock):
-    coords = []
-    session = recoverable(ScriptedSession(), policy=None, coords=coords)
-    coords[0].request_stop(UnavailableError(None, None, "away"))
+    session = recoverable(ScriptedSession(), policy=None)
+    session.coordinator.request_stop(UnavailableError(None, None, "away"))
     assert session.should_stop()
 
 

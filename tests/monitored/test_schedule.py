@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.monitored.conftest import Reference, run, warnings_of
+from tests.monitored.conftest import Reference, monitored, run, warnings_of
 
 import hookline as hl
 from hookline import group, op, placeholder, train
-from hookline.monitored.hook_list import HookList
-from hookline.monitored.hooked import HookedSession
 from hookline.testing import ScriptedSession
 from hookline.train import get_or_create_global_step
 
@@ -20,7 +18,7 @@ from hookline.train import get_or_create_global_step
 def test_a_hook_that_declares_is_called_on_the_runs_in_which_it_fires_and_on_no_other(train_op, fires):
     hook = fires(train.every(10), fetches="global_step:0")
     raw = ScriptedSession(values={"global_step:0": 7})
-    session = HookedSession(raw, HookList([hook]))
+    session = monitored(raw, hook)
     run(session, "train", 40)
     assert hook.steps == [10, 20, 30, 40]
     assert [firing.values for firing in hook.firings] == [7] * 4
@@ -208,7 +206,7 @@ TRIGGERS = {
 def test_a_hook_that_asks_for_nothing_fires_on_the_very_run_that_reaches_its_step(kind, says, n, gains, fires):
     raw, hook, reference = GainingSession(), fires(TRIGGERS[kind](n)), Reference(TRIGGERS[kind](n))
     raw.says = says
-    session, fetches = HookedSession(raw, HookList([hook])), [0]
+    session, fetches = monitored(raw, hook), [0]
     for fetches[0] in gains:  # one list, changed in place
         session.run(fetches)
         reference.after(fetches, raw.global_step)
@@ -219,7 +217,7 @@ def test_a_hook_that_asks_for_nothing_fires_on_the_very_run_that_reaches_its_ste
 def test_one_that_asks_fires_at_the_latest_one_run_late_where_the_device_alone_knows_the_gain(n, gains, fires):
     raw, hook = GainingSession(values={"x": 1}), fires(train.every(n), fetches="x")
     raw.says = False
-    session = HookedSession(raw, HookList([hook]))
+    session = monitored(raw, hook)
     due = n
     for gain in gains:
         was_due, fired = due <= raw.global_step, len(hook.firings)
@@ -323,21 +321,12 @@ def test_one_leap_of_the_step_does_not_make_triggers_be_asked_for_ever(fires):
     raw, hook = ScriptedSession(), fires(train.every(1000))
     asked, ask = [], hook.trigger.should_trigger_for_step
     hook.trigger.should_trigger_for_step = lambda step: asked.append(step) or ask(step)
-    session = HookedSession(raw, HookList([hook]))
+    session = monitored(raw, hook)
     session.run("train")
     raw.load({"global_step": 5000})  # somebody else's steps
     run(session, "train", 100)
     assert hook.steps == [5001]
     assert len(asked) < 10
-
-
-def test_the_gain_of_a_single_fetch_is_looked_up_once(monkeypatch, fires):
-    asked = []
-    monkeypatch.setattr(ScriptedSession, "gain", lambda self, fetches, feed_dict: asked.append(fetches) or 1)
-    session = HookedSession(ScriptedSession(), HookList([fires(train.every(10))]))
-    for fetches in ["train"] * 20 + ["other"] * 20:
-        session.run(fetches)
-    assert asked == ["train", "other"]
 
 
 def test_a_trigger_in_seconds_is_asked_by_the_clock_and_waits_for_the_step_to_move(training, clock, fires):
