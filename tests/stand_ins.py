@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hookline.distributed import ParameterServer, RemoteStore
 from hookline.distributed.transport import DirectTransport
-from hookline.hooks import SessionRunContext, SessionRunHook
+from hookline.train import SessionRunContext, SessionRunHook
 
 
 class Servers(DirectTransport):

@@ -13,8 +13,9 @@ from tests.loop.devices import run
 
 import hookline as hl
 from hookline import train
-from hookline.checkpoint import Saver, manifest
+from hookline.checkpoint import manifest
 from hookline.errors import DataLossError
+from hookline.train import Saver
 
 SIZE = 3000
 

@@ -20,7 +20,7 @@ import hookline as hl
 from hookline import errors, train
 from hookline.checkpoint import lease, owner, schema
 from hookline.checkpoint.manifest import FILE_NAME
-from hookline.cli.main import main
+from hookline.cli import main
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import pytest
 from tests.python import Python
 
 import hookline as hl
-from hookline.checkpoint import Saver, latest_checkpoint
+from hookline.train import Saver, latest_checkpoint
 
 _SAVE_FOR_EVER = """
 import sys

@@ -17,9 +17,10 @@ from tests.python import Python
 
 import hookline as hl
 from hookline import train
-from hookline.checkpoint import Saver, lease
+from hookline.checkpoint import lease
 from hookline.errors import FailedPreconditionError, InvalidArgumentError
 from hookline.testing import FakeClock
+from hookline.train import Saver
 
 # A process that saves when it is told to, and says how that went.
 SAVES = """

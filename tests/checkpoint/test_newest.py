@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 import hookline as hl
 from hookline import train
-from hookline.checkpoint import Saver, get_checkpoint_state, latest_checkpoint
 from hookline.checkpoint.lineage import Lineage
 from hookline.checkpoint.manifest import FILE_NAME, Manifest
 from hookline.checkpoint.newest import Described, choose
 from hookline.cli import main
 from hookline.testing import FakeClock
+from hookline.train import Saver, get_checkpoint_state, latest_checkpoint
 
 
 class Training:

@@ -26,9 +26,10 @@ from tests import python
 
 import hookline as hl
 from hookline import checkpoint, errors, train
-from hookline.checkpoint import RetryPolicy, Saver, manager, moves, orbax_io, reading
+from hookline.checkpoint import manager, moves, orbax_io, reading
 from hookline.checkpoint.fitting import Match
 from hookline.testing import FakeClock
+from hookline.train import RetryPolicy, Saver
 
 
 @pytest.fixture

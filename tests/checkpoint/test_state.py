@@ -10,8 +10,8 @@ import pytest
 
 import hookline as hl
 from hookline import checkpoint, clock, errors
-from hookline.checkpoint import Saver, get_checkpoint_state, latest_checkpoint
 from hookline.testing import FakeClock
+from hookline.train import Saver, get_checkpoint_state, latest_checkpoint
 
 
 def names_in(directory) -> list[str]:

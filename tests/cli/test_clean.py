@@ -9,9 +9,9 @@ import pytest
 
 import hookline as hl
 from hookline import train
-from hookline.checkpoint import get_checkpoint_state
 from hookline.cli import main
 from hookline.testing import FakeClock
+from hookline.train import get_checkpoint_state
 
 
 def checkpoints(folder):

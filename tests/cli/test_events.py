@@ -15,9 +15,9 @@ from tests.checkpoint import hostile
 
 from hookline.cli import main
 from hookline.cli.shown import curve
-from hookline.summary import FileWriter, SessionLog, encode
-from hookline.summary.protos import Summary
-from hookline.summary.records import frame, masked_checksum, read_records
+from hookline.extend import frame, read_records
+from hookline.summary import FileWriter, SessionLog, Summary, encode
+from hookline.summary.records import masked_checksum
 from hookline.testing import read_events
 
 

@@ -17,10 +17,10 @@ from tests import in_step, python
 from tests.cli.conftest import trained_in
 from tests.loop.devices import on_devices
 
-from hookline.checkpoint import verify
 from hookline.checkpoint.manifest import FORMAT
 from hookline.cli import main
 from hookline.errors import DataLossError
+from hookline.train import verify
 
 JOB = Path(__file__).with_name("job.py")
 

@@ -17,7 +17,7 @@ from tests.cli.sending import when
 
 from hookline import clock, errors, train
 from hookline.cli import main
-from hookline.monitored import RecoveryPolicy
+from hookline.train import RecoveryPolicy
 
 launch = importlib.import_module("hookline.cli.launch")
 
@@ -416,7 +416,7 @@ def test_a_launcher_that_is_killed_leaves_no_process(script, marker, listening):
 @pytest.fixture
 def joined():
     """A Ray cluster that is there before the launcher."""
-    from hookline.distributed.ray_cluster import PrivateRayCluster
+    from hookline.distributed import PrivateRayCluster
 
     with PrivateRayCluster(object_store_bytes=100_000_000) as ray:
         yield ray

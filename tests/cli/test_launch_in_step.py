@@ -15,7 +15,7 @@ from tests.cli.sending import when
 from hookline import clock
 from hookline.cli import main
 from hookline.distributed.in_step import environment
-from hookline.monitored import RecoveryPolicy
+from hookline.train import RecoveryPolicy
 
 in_step = importlib.import_module("hookline.cli.in_step")
 

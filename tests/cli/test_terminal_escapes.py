@@ -18,7 +18,7 @@ import hookline as hl
 from hookline import errors, summary, train
 from hookline.checkpoint import lease, owner
 from hookline.checkpoint.manifest import FILE_NAME
-from hookline.cli.main import main
+from hookline.cli import main
 from hookline.escapes import escaped, in_a_line
 
 EVIL = "\x1b]0;x\x07\x1b[2J\r\x9b31m\x7f\u202e\u2066"

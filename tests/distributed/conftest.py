@@ -19,12 +19,10 @@ import pytest
 from tests.python import Python
 
 from hookline import clock
-from hookline.checkpoint import get_checkpoint_state, load_variable
-from hookline.distributed import connection
-from hookline.distributed.cluster import ClusterOptions
+from hookline.distributed import ClusterOptions, PrivateRayCluster, connection
 from hookline.distributed.processes import ProcessGroup
 from hookline.distributed.ray_actors import actor_class
-from hookline.distributed.ray_cluster import PrivateRayCluster
+from hookline.train import get_checkpoint_state, load_variable
 
 from .targets import until
 

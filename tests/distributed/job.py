@@ -17,8 +17,8 @@ import numpy as np
 import optax
 
 import hookline as hl
-from hookline.distributed.cluster import Cluster, ClusterOptions
-from hookline.session import RunMetadata
+from hookline import RunMetadata
+from hookline.distributed import Cluster, ClusterOptions
 
 TRUTH = np.linspace(-1, 1, 8, dtype=np.float32)
 

@@ -10,11 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from hookline import clock
-from hookline.distributed.remote_store import RemoteStore
-from hookline.distributed.staleness_hook import StalenessHook
+from hookline import Graph, clock
+from hookline.distributed import RemoteStore, StalenessHook
 from hookline.distributed.transport import Transport
-from hookline.graph import Graph
 
 
 class Target:

@@ -16,8 +16,7 @@ from tests import python
 
 import hookline as hl
 from hookline import clock, errors
-from hookline.distributed import connection
-from hookline.distributed.cluster import Cluster, ClusterOptions
+from hookline.distributed import Cluster, ClusterOptions, connection
 from hookline.distributed.environment import find_task
 from hookline.distributed.ray_actors import RayTransport
 

@@ -21,7 +21,8 @@ from pathlib import Path
 import pytest
 
 from hookline import clock
-from hookline.distributed.ray_cluster import PrivateRayCluster, ray_environment, write_token
+from hookline.distributed import PrivateRayCluster
+from hookline.distributed.ray_cluster import ray_environment, write_token
 
 from .targets import stopped, until
 

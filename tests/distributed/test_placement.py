@@ -8,7 +8,7 @@ import hookline as hl
 from hookline.distributed import ParameterServer
 from hookline.distributed.placement import place
 from hookline.distributed.transport import DirectTransport
-from hookline.graph.variable import Update
+from hookline.extend import Update
 
 from .targets import Target
 

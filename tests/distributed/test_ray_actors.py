@@ -16,7 +16,7 @@ import pytest
 
 import hookline as hl
 from hookline import errors
-from hookline.distributed.cluster import Cluster, ClusterOptions
+from hookline.distributed import Cluster, ClusterOptions
 from hookline.distributed.ray_actors import RayTransport
 
 from .targets import Target, apart, until

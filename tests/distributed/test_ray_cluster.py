@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from hookline import errors
+from hookline.distributed import PrivateRayCluster
 from hookline.distributed import ray_cluster as module
 from hookline.distributed.processes import ProcessGroup, stop_all
-from hookline.distributed.ray_cluster import PrivateRayCluster
 
 from .targets import until
 

@@ -10,13 +10,13 @@ import pytest
 
 import hookline as hl
 from hookline import errors
-from hookline.checkpoint import latest_checkpoint
 from hookline.distributed import ParameterServer, RemoteStore
 from hookline.distributed.entrance import Entrance
 from hookline.distributed.gate import LEASE_SECS
 from hookline.distributed.plain import NotPlainError
 from hookline.distributed.transport import DirectTransport
 from hookline.testing import FakeClock
+from hookline.train import latest_checkpoint
 
 from .targets import Target
 

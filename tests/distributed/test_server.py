@@ -14,10 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import hookline as hl
 from hookline import clock, errors
+from hookline.distributed import ParameterServer
 from hookline.distributed.ballots import LATE_SECS, UNDECIDED_SECS
 from hookline.distributed.owner import ASK_SECS, CUT_SECS, LONGEST_SECS, STAGED_SECS
 from hookline.distributed.protocol import METHODS, Epoch
-from hookline.distributed.server import ParameterServer
 from hookline.distributed.server_state import Apply, Put
 from hookline.distributed.transport import DirectTransport
 from hookline.distributed.updates import portable

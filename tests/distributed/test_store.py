@@ -15,15 +15,12 @@ import optax
 import pytest
 
 import hookline as hl
-from hookline import clock, errors
-from hookline.distributed import Cluster
+from hookline import GraphKeys, clock, errors
+from hookline.distributed import Cluster, ParameterServer, StalenessHook
 from hookline.distributed.protocol import WAITING
 from hookline.distributed.pulls import FRESH_SECS
 from hookline.distributed.ray_actors import RayTransport
-from hookline.distributed.server import ParameterServer
-from hookline.distributed.staleness_hook import StalenessHook
 from hookline.distributed.transport import DirectTransport
-from hookline.graph.keys import GraphKeys
 from hookline.testing import FakeClock, read_events
 
 from .targets import Target, apart, at_once, until

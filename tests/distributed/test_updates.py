@@ -17,7 +17,7 @@ import hookline as hl
 from hookline.distributed.updates import check_same, code_text, portable
 from hookline.distributed.wire import SMALL_BYTES, Structure, flatten, pack, unpack, unpack_all
 from hookline.errors import FailedPreconditionError
-from hookline.graph.variable import Update
+from hookline.extend import Update
 
 TREES = {
     "nested": lambda: {"a": (jnp.ones(2), None), "b": [jnp.zeros(())]},

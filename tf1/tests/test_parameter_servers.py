@@ -7,7 +7,7 @@ from tests.distributed.targets import Target
 
 import hookline_tf1 as tf
 from hookline import errors
-from hookline.distributed.server import ParameterServer
+from hookline.distributed import ParameterServer
 from hookline.distributed.transport import DirectTransport
 
 
