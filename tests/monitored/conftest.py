@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from hookline import Graph, Operation, Tensor, control_dependencies, host_op
-from hookline.hooks.triggers import FirstRun
 from hookline.testing import FakeClock
 from hookline.train import (
     MonitoredSession,
@@ -17,6 +16,7 @@ from hookline.train import (
     SessionCreator,
     SessionRunArgs,
     SessionRunHook,
+    first_run,
     get_or_create_global_step,
 )
 
@@ -197,7 +197,7 @@ class Reference:
 
     def renew(self):
         for leaf in self.trigger.leaves():
-            if isinstance(leaf, FirstRun):
+            if isinstance(leaf, type(first_run())):
                 leaf.renew()
 
     def after(self, fetched, step):

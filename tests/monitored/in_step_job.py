@@ -227,7 +227,7 @@ def one_is_slow():
                     time.sleep(0.1)
                 time.sleep(0.8)  # For the other to notice it, too.
 
-    logger, handler = logging.getLogger("hookline.hooks.watchdog"), Told()
+    logger, handler = logging.getLogger("hookline"), Told()
     logger.addHandler(handler)
     try:
         return trained(lambda summed: [Slow(), train.WatchdogHook(0.3), train.StopAtStepHook(last_step=20)]), told
@@ -494,9 +494,10 @@ def one_exits_in_the_script():
 def why_it_stops():
     class Lines(logging.Handler):
         def emit(self, record):
-            lines.append(record.getMessage())
+            if "training stops" in record.getMessage():
+                lines.append(record.getMessage())
 
-    logger, handler, lines = logging.getLogger("hookline.monitored.ending"), Lines(), []
+    logger, handler, lines = logging.getLogger("hookline"), Lines(), []
     logger.addHandler(handler)
     logger.setLevel(logging.INFO if ME == 0 else logging.WARNING)
     trained(lambda summed: [StopsAt(7, process=1)])

@@ -284,14 +284,13 @@ def test_a_signal_that_comes_in_a_run_that_fails_does_not_hide_the_error(trouble
     assert hook.exceptions == [error]
 
 
-def test_an_error_is_told_although_another_thread_waits_to_close(troubled):
+def test_an_error_is_told_although_another_thread_waits_to_close(troubled, clock):
     trouble, train_op = troubled
     hook, error = Due(), RuntimeError("disk on fire")
 
     def fail():
         thread.start()
-        while not session._guard.is_awaited:
-            thread.join(0.001)
+        clock.await_waiters()
         raise error
 
     trouble.action = fail

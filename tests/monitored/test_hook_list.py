@@ -4,10 +4,7 @@ import logging
 
 import pytest
 
-from hookline.monitored.callbacks import override
-from hookline.monitored.hook_list import HookList
-from hookline.testing import ScriptedSession
-from hookline.train import SessionRunHook
+from hookline.train import MonitoredSession, SessionRunHook
 
 
 def generator_hook():
@@ -26,7 +23,7 @@ def generator_hook():
 )
 def test_what_is_no_hook_is_refused_by_its_place(item, message):
     with pytest.raises(TypeError, match=message):
-        HookList([SessionRunHook(), item])
+        MonitoredSession(hooks=[SessionRunHook(), item])
 
 
 def test_a_callback_that_calling_does_not_run_is_refused():
@@ -39,9 +36,9 @@ def test_a_callback_that_calling_does_not_run_is_refused():
             pass
 
     with pytest.raises(TypeError, match=r"hooks\[0\], a Yields, has a after_run that calling does not run"):
-        HookList([Yields()])
+        MonitoredSession(hooks=[Yields()])
     with pytest.raises(TypeError, match=r"hooks\[0\], a Awaits, has a end that calling does not run"):
-        HookList([Awaits()])
+        MonitoredSession(hooks=[Awaits()])
 
 
 def test_closing_the_session_in_after_create_session_is_an_error_that_names_the_hook(recorder, events):
@@ -50,35 +47,35 @@ def test_closing_the_session_in_after_create_session_is_an_error_that_names_the_
             session.close()
 
     with pytest.raises(RuntimeError, match="The hook Closing has closed the session in after_create_session"):
-        HookList([Closing(), recorder()]).after_create_session(ScriptedSession(), None)  # type: ignore[arg-type]
-    assert events == []
+        MonitoredSession(hooks=[Closing(), recorder()])
+    assert "a.created" not in events
 
 
 def test_a_single_hook_in_place_of_a_list_is_refused():
     with pytest.raises(TypeError, match="must be a list of hooks"):
-        HookList(SessionRunHook())  # type: ignore[arg-type]
+        MonitoredSession(hooks=SessionRunHook())  # type: ignore[arg-type]
 
 
-def test_no_ops_of_the_base_class_and_missing_methods_are_never_called():
-    class OnlyEnd:
-        def end(self, session):
-            pass
+@pytest.mark.parametrize("callback", ["begin", "before_run", "on_trigger", "end"])
+def test_no_ops_of_the_base_class_are_never_called(monkeypatch, training, callback):
+    def never(self, *given):
+        raise AssertionError
 
-    assert override(SessionRunHook(), "begin") is None
-    assert override(OnlyEnd(), "begin") is None
-    assert override(OnlyEnd(), "settle") is None
-    assert override(OnlyEnd(), "end") is not None
+    monkeypatch.setattr(SessionRunHook, callback, never)
+    with MonitoredSession(hooks=[SessionRunHook()]) as session:
+        session.run(training.train_op)
 
 
-def test_a_callback_set_on_the_instance_counts():
+def test_a_callback_set_on_the_instance_counts(events):
     hook = SessionRunHook()
-    hook.begin = lambda: None  # type: ignore[method-assign]
-    assert override(hook, "begin") is hook.begin
+    hook.begin = lambda: events.append("begin")  # type: ignore[method-assign]
+    with MonitoredSession(hooks=[hook]):
+        assert events == ["begin"]
 
 
 def test_on_exception_goes_in_reverse_order_and_its_errors_are_logged(recorder, events, caplog):
-    hooks = HookList([recorder("a"), recorder("b", fails={"exception": KeyError("x")})])
-    with caplog.at_level(logging.ERROR):
-        hooks.on_exception(ScriptedSession(), ValueError("nan"))  # type: ignore[arg-type]
-    assert events == ["b.exception:ValueError", "a.exception:ValueError"]
+    hooks = [recorder("a"), recorder("b", fails={"exception": KeyError("x")})]
+    with caplog.at_level(logging.ERROR), pytest.raises(ValueError, match="nan"), MonitoredSession(hooks=hooks):
+        raise ValueError("nan")
+    assert events[-2:] == ["b.exception:ValueError", "a.exception:ValueError"]
     assert "Recorder failed in on_exception" in caplog.text

@@ -15,7 +15,9 @@ import pytest
 
 import hookline as hl
 from hookline import train
-from hookline.checkpoint import lease, manifest, orbax_io
+
+# A lease without a session, and a read that fails as no file of a test does.
+from hookline.checkpoint import lease, orbax_io
 from hookline.errors import (
     DataLossError,
     FailedPreconditionError,
@@ -138,7 +140,7 @@ def test_a_broken_newest_checkpoint_is_an_error_that_names_the_argument_or_is_mo
     if damage == "data":
         spoil(broken)
     else:
-        (broken / manifest.FILE_NAME).write_text("{}")
+        (broken / "hookline.json").write_text("{}")
     if "state" in damage:
         (tmp_path / "checkpoint").unlink()
     for _ in range(2):
@@ -148,7 +150,7 @@ def test_a_broken_newest_checkpoint_is_an_error_that_names_the_argument_or_is_mo
     with model.session(tmp_path, restore="latest-readable") as session:
         assert session.run(model.step) == 20
         np.testing.assert_array_equal(session.run(model.weight), np.full(2000, 20, np.float32))
-    assert not (broken / manifest.FILE_NAME).exists() or train.load_variable(str(broken), "global_step") == 25
+    assert not (broken / "hookline.json").exists() or train.load_variable(str(broken), "global_step") == 25
     assert (tmp_path / "model.ckpt-25.hookline-broken" / "state").is_dir()
     (line,) = errors_in(caplog)
     moved = f"'{broken}' is skipped, and was moved to '{broken}.hookline-broken': "
@@ -160,7 +162,7 @@ def test_a_broken_newest_checkpoint_is_an_error_that_names_the_argument_or_is_mo
 
 
 def without_manifest(path):
-    (path / manifest.FILE_NAME).unlink()
+    (path / "hookline.json").unlink()
 
 
 def emptied(path):
@@ -279,7 +281,7 @@ def test_what_says_nothing_of_the_files_moves_nothing(model, tmp_path, monkeypat
 
 def test_a_checkpoint_of_a_later_version_is_not_skipped(model, tmp_path):
     trained(model, tmp_path)
-    (tmp_path / "model.ckpt-25" / manifest.FILE_NAME).write_text('{"format": 99}')
+    (tmp_path / "model.ckpt-25" / "hookline.json").write_text('{"format": 99}')
     with pytest.raises(FailedPreconditionError, match="upgrade hookline"):
         model.session(tmp_path, restore="latest-readable")
     assert (tmp_path / "model.ckpt-25").is_dir()
@@ -289,7 +291,7 @@ def test_checkpoints_of_others_in_the_directory_are_left_alone(model, tmp_path, 
     trained(model, tmp_path)
     for name in ("exported-900", "best-99"):
         shutil.copytree(tmp_path / "model.ckpt-25", tmp_path / name)
-    (tmp_path / "exported-900" / manifest.FILE_NAME).write_text("{}")
+    (tmp_path / "exported-900" / "hookline.json").write_text("{}")
     with model.session(tmp_path) as session:
         assert session.run(model.step) == 25
     assert errors_in(caplog) == []
@@ -299,14 +301,14 @@ def test_a_process_that_has_lost_its_lease_changes_nothing(model, tmp_path):
     trained(model, tmp_path)
     spoil(tmp_path / "model.ckpt-25")
     give_back = lease.hold(str(tmp_path))
-    owner = json.loads((tmp_path / lease.OWNER_NAME).read_text())
-    (tmp_path / lease.OWNER_NAME).write_text(json.dumps(owner | {"token": "another", "pid": 1}))
+    owner = json.loads((tmp_path / ".hookline-owner").read_text())
+    (tmp_path / ".hookline-owner").write_text(json.dumps(owner | {"token": "another", "pid": 1}))
     creator = ChiefSessionCreator(checkpoint_dir=str(tmp_path), restore="latest-readable")
     with pytest.raises(FailedPreconditionError, match="was taken over by process 1 on "):
         MonitoredSession(creator, recovery=None)
     give_back()
     assert (tmp_path / "model.ckpt-25").is_dir()
-    assert json.loads((tmp_path / lease.OWNER_NAME).read_text())["token"] == "another"
+    assert json.loads((tmp_path / ".hookline-owner").read_text())["token"] == "another"
 
 
 def test_a_reader_moves_nothing(model, tmp_path):
@@ -413,9 +415,7 @@ def test_at_most_one_of_these_is_kept_beside_the_others(model, tmp_path):
     assert steps[-1] == 24
     assert len(steps) <= 6
     extra = [
-        step
-        for step in steps
-        if json.loads((tmp_path / f"model.ckpt-{step}" / manifest.FILE_NAME).read_text())["extra"]
+        step for step in steps if json.loads((tmp_path / f"model.ckpt-{step}" / "hookline.json").read_text())["extra"]
     ]
     assert extra == [24]
     assert {f"model.ckpt-{step}" for step in steps} == {path.name for path in tmp_path.glob("model.ckpt-*")}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from hookline.errors import PREEMPTION_ERRORS, AbortedError, UnavailableError
+from hookline.errors import AbortedError, UnavailableError
 from hookline.testing import FakeClock, ScriptedSession
 from hookline.train import MonitoredSession, RecoveryPolicy, SessionCreator, SessionRunHook
 
@@ -84,7 +84,7 @@ class Lifecycle(RuleBasedStateMachine):
         assert self.session.should_stop() >= stop
 
     @precondition(lambda self: not self.closed and not self.stopped)
-    @rule(kind=st.sampled_from(PREEMPTION_ERRORS), in_hook=st.booleans(), stop=st.booleans())
+    @rule(kind=st.sampled_from([AbortedError, UnavailableError]), in_hook=st.booleans(), stop=st.booleans())
     def run_lost_once(self, kind, in_hook, stop):
         error, before = kind(None, None, "lost"), len(self.raws)
         self.hook.stop = stop

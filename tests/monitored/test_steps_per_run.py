@@ -102,7 +102,7 @@ def test_a_run_holds_so_many_steps_unless_somebody_is_due():
 
 
 def test_it_takes_two_programs_of_the_step_however_many_hooks(caplog):
-    caplog.set_level(logging.INFO, "hookline.session.compilation")
+    caplog.set_level(logging.INFO, "hookline")
     hooks = lambda loss: [Firings(train.every(n), loss) for n in (7, 11, 13, 100)]  # noqa: E731
     trained(64, 2_000, hooks)
     told = [r.getMessage() for r in caplog.records if "Compiling a program" in r.getMessage()]

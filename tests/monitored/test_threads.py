@@ -11,7 +11,6 @@ import pytest
 import hookline as hl
 from hookline import train
 from hookline.errors import AbortedError
-from hookline.monitored.guard import Claim, SessionGuard
 from hookline.train import MonitoredSession, RecoveryPolicy, SessionRunHook
 
 AT_ONCE = RecoveryPolicy(initial_backoff_secs=0)
@@ -52,13 +51,13 @@ def wait_until(holds):
     raise AssertionError("it never held")
 
 
-def test_two_threads_that_close_at_once_have_both_what_they_want(training, recorder, events):
+def test_two_threads_that_close_at_once_have_both_what_they_want(training, recorder, events, clock):
     gate = Gate()
     session = MonitoredSession(hooks=[gate, recorder()])
     running = started(lambda: session.run(training.train_op))
     gate.inside.wait(30)
     closing = [started(session.close) for _ in range(2)]
-    wait_until(lambda: session._guard._waiting == 2)
+    clock.await_waiters(2)
     gate.opened.set()
     for thread in [running, *closing]:
         thread.join()
@@ -66,7 +65,7 @@ def test_two_threads_that_close_at_once_have_both_what_they_want(training, recor
     assert events.count("a.end") == 1
 
 
-def test_who_waits_to_close_comes_before_the_next_run(training):
+def test_who_waits_to_close_comes_before_the_next_run(training, clock):
     gate = Gate()
     session = MonitoredSession(hooks=[gate])
     runs = []
@@ -79,7 +78,7 @@ def test_who_waits_to_close_comes_before_the_next_run(training):
     running = started(work)
     gate.inside.wait(30)
     closing = started(session.close)
-    wait_until(lambda: session._guard.is_awaited)
+    clock.await_waiters()
     with pytest.raises(RuntimeError, match=r"being closed cannot be run; ask should_stop\(\)"):
         session.run(training.train_op)
     gate.opened.set()
@@ -293,18 +292,23 @@ def test_ctrl_c_at_any_instruction_of_a_load_loses_nothing_that_is_loaded_again(
     assert 50 < instruction < 2000
 
 
-def test_a_guard_admits_one_thread():
-    guard, taken = SessionGuard(), []
-    barrier = threading.Barrier(8)
+def test_of_threads_that_run_at_once_each_makes_its_run_or_is_refused(training):
+    barrier, runs, refused = threading.Barrier(8), [], set()
 
     def work():
-        for _ in range(200):
+        for _ in range(100):
             barrier.wait()
-            with Claim(guard) as claim, claim:
-                taken.append(claim.take())
-                barrier.wait()
+            try:
+                session.run(training.train_op)
+            except RuntimeError as error:
+                refused.add(str(error))
+            else:
+                runs.append(1)
 
-    threads = [started(work) for _ in range(8)]
-    for thread in threads:
-        thread.join()
-    assert sum(taken) == 200
+    with MonitoredSession() as session:
+        threads = [started(work) for _ in range(8)]
+        for thread in threads:
+            thread.join()
+        assert [thread.outcome for thread in threads] == [None] * 8
+        assert session.raw_session().global_step == len(runs) >= 100
+    assert all("one thing at a time" in told for told in refused)
