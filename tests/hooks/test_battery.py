@@ -1,27 +1,25 @@
-"""Every hook that hookline exports keeps the contract that it asks of its users' hooks."""
+"""Every hook that hookline exports keeps the contract that it asks of its users' train."""
 
 from __future__ import annotations
 
 import itertools
 import threading
 
-import jax
 import pytest
 
-from hookline import Graph, Variable, constant, get_default_graph, hooks, summary
-from hookline.monitored import HookedSession
+from hookline import Graph, Variable, constant, get_default_graph, summary, train
 from hookline.testing import RecordingHook, check_hook
 from hookline.train import Saver, SessionRunHook, every, get_or_create_eval_step
 
 
 def summary_saver(tmp_path, **cadence):
     loss = get_default_graph().get_tensor_by_name("loss:0")
-    return hooks.SummarySaverHook(output_dir=str(tmp_path), summary_op=summary.scalar("loss", loss), **cadence)
+    return train.SummarySaverHook(output_dir=str(tmp_path), summary_op=summary.scalar("loss", loss), **cadence)
 
 
 def checkpoint_saver(tmp_path, **arguments):
     counter = itertools.count()
-    return hooks.CheckpointSaverHook(str(tmp_path / str(next(counter))), saver=Saver(), **arguments)
+    return train.CheckpointSaverHook(str(tmp_path / str(next(counter))), saver=Saver(), **arguments)
 
 
 def evaluating(hook):
@@ -32,36 +30,36 @@ def evaluating(hook):
 HOOKS = {
     "SessionRunHook": lambda tmp_path: SessionRunHook(),
     "RecordingHook": lambda tmp_path: RecordingHook(fetches={"loss": "loss:0", "none": []}),
-    "StopAtStepHook, num_steps": lambda tmp_path: hooks.StopAtStepHook(num_steps=3),
-    "StopAtStepHook, last_step": lambda tmp_path: hooks.StopAtStepHook(last_step=1000),
-    "StopAtStepHook, passed": lambda tmp_path: hooks.StopAtStepHook(last_step=7),
-    "GlobalStepWaiterHook": lambda tmp_path: hooks.GlobalStepWaiterHook(wait_until_step=0),
+    "StopAtStepHook, num_steps": lambda tmp_path: train.StopAtStepHook(num_steps=3),
+    "StopAtStepHook, last_step": lambda tmp_path: train.StopAtStepHook(last_step=1000),
+    "StopAtStepHook, passed": lambda tmp_path: train.StopAtStepHook(last_step=7),
+    "GlobalStepWaiterHook": lambda tmp_path: train.GlobalStepWaiterHook(wait_until_step=0),
     "SummarySaverHook, steps": lambda tmp_path: summary_saver(tmp_path, save_steps=2),
     "SummarySaverHook, secs": lambda tmp_path: summary_saver(tmp_path, save_secs=0),
     "SummarySaverHook, trigger": lambda tmp_path: summary_saver(tmp_path, trigger=every(secs=60) | every(2)),
-    "SummarySaverHook, nowhere": lambda tmp_path: hooks.SummarySaverHook(save_steps=1, summary_op="loss:0"),
-    "StepCounterHook": lambda tmp_path: hooks.StepCounterHook(every_n_steps=2, output_dir=str(tmp_path)),
-    "StepCounterHook, secs": lambda tmp_path: hooks.StepCounterHook(every_n_steps=None, every_n_secs=0),
-    "LoggingTensorHook": lambda tmp_path: hooks.LoggingTensorHook(["loss", "weights"], every_n_iter=2),
-    "LoggingTensorHook, at_end": lambda tmp_path: hooks.LoggingTensorHook(["loss"], at_end=True),
-    "NanTensorHook": lambda tmp_path: hooks.NanTensorHook("loss"),
-    "NanTensorHook, strict": lambda tmp_path: hooks.NanTensorHook("loss", False, include_inf=True, strict=True),
-    "NanTensorHook, skip": lambda tmp_path: hooks.NanTensorHook("loss", on_nan="skip"),
-    "NanTensorHook, rollback": lambda tmp_path: hooks.NanTensorHook("loss", on_nan="rollback", saver=Saver()),
-    "WatchdogHook": lambda tmp_path: hooks.WatchdogHook(timeout_secs=3600, stop=True),
-    "SinkHook": lambda tmp_path: hooks.SinkHook(output_dir=str(tmp_path), hparams={"rate": 0.1}),
-    "ProfilerHook": lambda tmp_path: hooks.ProfilerHook(save_steps=4, output_dir=str(tmp_path), show_memory=True),
-    "ProfilerHook, secs": lambda tmp_path: hooks.ProfilerHook(save_secs=3600, output_dir=str(tmp_path)),
-    "ProgressHook": lambda tmp_path: hooks.ProgressHook({"the loss": "loss"}, last_step=8),
-    "ProgressHook, trigger": lambda tmp_path: hooks.ProgressHook(trigger=every(2)),
+    "SummarySaverHook, nowhere": lambda tmp_path: train.SummarySaverHook(save_steps=1, summary_op="loss:0"),
+    "StepCounterHook": lambda tmp_path: train.StepCounterHook(every_n_steps=2, output_dir=str(tmp_path)),
+    "StepCounterHook, secs": lambda tmp_path: train.StepCounterHook(every_n_steps=None, every_n_secs=0),
+    "LoggingTensorHook": lambda tmp_path: train.LoggingTensorHook(["loss", "weights"], every_n_iter=2),
+    "LoggingTensorHook, at_end": lambda tmp_path: train.LoggingTensorHook(["loss"], at_end=True),
+    "NanTensorHook": lambda tmp_path: train.NanTensorHook("loss"),
+    "NanTensorHook, strict": lambda tmp_path: train.NanTensorHook("loss", False, include_inf=True, strict=True),
+    "NanTensorHook, skip": lambda tmp_path: train.NanTensorHook("loss", on_nan="skip"),
+    "NanTensorHook, rollback": lambda tmp_path: train.NanTensorHook("loss", on_nan="rollback", saver=Saver()),
+    "WatchdogHook": lambda tmp_path: train.WatchdogHook(timeout_secs=3600, stop=True),
+    "SinkHook": lambda tmp_path: train.SinkHook(output_dir=str(tmp_path), hparams={"rate": 0.1}),
+    "ProfilerHook": lambda tmp_path: train.ProfilerHook(save_steps=4, output_dir=str(tmp_path), show_memory=True),
+    "ProfilerHook, secs": lambda tmp_path: train.ProfilerHook(save_secs=3600, output_dir=str(tmp_path)),
+    "ProgressHook": lambda tmp_path: train.ProgressHook({"the loss": "loss"}, last_step=8),
+    "ProgressHook, trigger": lambda tmp_path: train.ProgressHook(trigger=every(2)),
     "CheckpointSaverHook, steps": lambda tmp_path: checkpoint_saver(tmp_path, save_steps=2),
     "CheckpointSaverHook, both": lambda tmp_path: checkpoint_saver(tmp_path, save_steps=2, save_secs=0),
-    "StopAfterNEvalsHook": lambda tmp_path: evaluating(hooks.StopAfterNEvalsHook(3)),
-    "StopAfterNEvalsHook, all": lambda tmp_path: evaluating(hooks.StopAfterNEvalsHook(None)),
-    "SummaryAtEndHook": lambda tmp_path: hooks.SummaryAtEndHook(str(tmp_path)),
-    "FinalOpsHook": lambda tmp_path: hooks.FinalOpsHook(["loss:0", "weights:0"]),
-    "FunctionHook": lambda tmp_path: hooks.FunctionHook(lambda firing: None, every=2, fetches="loss:0"),
-    "FeedFnHook": lambda tmp_path: hooks.FeedFnHook(dict),
+    "StopAfterNEvalsHook": lambda tmp_path: evaluating(train.StopAfterNEvalsHook(3)),
+    "StopAfterNEvalsHook, all": lambda tmp_path: evaluating(train.StopAfterNEvalsHook(None)),
+    "SummaryAtEndHook": lambda tmp_path: train.SummaryAtEndHook(str(tmp_path)),
+    "FinalOpsHook": lambda tmp_path: train.FinalOpsHook(["loss:0", "weights:0"]),
+    "FunctionHook": lambda tmp_path: train.FunctionHook(lambda firing: None, every=2, fetches="loss:0"),
+    "FeedFnHook": lambda tmp_path: train.FeedFnHook(dict),
 }
 
 
@@ -91,7 +89,7 @@ def test_the_hook_passes_the_battery(name, tmp_path):
 
 def test_no_exported_hook_is_left_out():
     tested = {name.split(",")[0] for name in HOOKS}
-    exported = {name for name in hooks.__all__ if name.endswith("Hook")}
+    exported = {name for name in train.__all__ if name.endswith("Hook")}
     assert exported <= tested
 
 
@@ -138,40 +136,10 @@ def test_a_subclass_that_overrides_a_run_callback_is_called_on_every_run(name, c
 
 @pytest.mark.parametrize("callback", ["before_run", "after_run"])
 def test_a_callback_that_is_set_on_the_hook_itself_is_called_on_every_run(callback, model):
-    hook = hooks.StopAtStepHook(last_step=9)
+    hook = train.StopAtStepHook(last_step=9)
     seen, original = [], getattr(hook, callback)
     setattr(hook, callback, lambda *given: seen.append(callback) or original(*given))
     assert model.train_until_stop(hook) == len(seen) == 9
-
-
-CADENCES = {
-    "StepCounterHook": lambda tmp_path: hooks.StepCounterHook(every_n_steps=50),
-    "LoggingTensorHook": lambda tmp_path: hooks.LoggingTensorHook(["loss"], every_n_iter=50),
-    "SummarySaverHook": lambda tmp_path: summary_saver(tmp_path, save_steps=50),
-    "CheckpointSaverHook": lambda tmp_path: checkpoint_saver(tmp_path, save_steps=50),
-    "ProfilerHook": lambda tmp_path: hooks.ProfilerHook(save_steps=500, output_dir=str(tmp_path)),
-    "ProgressHook": lambda tmp_path: hooks.ProgressHook({"loss": "loss"}, trigger=every(50)),
-    "WatchdogHook": lambda tmp_path: hooks.WatchdogHook(timeout_secs=3600),
-    "NanTensorHook": lambda tmp_path: hooks.NanTensorHook("loss"),
-    "StopAtStepHook": lambda tmp_path: hooks.StopAtStepHook(last_step=1000),
-    "GlobalStepWaiterHook": lambda tmp_path: hooks.GlobalStepWaiterHook(wait_until_step=0),
-}
-
-
-@pytest.mark.parametrize("name", CADENCES)
-def test_between_two_firings_a_run_asks_no_hook(name, model, tmp_path, monkeypatch):
-    asked, inner = [], HookedSession.run
-    monkeypatch.setattr(HookedSession, "run", lambda self, *args: asked.append(1) or inner(self, *args))
-    with model.session(CADENCES[name](tmp_path)) as session:
-        for _ in range(10):
-            session.run(model.train)
-        jax.block_until_ready(jax.live_arrays())
-        session.run(model.train)
-        asked.clear()
-        for _ in range(100):
-            session.run(model.train)
-            jax.block_until_ready(jax.live_arrays())
-    assert len(asked) <= 4, "two firings, and each of them may look after what comes late on the next run"
 
 
 # What the battery must catch --------------------------------------------------------------------------------------
@@ -196,7 +164,7 @@ class Trains(SessionRunHook):
 
 class FeedsTheLoss(SessionRunHook):
     def before_run(self, run_context):
-        return hooks.SessionRunArgs(None, feed_dict={"loss:0": 0.0})
+        return train.SessionRunArgs(None, feed_dict={"loss:0": 0.0})
 
 
 class ReturnsFetches(SessionRunHook):

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from hookline import GraphKeys, Session, add_to_collection, summary
-from hookline.checkpoint import PendingSave, lease
+from hookline.checkpoint import PendingSave  # What a saver gives back.
 from hookline.errors import AbortedError, FailedPreconditionError, NanLossDuringTrainingError, OpError
 from hookline.summary import FileWriterCache
 from hookline.testing import FakeClock, RecordingHook, read_events
@@ -338,9 +338,9 @@ def test_a_graph_that_cannot_be_written_ends_no_training_and_leaves_no_half(mode
 def test_the_graph_is_not_written_into_a_directory_that_another_process_has_taken(model, tmp_path):
     class Taken(CheckpointSaverListener):
         def begin(self):
-            owner = json.loads((tmp_path / lease.OWNER_NAME).read_text())
-            (tmp_path / lease.OWNER_NAME).write_text(json.dumps({**owner, "token": "of another process"}))
-            (tmp_path / lease.LOCK_NAME).unlink()
+            owner = json.loads((tmp_path / ".hookline-owner").read_text())
+            (tmp_path / ".hookline-owner").write_text(json.dumps({**owner, "token": "of another process"}))
+            (tmp_path / ".hookline-lock").unlink()
 
     with pytest.raises(FailedPreconditionError, match="was taken over by process"):
         model.session(CheckpointSaverHook(str(tmp_path), save_steps=1, listeners=[Taken()]))

@@ -186,7 +186,7 @@ def test_a_run_that_fails_leaves_its_profile_and_nothing_running(model, tmp_path
 
 
 def test_a_recovery_lets_the_first_run_go_by_and_profiles_a_step_again(model, probe, tmp_path, caplog):
-    caplog.set_level(logging.INFO, "hookline.hooks.profiler")
+    caplog.set_level(logging.INFO, "hookline")
     hook = ProfilerHook(save_steps=2, output_dir=str(tmp_path))
 
     def profile_something(_: Any) -> None:

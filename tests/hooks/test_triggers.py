@@ -271,7 +271,7 @@ def test_triggers_in_steps_are_sets_of_steps_however_the_step_advances(trigger, 
 
 
 def test_a_trigger_stands_in_for_the_cadence_of_every_hook(model, tmp_path, caplog):
-    caplog.set_level("INFO", logger="hookline.hooks")
+    caplog.set_level("INFO", logger="hookline")
     loss = summary.scalar("loss", model.loss)
     saver = Saver(max_to_keep=None)
     hooks = [
@@ -311,7 +311,7 @@ def test_another_number_of_cadences_than_one_is_refused(make, given):
 
 
 def test_at_the_end_goes_with_a_trigger(model, caplog):
-    caplog.set_level("INFO", logger="hookline.hooks")
+    caplog.set_level("INFO", logger="hookline")
     hook = LoggingTensorHook({"loss": model.loss}, trigger=at_steps(3), at_end=True, formatter=lambda values: "logged")
     model.train_until_stop(hook, at_most=5)
     assert caplog.messages.count("logged") == 2

@@ -28,6 +28,8 @@ class Said(logging.Handler):
         self._more = threading.Condition()
 
     def emit(self, record):
+        if not record.name.endswith("watchdog"):
+            return
         with self._more:
             self.lines.append(record.getMessage())
             self._more.notify_all()
@@ -41,7 +43,7 @@ class Said(logging.Handler):
 
 @pytest.fixture
 def said():
-    handler, logger = Said(), logging.getLogger("hookline.hooks.watchdog")
+    handler, logger = Said(), logging.getLogger("hookline")
     logger.addHandler(handler)
     yield handler
     logger.removeHandler(handler)
