@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hookline.session.byproducts import parts_apart
+from hookline.session.byproducts import (
+    parts_apart,  # Every kind of program: tests/session/test_bits.py has the session.
+)
 
 W = {"w": jnp.linspace(-1.0, 1.0, 12).reshape(3, 4), "v": jnp.linspace(0.5, 1.5, 4)}
 X = jnp.linspace(-2.0, 2.0, 15).reshape(5, 3)

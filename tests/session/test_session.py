@@ -9,11 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.stand_ins import Servers
 
 import hookline as hl
 from hookline import errors, train
-from hookline.session import plan_cache
-from hookline.session.local_store import LocalStore
 
 
 @pytest.fixture
@@ -370,7 +369,7 @@ def test_two_threads_that_use_a_session_at_once_open_one_store(monkeypatch):
     class Target:
         def open_store(self, graph):
             (second_waits if opened else opening).set()
-            opened.append(LocalStore(graph))
+            opened.append(Servers().open_store(graph))
             assert go_on.wait(10)
             return opened[-1]
 
@@ -610,14 +609,3 @@ def test_a_loop_that_feeds_the_same_tensors_gets_what_each_run_asks_for():
             sess.run(difference, {x: one})
         with pytest.raises(TypeError, match="feed_dict must be a dict"):
             sess.run(difference, [x, y])
-
-
-def test_a_loop_that_feeds_the_same_tensors_looks_for_its_plan_once(monkeypatch):
-    keys = []
-    plan_key = plan_cache.plan_key
-    monkeypatch.setattr(plan_cache, "plan_key", lambda *args: keys.append(args) or plan_key(*args))
-    x = hl.placeholder("float32", (), name="x")
-    double = x + x
-    with hl.Session() as sess:
-        assert [int(sess.run(double, {x: value})) for value in range(5)] == [0, 2, 4, 6, 8]
-    assert len(keys) == 1
