@@ -23,7 +23,7 @@ from hookline.distributed.ray_actors import RayTransport
 from hookline.distributed.server import ParameterServer
 from hookline.distributed.staleness_hook import StalenessHook
 from hookline.distributed.transport import DirectTransport
-from hookline.graph.keys import GraphKeys
+from hookline.graph.registry import GraphKeys
 from hookline.testing import FakeClock, read_events
 
 from .targets import Target, apart, at_once, until
