@@ -41,7 +41,7 @@ def open_regular(path: str, flags: int = os.O_RDONLY, *, follows: bool = True) -
     descriptor = os.open(path, flags | os.O_NONBLOCK | (0 if follows else os.O_NOFOLLOW), 0o666)
     try:
         _require_regular(os.fstat(descriptor))
-    except BaseException:
+    except BaseException:  # The descriptor goes back.
         os.close(descriptor)
         raise
     return descriptor

@@ -21,6 +21,7 @@ from hookline.distributed.protocol import WAITING
 from hookline.distributed.pulls import FRESH_SECS
 from hookline.distributed.ray_actors import RayTransport
 from hookline.distributed.transport import DirectTransport
+from hookline.graph.registry import GraphKeys
 from hookline.testing import FakeClock, read_events
 
 from .targets import Target, apart, at_once, until

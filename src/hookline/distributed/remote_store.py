@@ -23,7 +23,7 @@ from hookline.distributed.wire import flatten, pack_all
 from hookline.graph import spec as specs
 from hookline.graph.global_step import get_global_step
 from hookline.graph.graph import Graph
-from hookline.graph.keys import GraphKeys
+from hookline.graph.registry import GraphKeys
 from hookline.graph.variable import Update, Variable, check_value
 from hookline.session.local_store import LocalStore
 from hookline.session.slots import Leaves

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from hookline import log
 from hookline.data.batches import LastBatch
-from hookline.data.iterator import BatchSource, make_iterator
+from hookline.data.iterator import ANY_LENGTHS, BatchSource, iterator
 from hookline.data.places import Places
 from hookline.data.sequences import Restart
 from hookline.data.sources import check_source, shown
@@ -69,7 +69,7 @@ def batches_of(source: Any, mesh: Mesh | None, sharding: Any, last_batch: LastBa
     wanted = sharding_for("Loop", sharding, mesh)
     batch = source
     if not is_given:
-        batch = make_iterator(source, last_batch=last_batch, resume=resume, name=BATCHES, any_lengths=True)
+        batch = iterator(source, last_batch=last_batch, spec=ANY_LENGTHS, resume=resume, name=BATCHES)
     node = batch.op
     if isinstance(node, BatchSource) and not is_given:
         node.sequence.restart = _RESTART

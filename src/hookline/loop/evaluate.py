@@ -197,7 +197,7 @@ class Evaluate(SessionRunHook):
         self.history.set_state(state.get("history", "{}"))
         self.values, self.step = dict(state["values"]), state["step"]
         self._kept = self.best.get(self._keep_best or "")
-        if self._kept is not None and "kept" in state:  # Else an earlier version saved it.
+        if self._kept is not None:
             metric, *kept = state["kept"] or (None,)
             self._kept = Best(*kept) if metric == self._keep_best else None
 

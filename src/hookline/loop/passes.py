@@ -8,8 +8,8 @@ from typing import NamedTuple
 from hookline import arguments, log
 from hookline.coordination import peers
 from hookline.data.iterator import BatchSource
-from hookline.data.one_shot import OneShot
 from hookline.data.sequences import START, Restart
+from hookline.data.sources import OneShot
 from hookline.graph import Tensor
 from hookline.graph.nodes import Source
 from hookline.session import Session

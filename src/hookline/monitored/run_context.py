@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from hookline import arguments
-from hookline.coordination.caller import caller
+from hookline.coordination.coordinator import caller
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.monitored.hook_record import HookRecord
 from hookline.monitored.schedule import Schedule

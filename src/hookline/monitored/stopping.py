@@ -7,7 +7,7 @@ from typing import Any
 
 from hookline import arguments, preemption
 from hookline.coordination.agreement import FAILURE, Decision
-from hookline.coordination.caller import caller
+from hookline.coordination.coordinator import caller
 from hookline.hooks.when import bare
 from hookline.monitored import in_step
 from hookline.monitored.callbacks import Callback

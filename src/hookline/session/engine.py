@@ -15,8 +15,8 @@ from hookline.graph import placement
 from hookline.graph.front_end import FrontEnd
 from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Graph, Operation
-from hookline.graph.keys import GraphKeys
 from hookline.graph.nodes import Source
+from hookline.graph.registry import GraphKeys
 from hookline.graph.variable import Variable
 from hookline.session.cached_step import CachedStep
 from hookline.session.config import SessionConfig

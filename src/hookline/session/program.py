@@ -16,11 +16,10 @@ from hookline.errors import InvalidArgumentError
 from hookline.graph import placement
 from hookline.graph import spec as specs
 from hookline.graph.check import Check
-from hookline.graph.graph import Operation, Tensor
+from hookline.graph.graph import TRACED, Operation, Tensor
 from hookline.graph.latch import Latch
 from hookline.graph.nodes import Source
 from hookline.graph.random import WORKER_INDEX
-from hookline.graph.tracing import TRACED
 from hookline.graph.variable import Variable
 from hookline.session import launches
 from hookline.session.compilation import Compilations

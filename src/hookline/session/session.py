@@ -9,7 +9,7 @@ from typing import Any
 from hookline import arguments, errors
 from hookline.graph.front_end import OfFrontEnd
 from hookline.graph.graph import Graph, Operation, get_default_graph
-from hookline.graph.keys import GraphKeys
+from hookline.graph.registry import GraphKeys
 from hookline.graph.variable import Variable
 from hookline.session.config import SessionConfig
 from hookline.session.engine import Engine, call_all
