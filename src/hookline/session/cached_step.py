@@ -26,7 +26,7 @@ from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan import Plan, input_tensors
 from hookline.session.program_cache import ProgramCache, Request
 from hookline.session.shared_jit import OtherTypesError
-from hookline.session.slots import Block, Elsewhere, Flat, Slot
+from hookline.session.slots import Flat, Slot
 from hookline.session.sources import NOT_READY, OpenSource, feed
 
 CHANGED = object()
@@ -80,7 +80,7 @@ class CachedStep:
         self._request, fetched = request, request.fetched
         for_hooks, deferred = [*request.hook_fetches, *request.rows], [*request.deferred, *request.deferred_rows]
         store = session.store
-        self._session, self._store, self._local, self._lock = session, store, store.local, session.lock
+        self._session, self._store, self._lock = session, store, session.lock
         global_step = counted_global_step(session.graph)
         self.plan = plan = Plan(fetched, [*for_hooks, *deferred], request.fed, store.is_remote)
         self.hosts = hosts = HostStage(plan, [*fetched, *for_hooks], deferred)
@@ -105,7 +105,7 @@ class CachedStep:
         read = [v for v in self.counters if v is not global_step]
         if program is not None:
             read += [*program.counted, *program.read]
-        self.exchanges = bool(plan.remote) or any(store.is_remote(variable) for variable in read)
+        self.exchanges = plan.exchanges(read)
         more = self.exchanges or plan.before or hosts.after or self.counters
         self.is_program = program is not None and not more
         self.run: Callable[[Iterable[Any] | None], tuple[Any, Any]]
@@ -132,32 +132,27 @@ class CachedStep:
         if global_step is not None and self.gain and global_step in (*written, *hosted):
             self._last_step = int(np.iinfo(global_step.dtype).max) - self.gain
         self._remote = plan.remote
-        # As far as it is known before the run.
-        self._gain = None if plan.remote else self.gain
         self._least: int | None = None
         self._find_places(global_step)
+        # As far as it is known before the run.
+        self._gain = None if plan.remote and self._step_slot is None else self.gain
 
     def _find_places(self, global_step: Variable | None) -> None:
         """Finds the places of the values that the program reads, writes and counts."""
-        program, local, written = self._program, self._local, self._program.written
-        self._read: list[tuple[Slot, Variable]] = []
+        program, plan = self._program, self.plan
+        self._here = here = self._store.here
+        alone = program.written[len(program.taken) + len(program.counted) :]
+        self._block = here.block(program.taken, program.counted, alone, program.hosted)
+        # That of a variable that lives elsewhere stays empty: then all are gathered by way of the store.
+        self._read: list[tuple[Slot, Variable]] = [*zip(here.slots(program.read), program.read, strict=True)]
         self._counts: list[tuple[Slot, Variable, int | None]] = []
         self._step_slot: Slot | None = None
-        plan = self.plan
-        gains = [None if plan.is_guarded(v) or not plan.is_host_known(v) else plan.gain(v) for v in written]
-        if local is None:
-            self._block: Block | Elsewhere = Elsewhere(self._store.put, written, gains)
-            return
-        alone = written[len(program.taken) + len(program.counted) :]
-        self._block = local.block(program.taken, program.counted, alone, program.hosted)
-        self._read = [*zip(local.slots(program.read), program.read, strict=True)]
-        gain_of = {**dict(zip(written, gains, strict=True)), **{v: plan.gain(v) for v in program.hosted}}
-        counting = [variable for variable in gain_of if is_counter(variable)]
-        for slot, variable in zip(local.slots(counting), counting, strict=True):
+        counting = [variable for variable in (*program.written, *program.hosted) if is_counter(variable)]
+        for slot, variable in zip(here.slots(counting), counting, strict=True):
             if variable is global_step:
                 self._step_slot = slot
             else:
-                self._counts.append((slot, variable, gain_of[variable]))
+                self._counts.append((slot, variable, None if plan.is_guarded(variable) else plan.gain(variable)))
 
     def _found_getters(self, request: Request, places: Mapping[Any, int]) -> tuple[list[Getter], list[Getter]]:
         """Returns the getters of the values that are there after the run, and of the deferred ones."""
@@ -290,7 +285,7 @@ class CachedStep:
                 run.applied = True
             else:
                 new, run.outputs, latched = self._tried(run, last_step, given)
-                if not run.applied and not self._remote:
+                if gain and not run.applied:
                     gain = 0
             # If a Ctrl-C comes from here on, donated values are lost, and the session with them.
             led = None if step is None or gain is None else step + gain * count
@@ -302,7 +297,7 @@ class CachedStep:
                     at.count(variable, each if each is None else each * count)
                 if slot is not None:
                     slot.mirror = led
-                    self._local.stepped()
+                    self._here.stepped()
                 if block.groups is None:
                     self._put_together(new)
                 else:

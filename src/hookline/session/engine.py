@@ -290,9 +290,8 @@ class Engine(LowLevel):
             nonlocal is_free
             locked.enter_context(self.lock)
             self.check_usable()
-            if self.store.local is not None:
-                is_free = True
-                self.store.local.forget(variables)
+            is_free = True  # Also if a Ctrl-C comes while they are freed.
+            is_free = self.store.forget(variables)
 
         with contextlib.ExitStack() as locked:
             try:
