@@ -209,12 +209,7 @@ def _listed(parts: Sequence[str]) -> str:
 def programs_of(train_op: Operation, steps_per_run: int, *, watches: bool) -> tuple[str, ...]:
     """Returns the programs of a step, in words, planned by a session that runs nothing."""
     with Session(graph=train_op.graph) as session:
-        low = session.lowlevel
-        made = (
-            low.planned(train_op, None, None)
-            if steps_per_run == 1
-            else low.repeated_step(train_op, None, steps_per_run)
-        )
+        made = session.lowlevel.planned(train_op, capacity=steps_per_run)
         assert made.program is not None, "A step has a variable."
         about = made.program.compilations.about
     with_fetches = "the same with the fetches of hooks that fire"

@@ -20,10 +20,8 @@ class NotRun(NamedTuple):
 
 NOT_RUN = NotRun()
 
-Make = Callable[["Mapping[Any, Any] | None", "int | None"], Any]
-"""Makes a run with these feeds if the global step is the expected one, else returns `CHANGED`.
-
-The first item of its result is the results of the caller."""
+Make = Callable[["Mapping[Any, Any] | None", "int | None", float], Any]
+"""Makes a run with these feeds if the global step is the expected one, else returns `CHANGED`; see `CachedStep.run`."""
 
 _NOTHING = object()
 
@@ -97,7 +95,7 @@ class FastPath:
         self._fetches: Any = _NOTHING
         self.is_open = self._feeds = False
         self._low: Any = None
-        self._make: Make = lambda feed_dict, expected: CHANGED
+        self._make: Make = lambda feed_dict, expected, following: CHANGED
         self._signs: list[Callable[[], bool]] = []
         self._runs = 0.0
         self._begins_at: int | None = None
@@ -122,20 +120,11 @@ class FastPath:
             if low.latched_count != self._latched_count:  # A latch has latched.
                 return NOT_RUN
             begins_at = self._begins_at
-            found = self._make(feed_dict, None if begins_at is None else begins_at + self._gain * made)
+            expected = None if begins_at is None else begins_at + self._gain * made
+            found = self._make(feed_dict, expected, self._runs - made)
             if found is CHANGED:  # Other code has set the step, or a run has gained more than expected.
                 return NOT_RUN
-            self.made += 1
+            self.made += found[2]
             return found[0]
         except BaseException as error:
             return NotRun(error)
-
-    def make_several(self, step: Any, capacity: int, feed_dict: Mapping[Any, Any] | None, expected: int | None) -> Any:
-        """Makes a run with a step for each batch, up to `capacity`; to be bound to its `RepeatedStep`."""
-        # One more run is counted: the one in which a hook is due.
-        found = step.run_several(capacity, expected, to_come=self._runs + capacity - self.made)
-        if found is CHANGED:
-            return CHANGED
-        count, results = found
-        self.made += count - 1  # `run` counts one.
-        return results

@@ -264,13 +264,11 @@ class HookedSession:
         """Returns the function that makes the runs on the fast path."""
         callers = schedule.callers
         hook_fetches = callers.hook_fetches if callers.has_fetches or callers.has_hooks else None
-        if schedule.run.repeats:
-            step = self._low.repeated_step(fetches, hook_fetches, self._steps_per_run)
-            return partial(self._fast_path.make_several, step, self._steps_per_run)
-        if not fed and not callers.has_hooks:
-            step = self._low.cached_step(fetches, hook_fetches)
+        repeats = schedule.run.repeats
+        if repeats or not (fed or callers.has_hooks):
+            step = self._low.cached_step(fetches, hook_fetches, self._steps_per_run if repeats else 1)
             if step is not None:
-                return step.run_program
+                return step.run
         known = None if fed else _KnownStep(self._low, fetches)
         return partial(self._make, schedule, callers, SessionRunArgs(fetches), known)
 
@@ -282,6 +280,7 @@ class HookedSession:
         known: _KnownStep | None,
         feed_dict: Mapping[Any, Any] | None,
         expected: int | None,
+        following: float,
     ) -> Any:
         """Makes a run on the fast path that needs more than a program: hooks are called on it, or it has feeds."""
         if expected is not None and self._low.known_step != expected:
@@ -291,12 +290,12 @@ class HookedSession:
         outer = SCOPE.set(self._fast_path.scope)
         try:
             if not callers.has_hooks:
-                return (self._run_alone(callers, args.fetches, feed_dict, None, None),)
+                return self._run_alone(callers, args.fetches, feed_dict, None, None), None, 1
             schedule.begin_fast_run()
             result = self._run_with(schedule, callers, args, feed_dict, None, known, fast_runs=self._fast_path.made)
             if schedule.callers is not callers or schedule.overdue:
                 self._fast_path.interrupt()
-            return (result,)
+            return result, None, 1
         finally:
             SCOPE.reset(outer)
 
@@ -342,7 +341,7 @@ class HookedSession:
                 options = schedule.limited(options)  # A hook may have moved the step.
             step = None if known is None or options is not None else known.of(requests)
             if step is not None:
-                result, hook_results = step.run_program()
+                result, hook_results, _ = step.run()
             elif schedule.run.repeats:
                 self._several.check_feeders(requests)
                 options = requests.merged_options(options) if requests.options else options

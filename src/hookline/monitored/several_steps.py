@@ -53,7 +53,7 @@ class SeveralSteps:
 
     def available(self, fetches: Any, most: int, to_come: float) -> int:
         """Returns the number of steps with batches, at most `most`; see `RepeatedStep.available`."""
-        return self._low.repeated_step(fetches, None, self._steps_per_run).available(most, to_come)
+        return self._low.cached_step(fetches, None, self._steps_per_run).available(most, to_come)
 
     def run(
         self,
@@ -66,11 +66,11 @@ class SeveralSteps:
         """Makes as many steps as the schedule has room for; returns the results of the caller and of the hooks."""
         hook_fetches, run = requests.hook_fetches if requests.has_fetches else None, schedule.run
         try:
-            step = self._low.repeated_step(fetches, hook_fetches, self._steps_per_run)
+            step = self._low.cached_step(fetches, hook_fetches, self._steps_per_run)
             if options is None and step.holds_hook_fetches and not run.is_called:
-                found = step.run_several(run.room, run.begins_at, exactly=True)
+                found = step.run(None, run.begins_at, most=run.room, exactly=True)
                 if found is not CHANGED:
-                    _, (result, hook_results) = found
+                    result, hook_results, _ = found
                     return result, hook_results if requests.has_fetches else requests.hook_fetches.fetches
             if self._low.known_step != run.begins_at:  # A hook or another thread has moved the step.
                 schedule.shorten()
@@ -92,8 +92,8 @@ class SeveralSteps:
         of_each, parts, left = requests.of_each_step, [], schedule.run.room - 1
         try:
             while left:
-                step = self._low.repeated_step(fetches, of_each, self._steps_per_run)
-                made, results = step.run_several(left)
+                step = self._low.cached_step(fetches, of_each, self._steps_per_run)
+                *results, made = step.run(most=left)
                 parts.append(results)
                 left -= made
             result, hook_results = self._low.run_with_hook_fetches(
