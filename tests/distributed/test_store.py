@@ -271,7 +271,7 @@ def test_a_chief_that_has_lost_its_session_still_keeps_the_states_of_hooks_that_
                 Target(transport),
                 checkpoint_dir=str(tmp_path),
                 hooks=hooks,
-                recovery=hl.train.RecoveryPolicy(initial_backoff_secs=0),
+                checkpoints=hl.train.CheckpointOptions(recovery=hl.train.RecoveryPolicy(initial_backoff_secs=0)),
             ) as sess:
                 for _ in range(3):
                     sess.run(train)

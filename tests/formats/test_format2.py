@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from tests.formats import training
 
+from hookline import train
+
 FOLDER = pathlib.Path(__file__).parent
 
 
@@ -27,7 +29,7 @@ def unpacked(kind: str, folder: pathlib.Path) -> str:
 
 def resumed(logdir: str, kind: str, last_step: int, hooks: list[Any]) -> Any:
     return training.loop_of(kind).run(
-        logdir, last_step=last_step, hooks=hooks, progress=False, save_checkpoint_steps=10
+        logdir, last_step=last_step, hooks=hooks, progress=False, checkpoints=train.CheckpointOptions(save_steps=10)
     )
 
 

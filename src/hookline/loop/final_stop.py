@@ -15,7 +15,7 @@ from hookline.monitored.hooked import HookedSession
 from hookline.session import origin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from hookline.coordination import Coordinator
     from hookline.session import Session
@@ -35,7 +35,6 @@ class FinalStop(SessionRunHook):
 
     Args:
         hooks: The other hooks of the session.
-        of_chief: Those of the chief alone.
         train_on: Whether to train on all the same.
     """
 
@@ -43,8 +42,8 @@ class FinalStop(SessionRunHook):
     comes_after = (Evaluate, StopAtStepHook)
     comes_before = CheckpointSaverHook
 
-    def __init__(self, hooks: Iterable[Any], of_chief: Any, train_on: bool) -> None:
-        self._hooks = [*hooks, *of_chief]
+    def __init__(self, hooks: Sequence[Any], train_on: bool) -> None:
+        self._hooks = hooks
         self._train_on = arguments.instance("Loop", "train_on", train_on, bool)
         self._session: Session | None = None
         self._forget()

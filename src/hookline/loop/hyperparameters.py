@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 _logger = log.of(__name__)
 
-CHECKPOINT, SCRIPT = "checkpoint", "script"
+_FROM_SCRIPT = "CheckpointOptions(restore_hyperparams=False)"
 
 
 class HyperparametersHook(SessionRunHook):
     """Logs the hyperparameters of `optax.inject_hyperparams` that differ between a checkpoint and the script.
 
-    With "script" it sets them to the script's values: when a training resumes, in a new process or in memory, and when
-    a recovery goes back to an earlier step. Runs `begin` and `after_create_session`.
+    Unless it keeps those, it sets them to the script's: when a training resumes, in a new process or in memory, and
+    when a recovery goes back to an earlier step. Runs `begin` and `after_create_session`.
 
     Args:
         state: The variable of the state.
         given: The initial state, or the function that makes it.
 
     Attributes:
-        whose: "checkpoint" or "script".
+        keeps: Whether a training resumes with those of the checkpoint.
     """
 
     def __init__(self, state: Variable, given: Any) -> None:
@@ -50,7 +50,7 @@ class HyperparametersHook(SessionRunHook):
             else _number(jax.tree.leaves(given)[place])
             for path, place in self._places.items()
         }
-        self.whose = CHECKPOINT
+        self.keeps = True
         self._set_at: int | None = None
 
     def begin(self) -> None:
@@ -59,12 +59,12 @@ class HyperparametersHook(SessionRunHook):
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Compares the hyperparameters, if the state came from a checkpoint or from memory."""
-        if not self._places and self.whose == SCRIPT:
-            _logger.warning("Loop: hyperparams='script' does nothing: the state has none of optax.inject_hyperparams.")
+        if not self._places and not self.keeps:
+            _logger.warning("Loop: %s does nothing: the state has none of optax.inject_hyperparams.", _FROM_SCRIPT)
         if not self._places or not session.origin.startswith(("restored", "begun with")):
             return
         is_first = self._set_at is None
-        if not is_first and (self.whose == CHECKPOINT or session.global_step > (self._set_at or 0)):
+        if not is_first and (self.keeps or session.global_step > (self._set_at or 0)):
             return  # A recovery: the checkpoint has the values that were set, and later changes are the step's own.
         self._set_at = session.global_step
         leaves = jax.tree.leaves(session.lowlevel.handed_over(self._state))
@@ -76,21 +76,22 @@ class HyperparametersHook(SessionRunHook):
             for path in different:
                 before = "the previous run" if session.origin.startswith(FROM_MEMORY) else "the checkpoint"
                 self._say(path, before, _number(found[path]), _number(given[path]))
-        if different and self.whose == SCRIPT:
+        if different and not self.keeps:
             replace(session, self._state, different)
 
     def _say(self, path: str, before: str, saved: Any, given: Any) -> None:
         name = path.rpartition("/")[2]
-        if self.whose == SCRIPT:
+        if not self.keeps:
             _logger.info("Loop: %s (%s) is %s, as in the script; in %s it is %s.", name, path, given, before, saved)
         else:
             _logger.info(
-                "Loop: %s (%s) is %s, as in %s; in the script it is %s. hyperparams='script' takes the script's.",
+                "Loop: %s (%s) is %s, as in %s; in the script it is %s. %s takes the script's.",
                 name,
                 path,
                 saved,
                 before,
                 given,
+                _FROM_SCRIPT,
             )
 
 

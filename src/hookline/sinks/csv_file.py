@@ -30,7 +30,7 @@ class Csv(LineFile):
         ...     return w + batch.mean(), {"loss": 1 / w}
         >>> loop = hl.train.Loop(train_step, np.float32(2), hl.data.arrays(np.ones(3), batch_size=1))
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = loop.run(folder, sinks=[Csv()], progress=False)
+        ...     _ = loop.run(folder, logging=hl.train.LoggingOptions(sinks=[Csv()]), progress=False)
         ...     for line in pathlib.Path(folder, "scalars.csv").read_text().splitlines():
         ...         print(line.rpartition(",")[0])
         step,tag,value

@@ -35,7 +35,7 @@ class Mlflow(Service):
         ImportError: The client is not installed.
 
     Example:
-        `loop.run("runs/a", sinks=[Mlflow("digits", tracking_uri="http://localhost:5000")])`
+        `loop.run("runs/a", logging=LoggingOptions(sinks=[Mlflow("digits", tracking_uri="http://localhost:5000")]))`
     """
 
     takes = ("scalar", "text", "image", "hparams")

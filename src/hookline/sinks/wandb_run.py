@@ -28,7 +28,7 @@ class Wandb(Service):
         ImportError: The client is not installed.
 
     Example:
-        `loop.run("runs/a", sinks=[Wandb(project="digits", mode="offline")])`
+        `loop.run("runs/a", logging=LoggingOptions(sinks=[Wandb(project="digits", mode="offline")]))`
     """
 
     takes = ("scalar", "text", "image", "histogram", "hparams")
