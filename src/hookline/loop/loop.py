@@ -19,16 +19,12 @@ from hookline.hooks.step_rates import FLOPS
 from hookline.hooks.when import bare
 from hookline.loop import description
 from hookline.loop import warm_start as warm_starts
-from hookline.loop.batches import first_spec
-from hookline.loop.checkpoint_lookup import STATE, check_repeatable
-from hookline.loop.final_stop import FinalStop
-from hookline.loop.finish import Finish
-from hookline.loop.history import recorders
-from hookline.loop.memory import Memory
-from hookline.loop.metrics_log import MetricsLog
-from hookline.loop.nan_watch import nan_hooks
-from hookline.loop.passes import Passes
-from hookline.loop.rates import rates_of
+from hookline.loop.batches import Passes, first_spec
+from hookline.loop.early_stopping import FinalStop
+from hookline.loop.load import STATE, check_repeatable
+from hookline.loop.memory import Finish, Memory
+from hookline.loop.metric_hooks import MetricsLog, nan_hooks, recorders
+from hookline.loop.step import rates_of
 from hookline.loop.step_graph import StepGraph
 from hookline.loop.warm_start import WarmStart, advising, settings_of
 from hookline.monitored import ChiefSessionCreator, MonitoredSession, Scaffold
