@@ -120,7 +120,9 @@ def test_a_second_process_is_refused_and_told_whose_the_directory_is(process, se
     )
     train.get_or_create_global_step()
     with pytest.raises(FailedPreconditionError, match=f"process {first.popen.pid} on "):
-        train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), lease_wait_secs=0)
+        train.MonitoredTrainingSession(
+            checkpoint_dir=str(tmp_path), checkpoints=train.CheckpointOptions(lease_wait_secs=0)
+        )
     # Readers are free.
     assert train.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-1"
     Saver(session.graph.get_collection("variables")[:1]).restore(session, f"{tmp_path}/model.ckpt-1")

@@ -21,7 +21,6 @@ from hookline.distributed.protocol import WAITING
 from hookline.distributed.pulls import FRESH_SECS
 from hookline.distributed.ray_actors import RayTransport
 from hookline.distributed.transport import DirectTransport
-from hookline.graph.registry import GraphKeys
 from hookline.testing import FakeClock, read_events
 
 from .targets import Target, apart, at_once, until
@@ -269,7 +268,7 @@ def test_a_chief_that_has_lost_its_session_still_keeps_the_states_of_hooks_that_
                 Target(transport),
                 checkpoint_dir=str(tmp_path),
                 hooks=hooks,
-                recovery=hl.train.RecoveryPolicy(initial_backoff_secs=0),
+                checkpoints=hl.train.CheckpointOptions(recovery=hl.train.RecoveryPolicy(initial_backoff_secs=0)),
             ) as sess:
                 for _ in range(3):
                     sess.run(train)

@@ -17,7 +17,7 @@ from hookline.graph import Operation, Variable
 from hookline.hooks import SessionRunHook, Trigger, at_steps
 from hookline.hooks.trigger import NEVER
 from hookline.hooks.when import bare
-from hookline.loop.final_stop import FinalStop
+from hookline.loop.early_stopping import FinalStop
 from hookline.loop.memory import Memory
 from hookline.monitored.identity import identity
 from hookline.session import Session

@@ -16,10 +16,9 @@ from hookline.hooks import CheckpointSaverHook, Firing, SessionRunContext, Sessi
 from hookline.hooks import every as every_steps
 from hookline.hooks.lookup import require_global_step, savers_of
 from hookline.hooks.trigger import Trigger
-from hookline.loop.best import Best, Mode, is_better, known_mode, mode_of
-from hookline.loop.eval_result import FINAL, EvalResult
+from hookline.loop.eval_result import FINAL, Best, EvalResult, Mode, is_better, known_mode, mode_of
 from hookline.loop.evaluation import Evaluation
-from hookline.loop.history import History
+from hookline.loop.metric_hooks import History
 from hookline.summary import FileWriter
 from hookline.summary.writer_cache import writer_of
 

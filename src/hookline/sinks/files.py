@@ -169,7 +169,7 @@ class Csv(LineFile):
         ...     return w + batch.mean(), {"loss": 1 / w}
         >>> loop = hl.train.Loop(train_step, np.float32(2), hl.data.arrays(np.ones(3), batch_size=1))
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = loop.run(folder, sinks=[Csv()], progress=False)
+        ...     _ = loop.run(folder, logging=hl.train.LoggingOptions(sinks=[Csv()]), progress=False)
         ...     for line in pathlib.Path(folder, "scalars.csv").read_text().splitlines():
         ...         print(line.rpartition(",")[0])
         step,tag,value
@@ -214,8 +214,9 @@ class JsonLines(LineFile):
         >>> def train_step(w, batch):
         ...     return w + batch.mean(), {"loss": 1 / w}
         >>> loop = hl.train.Loop(train_step, np.float32(0), hl.data.arrays(np.ones(3), batch_size=1))
+        >>> logging = hl.train.LoggingOptions(sinks=[JsonLines()], hparams={"rate": 0.1})
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = loop.run(folder, sinks=[JsonLines()], hparams={"rate": 0.1}, watch=None, progress=False)
+        ...     _ = loop.run(folder, logging=logging, watch=None, progress=False)
         ...     for line in pathlib.Path(folder, "points.jsonl").read_text().splitlines():
         ...         print({name: value for name, value in json.loads(line).items() if name != "time"})
         {'step': 0, 'hparams': {'rate': 0.1}}

@@ -132,7 +132,7 @@ class Mlflow(Service):
         ImportError: The client is not installed.
 
     Example:
-        `loop.run("runs/a", sinks=[Mlflow("digits", tracking_uri="http://localhost:5000")])`
+        `loop.run("runs/a", logging=LoggingOptions(sinks=[Mlflow("digits", tracking_uri="http://localhost:5000")]))`
     """
 
     takes = ("scalar", "text", "image", "hparams")
@@ -228,7 +228,7 @@ class Wandb(Service):
         ImportError: The client is not installed.
 
     Example:
-        `loop.run("runs/a", sinks=[Wandb(project="digits", mode="offline")])`
+        `loop.run("runs/a", logging=LoggingOptions(sinks=[Wandb(project="digits", mode="offline")]))`
     """
 
     takes = ("scalar", "text", "image", "histogram", "hparams")
