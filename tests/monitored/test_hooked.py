@@ -179,9 +179,10 @@ def test_an_error_that_no_hook_caused_stays_as_it_is(graph):
 
 @pytest.mark.parametrize("callback", ["before", "after"])
 def test_all_hooks_get_their_after_run_when_one_requests_the_stop(recorder, events, callback):
-    session = hooked(ScriptedSession(), recorder("a", stops=[callback]), recorder("b"))
+    stop = StopRequest()
+    session = hooked(ScriptedSession(), recorder("a", stops=[callback]), recorder("b"), stop=stop)
     session.run("train")
-    assert session.should_stop()
+    assert stop.in_effect
     assert events[-2:] == ["a.after", "b.after"]
     with pytest.raises(RuntimeError, match="^Run called even after should_stop requested.$"):
         session.run("train")
@@ -193,7 +194,7 @@ def test_a_stop_requested_in_a_failed_attempt_lets_the_retry_through_and_holds_a
     session = hooked(ScriptedSession(), *hooks, stop=stop)
     with pytest.raises(UnavailableError):
         session.run("train")
-    assert session.should_stop()
+    assert stop.in_effect
     hooks[0].stops.clear()
     retried = hooked(ScriptedSession(), *hooks, stop=stop)
     retried.run("train")

@@ -16,6 +16,7 @@ from hookline import train
 from hookline.errors import AbortedError
 from hookline.monitored.hook_list import HookList
 from hookline.monitored.hooked import HookedSession
+from hookline.monitored.stop_request import StopRequest
 from hookline.session import DeferredResults
 from hookline.testing import ScriptedSession
 
@@ -175,13 +176,13 @@ def test_the_context_of_a_late_firing_is_of_the_moment_so_that_a_stop_can_be_req
         def on_trigger(self, firing):
             firing.context.request_stop()
 
-    raw = SlowSession()
-    session = HookedSession(raw, HookList([Stops(train.every(2), "x", True)]))
+    raw, stop = SlowSession(), StopRequest()
+    session = HookedSession(raw, HookList([Stops(train.every(2), "x", True)]), stop)
     run(session, "train", 4)
-    assert not session.should_stop()
+    assert not stop.requested
     raw.arrived = 2
     session.run("train")
-    assert session.should_stop()
+    assert stop.requested
     with pytest.raises(RuntimeError, match="Run called even after should_stop requested"):
         session.run("train")
 
@@ -191,10 +192,11 @@ def test_a_stop_that_is_requested_in_a_settle_holds(fires):
         def on_trigger(self, firing):
             firing.context.request_stop()
 
-    session = HookedSession(SlowSession(), HookList([Stops(train.every(2), "x", 50)]))
+    stop = StopRequest()
+    session = HookedSession(SlowSession(), HookList([Stops(train.every(2), "x", 50)]), stop)
     run(session, "train", 4)
     session.settle()
-    assert session.should_stop()
+    assert stop.requested
 
 
 def test_a_late_firing_keeps_no_feeds_alive(model, fires):

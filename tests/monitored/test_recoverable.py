@@ -8,7 +8,6 @@ import pytest
 from hookline.coordination import Coordinator
 from hookline.errors import AbortedError, UnavailableError
 from hookline.monitored import RecoveryPolicy
-from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.hook_list import HookList
 from hookline.monitored.hooked import HookedSession
 from hookline.monitored.recoverable import RecoverableSession
@@ -29,15 +28,21 @@ def recoverable(*raws, policy=POLICY, coords=None):
         coord = Coordinator(clean_stop_exception_types=())
         if coords is not None:
             coords.append(coord)
-        return CoordinatedSession(HookedSession(raw, HookList(None)), coord)
+        return HookedSession(raw, HookList(None)), coord
 
-    return RecoverableSession(create, policy)
+    session = RecoverableSession(create, policy)
+    session.open()
+    return session
+
+
+def run(session, *request):
+    return session.call(lambda hooked: hooked.run(*request))
 
 
 def test_a_lost_run_is_retried_in_a_new_session(clock):
     first, second = ScriptedSession([LOST]), ScriptedSession([5])
     session = recoverable(first, second)
-    assert session.run("train", {"x:0": 1}) == 5
+    assert run(session, "train", {"x:0": 1}) == 5
     assert first.closed
     assert second.asked == first.asked
     assert session.raw is second
@@ -45,19 +50,19 @@ def test_a_lost_run_is_retried_in_a_new_session(clock):
 
 def test_waits_grow_from_attempt_to_attempt(clock):
     before = clock.monotonic()
-    recoverable(ScriptedSession([LOST]), LOST, LOST, ScriptedSession()).run("train")
+    run(recoverable(ScriptedSession([LOST]), LOST, LOST, ScriptedSession()), "train")
     assert clock.monotonic() - before == 1 + 2 + 4
 
 
 def test_the_first_creation_is_attempted_again_too(clock):
-    assert recoverable(LOST, UnavailableError(None, None, "away"), ScriptedSession([5])).run("train") == 5
+    assert run(recoverable(LOST, UnavailableError(None, None, "away"), ScriptedSession([5])), "train") == 5
 
 
 def test_attempts_in_vain_end_with_the_last_error_and_a_note(clock):
     last = UnavailableError(None, None, "still away")
     session = recoverable(ScriptedSession([LOST]), LOST, LOST, last)
     with pytest.raises(UnavailableError) as caught:
-        session.run("train")
+        run(session, "train")
     assert caught.value is last
     assert last.__notes__ == ["Recovery gave up after 3 attempts without progress; see RecoveryPolicy."]
     assert session.should_stop()
@@ -66,16 +71,16 @@ def test_attempts_in_vain_end_with_the_last_error_and_a_note(clock):
 def test_another_error_of_a_creation_goes_through(clock):
     session = recoverable(ScriptedSession([LOST]), ValueError("checkpoint does not fit"))
     with pytest.raises(ValueError, match="does not fit"):
-        session.run("train")
+        run(session, "train")
     with pytest.raises(ValueError, match="does not fit"):
-        session.run("train")
+        run(session, "train")
 
 
 def test_attempts_are_forgotten_once_the_step_passes_where_it_failed(clock):
     raws = [ScriptedSession([None, LOST], global_step=step) for step in range(10)]
     session = recoverable(*raws, ScriptedSession(global_step=10))
     for _ in range(11):
-        session.run("train")
+        run(session, "train")
     assert session.raw.global_step == 11
 
 
@@ -85,7 +90,7 @@ def test_a_step_that_fails_each_time_ends_the_job_although_the_steps_before_it_s
 
     def train():
         while True:
-            session.run("train")
+            run(session, "train")
 
     with pytest.raises(AbortedError):
         train()
@@ -106,7 +111,7 @@ def test_a_loss_that_takes_the_step_along_does_not_make_it_recover_for_ever(cloc
 
     def train():
         while True:
-            session.run("train")
+            run(session, "train")
 
     with pytest.raises(AbortedError):
         train()
@@ -115,7 +120,7 @@ def test_a_loss_that_takes_the_step_along_does_not_make_it_recover_for_ever(cloc
 
 def test_without_a_policy_errors_pass():
     with pytest.raises(AbortedError):
-        recoverable(ScriptedSession([AbortedError(None, None, "x")]), policy=None).run("train")
+        run(recoverable(ScriptedSession([AbortedError(None, None, "x")]), policy=None), "train")
     with pytest.raises(AbortedError):
         recoverable(AbortedError(None, None, "x"), policy=None)
 
@@ -146,7 +151,7 @@ def test_the_reason_and_the_lost_steps_are_logged_at_error(clock, caplog, before
     raws = ScriptedSession([LOST], global_step=before), ScriptedSession(global_step=after)
     raws[1].origin = origin
     with caplog.at_level(logging.ERROR):
-        recoverable(*raws).run("train")
+        run(recoverable(*raws), "train")
     assert "AbortedError: preempted. Attempt 1 of 3" in caplog.text
     assert said in caplog.text
 

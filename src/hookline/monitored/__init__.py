@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from hookline.monitored.evaluation import evaluate_once, evaluate_repeatedly
 from hookline.monitored.hook_list import HookList
@@ -20,7 +19,6 @@ __all__ = [
     "DEFAULT_RECOVERY",
     "USE_DEFAULT",
     "ChiefSessionCreator",
-    "CoordinatedSession",
     "HookList",
     "HookedSession",
     "MonitoredSession",
