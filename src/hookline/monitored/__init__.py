@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from hookline.monitored.evaluation import evaluate_once, evaluate_repeatedly
 from hookline.monitored.hook_list import HookList
@@ -22,7 +21,6 @@ __all__ = [
     "USE_DEFAULT",
     "CheckpointOptions",
     "ChiefSessionCreator",
-    "CoordinatedSession",
     "HookList",
     "HookedSession",
     "LoggingOptions",

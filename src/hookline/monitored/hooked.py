@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from hookline import log, preemption
 from hookline.hooks.base import SessionRunArgs, SessionRunContext
@@ -180,10 +180,6 @@ class HookedSession:
         """Whether it has made a run."""
         return self._stop.runs + self._fast_path.made > self._runs_before
 
-    def should_stop(self) -> bool:
-        """Returns whether a hook has requested the stop."""
-        return self._stop.requested or self._stop.carried
-
     def run(
         self,
         fetches: Any,
@@ -239,20 +235,20 @@ class HookedSession:
                 self._fast_path.begin(self._low, fetches, fast_runs, make, feeds=bool(feed_dict), capacity=capacity)
             return result
         except BaseException as exc:
-            self._failed_inside = self._at_callbacks or self._low.writes != writes
-            mapped = self._low.map_error(exc)
+            mapped = self._failed(exc, writes)
             if mapped is exc:
                 raise
             raise mapped from mapped.__cause__ or exc
 
-    def raise_as_run(self, error: BaseException) -> NoReturn:
-        """Raises the error of a run on the fast path, as `run` would have raised it."""
+    def failed_on_fast_path(self, error: BaseException) -> BaseException:
+        """Ends the fast path, on which a run has failed with this error; returns it as `run` would have raised it."""
         self.end_fast_path()
-        self._failed_inside = self._at_callbacks or self._low.writes != self._fast_path.writes
-        mapped = self._low.map_error(error)
-        if mapped is error:
-            raise error
-        raise mapped from mapped.__cause__ or error
+        return self._failed(error, self._fast_path.writes)
+
+    def _failed(self, error: BaseException, writes: int) -> BaseException:
+        """Notes a run that has failed, and the session's count of writes before it; returns its error, mapped."""
+        self._failed_inside = self._at_callbacks or self._low.writes != writes
+        return self._low.map_error(error)
 
     def end_fast_path(self) -> None:
         """Ends the fast path, and counts its runs."""
