@@ -13,7 +13,7 @@ from typing import Any, Self
 from hookline import arguments, interrupts, notebooks, preemption
 from hookline.coordination import Coordinator, peers
 from hookline.coordination.agreement import FAILURE, Decision
-from hookline.coordination.caller import caller
+from hookline.coordination.coordinator import caller
 from hookline.errors import END_OF_INPUT, LEFT_IN_ORDER
 from hookline.graph import Graph, get_default_graph
 from hookline.graph.front_end import OfFrontEnd
