@@ -12,7 +12,7 @@ import jax
 from hookline import arguments, log
 from hookline.graph import placement
 from hookline.graph import spec as specs
-from hookline.hooks.step_rates import FLOPS, rates_given
+from hookline.hooks.step_counter import FLOPS, rates_given
 from hookline.loop.step import Step
 
 _logger = log.of(__name__)
