@@ -147,7 +147,6 @@ def test_bash_completes_commands_options_and_folders(line, expected, capsys, tmp
 
 
 def test_without_shtab_it_names_the_extra(monkeypatch, capsys):
-    monkeypatch.delitem(sys.modules, "hookline.cli.completion", raising=False)
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["completion", "bash"]) == 2
     assert "pip install 'hookline[cli]'" in capsys.readouterr().err

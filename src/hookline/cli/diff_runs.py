@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import numpy as np
@@ -15,7 +14,7 @@ from hookline.checkpoint import examine
 from hookline.checkpoint.examine import Found
 from hookline.checkpoint.manifest import Leaf
 from hookline.cli import runs, shown
-from hookline.cli.measure import Difference, difference
+from hookline.cli.runs import Difference, difference
 from hookline.errors import NotFoundError, OpError
 
 _ARRAYS = ("array", "numpy", "scalar")
@@ -50,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     with runs.examined():
         a, b, changes, notes = runs.looked_again(lambda: _compared(arguments.a, arguments.b))
     if arguments.json:
-        shown.as_json({"a": a.path, "b": b.path, "notes": notes, "variables": list(map(_as_json, changes))})
+        shown.as_json({"a": a.path, "b": b.path, "notes": notes, "variables": list(map(dataclasses.asdict, changes))})
     else:
         _show(a, b, changes, notes)
     return int(any(change.kind == "unread" for change in changes))
@@ -152,7 +151,3 @@ def _cells(change: Change) -> list[str]:
 
 def _short(text: str) -> str:
     return text if len(text) <= 40 else f"{text[:40]} ..."
-
-
-def _as_json(change: Change) -> dict[str, Any]:
-    return dataclasses.asdict(change)

@@ -16,7 +16,7 @@ from hookline.checkpoint.contents import HOOK_STATES
 from hookline.checkpoint.examine import Contents, Found
 from hookline.checkpoint.manifest import Leaf
 from hookline.cli import runs, shown
-from hookline.cli.measure import Size, size_of
+from hookline.cli.runs import Size, size_of
 from hookline.errors import NotFoundError, OpError
 
 _LONGEST_VALUE = 40

@@ -29,6 +29,10 @@ The exit status is 0, or 1 if the command failed or there is no run, or 2 if the
 
 _Commands: TypeAlias = "argparse._SubParsersAction[Any]"
 
+FAILED = 1
+MISUSED = 2
+_EXTRAS = ("ray", "rich", "shtab")
+
 
 class _Parser(argparse.ArgumentParser):
     """Prints nothing that a terminal acts on, when it repeats an argument."""
@@ -266,7 +270,7 @@ def _add_stop(commands: _Commands) -> None:
 def _add_completion(commands: _Commands) -> None:
     made = _command(
         commands,
-        "completion",
+        "main",
         "completion",
         "print a script that completes this command in a shell",
         """
@@ -279,7 +283,30 @@ def _add_completion(commands: _Commands) -> None:
         hookline completion fish > ~/.config/fish/completions/hookline.fish
         """,
     )
+    made.set_defaults(function="complete")
     made.add_argument("shell", choices=["bash", "zsh", "fish"], help="the shell")
+
+
+def complete(arguments: argparse.Namespace) -> int:
+    """Prints a script that completes the command in a shell, and returns the exit status."""
+    try:
+        import shtab
+    except ModuleNotFoundError as error:
+        if error.name != "shtab":
+            raise
+        raise ModuleNotFoundError("this requires shtab: pip install 'hookline[cli]'.", name="shtab") from error
+    paths = {"RUN": shtab.DIRECTORY, "A": shtab.DIRECTORY, "B": shtab.DIRECTORY, "FILE": shtab.FILE}
+    whole = parser()
+    commands = next(action for action in whole._actions if isinstance(action, argparse._SubParsersAction))
+    for about in commands._choices_actions:
+        command = commands.choices[about.dest]
+        command.description = about.help
+        for action in command._actions:
+            kind = "FILE" if action.dest == "script" else action.metavar
+            if isinstance(kind, str) and kind in paths:
+                action.complete = paths[kind]  # pyright: ignore[reportAttributeAccessIssue]
+    print(shtab.complete(whole, arguments.shell))
+    return 0
 
 
 def _positive(text: str) -> int:
@@ -300,11 +327,6 @@ def _seconds(text: str) -> float:
     if not 0 <= secs < float("inf"):
         raise argparse.ArgumentTypeError(f"requires a number of seconds, got {text!r}")
     return secs
-
-
-FAILED = 1
-MISUSED = 2
-_EXTRAS = ("ray", "rich", "shtab")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

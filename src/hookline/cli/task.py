@@ -21,6 +21,10 @@ from hookline.monitored import RecoveryPolicy
 
 _FINISH_SECS = 5.0
 
+_LOOK_EVERY_SECS = 0.05
+ASKED = (signal.SIGTERM, signal.SIGINT)
+"""The signals for an orderly end of a task."""
+
 
 class Echo:
     r"""Shows the lines of several processes as they come, whole and never mixed.
@@ -76,9 +80,6 @@ class Echo:
             to.flush()
 
 
-_LOOK_EVERY_SECS = 0.05
-
-
 class Signals:
     """Catches SIGINT, SIGTERM, and SIGHUP of a closed terminal, inside the `with` block.
 
@@ -129,10 +130,6 @@ class Signals:
             self._first_at = now
         self.again = self.again or now - self._first_at > preemption.SAME_SECS[number]
         self.caught.append(number)
-
-
-ASKED = (signal.SIGTERM, signal.SIGINT)
-"""The signals for an orderly end of a task."""
 
 
 class Task:

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 from hookline import clock
 from hookline.errors import UnauthenticatedError
 
+_VERSION, _CODE = "v1:", 64
+
 
 class Board(Protocol):
     """Keys with texts that all processes see."""
@@ -63,9 +65,6 @@ class MemoryBoard:
             below = prefix if prefix.endswith("/") else f"{prefix}/"
             for key in [key for key in self._values if key == prefix or key.startswith(below)]:
                 del self._values[key]
-
-
-_VERSION, _CODE = "v1:", 64
 
 
 class Seal:

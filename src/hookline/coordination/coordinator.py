@@ -15,6 +15,9 @@ from hookline.graph import placement
 
 _ON_THE_WAY = ("hookline.monitored.", "hookline.coordination.", "hookline.hooks.base")
 
+_logger = log.of(__name__)
+ExcInfo = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
+
 
 def caller() -> str:
     """Describes the hook, or the code of a user, that has called into the session, with its place."""
@@ -22,11 +25,6 @@ def caller() -> str:
     while f"{frame.f_globals.get('__name__')}".startswith(_ON_THE_WAY) and frame.f_back is not None:
         frame = frame.f_back
     return f"{frame.f_code.co_qualname}, {os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-
-
-_logger = log.of(__name__)
-
-ExcInfo = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
 
 
 class Coordinator:

@@ -159,7 +159,7 @@ def greet(secret: bytes | None, index: int, count: int, timeout_secs: float = ST
     """
     global _board
     if _board is None:
-        open_board = service.board()
+        open_board = service.ServiceBoard()
         ask = functools.partial(Peers(open_board, index, count).ask, timeout_secs=timeout_secs)
         seal = greeted(ask, secret, index)
         _board = open_board if seal is None else SealedBoard(open_board, seal)

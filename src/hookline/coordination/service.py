@@ -58,11 +58,6 @@ class ServiceBoard:
         _client().key_value_delete(_PREFIX + prefix)
 
 
-def board() -> ServiceBoard:
-    """Returns the board of this job."""
-    return ServiceBoard()
-
-
 @dataclasses.dataclass(frozen=True)
 class Place:
     """The place of a process among those that run in step.

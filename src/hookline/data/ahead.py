@@ -46,6 +46,14 @@ class Item:
         trace: The original traceback of that error; the error's own grows each time it is raised.
     """
 
+    # A block of the batches 5 to 8 of a pass, of which a run takes two:
+    #
+    #     the block          number 8, start 0, count 4, capacity 4
+    #     what the run has   number 6, start 0, count 2: the same arrays, and position(1) is the place after batch 6
+    #     what is left       number 8, start 2, count 2
+    #
+    # If the run fails before it was applied, `give_back` puts both together again.
+
     way: Ahead
     number: int
     value: Any = None
@@ -359,11 +367,11 @@ class Ahead:
             self.demand.is_over = True
             self._changed.notify_all()
 
-    def read_on(self, most: int) -> None:
+    def read_on(self, most: int, *, ahead: bool = False) -> None:
         """Reads after a stop, for a run that needs a batch."""
         self.go_on()
         try:
-            self.read(most)
+            self.read(most, ahead=ahead)
         finally:
             self.stop()
 

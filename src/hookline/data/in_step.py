@@ -181,15 +181,10 @@ class ReaderInStep(Reader):
 
     def _read(self, *, more: bool = False) -> None:
         """Reads a batch, if none is ready or `more`."""
-        ahead = self._ahead
-        if not ahead.has_stopped:
-            ahead.read(1, ahead=more)
-            return
-        ahead.go_on()  # Reading was stopped; a further run happens in all processes.
-        try:
-            ahead.read(1, ahead=more)
-        finally:
-            ahead.stop()
+        if self._ahead.has_stopped:  # A further run happens in all processes.
+            self._ahead.read_on(1, ahead=more)
+        else:
+            self._ahead.read(1, ahead=more)
 
     def _agree(self) -> None:
         """Reads the first batch, and agrees with the other processes on the number of batches."""

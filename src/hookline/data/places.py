@@ -19,6 +19,10 @@ from hookline.errors import InvalidArgumentError
 from hookline.graph import spec as specs
 from hookline.graph.placement import as_sharding, clash, is_in_step, mesh_of, shown
 
+Index = tuple[slice, ...]
+Blocks = tuple[tuple[int, ...], ...]
+"""The numbers of blocks in each dimension."""
+
 
 class Places:
     """The shardings of a source's batches.
@@ -365,16 +369,20 @@ def _typed(spec: Any, target: Any) -> Any:
     return spec if is_open else jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=target)
 
 
-Index = tuple[slice, ...]
-Blocks = tuple[tuple[int, ...], ...]
-"""The numbers of blocks in each dimension."""
-
-
 class Division:
     """The parts of arrays that processes have under a sharding.
 
     The devices split each dimension into blocks. The part of a process is made of its devices' blocks in ascending
     order, so all parts together are the array.
+
+    Four devices in two processes, in the mesh (data=2, model=2), and arrays of 8 examples of 6 features:
+
+        spec                 blocks   process 0            process 1            its part   the array
+        P("data")            (2, 1)   rows 0               rows 1               (4, 6)     (8, 6)
+        P(None, "model")     (1, 2)   columns 0 and 1      columns 0 and 1      (8, 6)     (8, 6)
+        P(("data", "model")) (4, 1)   rows 0 and 1         rows 2 and 3         (4, 6)     (8, 6)
+
+    In the second case both have the same part, and must give the same numbers.
 
     Args:
         sharding: The sharding.

@@ -30,6 +30,9 @@ from hookline.data.sequences import (
 
 _logger = log.of(__name__)
 
+# Iterable, but not batch by batch.
+_NOT_SOURCES = (str, bytes, Mapping, np.ndarray, jax.Array)
+
 
 class OneShot(Sequence):
     """An iterator that cannot be restarted. It keeps the batches since the last checkpoint, to go back there.
@@ -207,7 +210,3 @@ def _is_iterable(source: Any) -> bool:
 def is_one_shot(source: Any) -> bool:
     """Returns whether it is an iterator that gives each batch once and cannot be set to a position."""
     return hasattr(source, "__next__") and not isinstance(source, type) and accessors(source) is None
-
-
-# Iterable, but not batch by batch.
-_NOT_SOURCES = (str, bytes, Mapping, np.ndarray, jax.Array)

@@ -52,6 +52,11 @@ def independent(jaxpr: Any, owners: Sequence[int], n_state: int) -> bool:
         owners: For each gradient leaf, and each parameter leaf, the index of its variable.
         n_state: The number of leaves of the state.
     """
+    # With two variables, a and b, the sources of the change of a are after each round:
+    #
+    #     sgd, adam        {a}: the moments in the state have {a}, too, and the count of steps has none
+    #     a global norm    {a, b} at once
+    #     a global norm of the last step's gradients, kept in the state: {a}, and in the second round {a, b}
     state: list[Sources] = [frozenset()] * n_state
     grads = [frozenset([owner]) for owner in owners]
     while True:

@@ -10,6 +10,13 @@ from typing import Any
 
 from hookline import arguments, notebooks
 
+FINALIZED = "Graph is finalized and cannot be modified."
+"""The beginning of the error for an addition to a finalized graph."""
+_IN_A_NOTEBOOK = (
+    " If an earlier cell has a session open on it: call its close(), and have a cell that is run again make a graph of "
+    "its own, `with hookline.Graph().as_default():`."
+)
+
 
 class GraphKeys:
     """The standard names of collections.
@@ -62,14 +69,6 @@ class GraphKeys:
     RESOURCES = "resources"
     LOCAL_RESOURCES = "local_resources"
     SAVEABLE_OBJECTS = "saveable_objects"
-
-
-FINALIZED = "Graph is finalized and cannot be modified."
-"""The beginning of the error for an addition to a finalized graph."""
-_IN_A_NOTEBOOK = (
-    " If an earlier cell has a session open on it: call its close(), and have a cell that is run again make a graph of "
-    "its own, `with hookline.Graph().as_default():`."
-)
 
 
 class Registry:

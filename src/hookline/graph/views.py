@@ -18,6 +18,10 @@ from hookline.graph import spec as specs
 
 T = TypeVar("T")
 
+Step = tuple[str, Any]
+"""One step of a view's path: `("item", index)` or `("attr", name)`; hashable."""
+Path = tuple[Step, ...]
+
 
 class NoValue(ABC):
     """An object with a name but no value yet, although Python, NumPy or JAX may ask for one."""
@@ -123,12 +127,6 @@ class Operators(ABC, Generic[T]):
     __gt__, __ge__ = _left(operator.gt), _left(operator.ge)
     __neg__, __pos__ = _unary(operator.neg), _unary(operator.pos)
     __abs__, __invert__ = _unary(operator.abs), _unary(operator.invert)
-
-
-Step = tuple[str, Any]
-"""One step of a view's path: `("item", index)` or `("attr", name)`; hashable."""
-
-Path = tuple[Step, ...]
 
 
 class NotHashable(Exception):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookline import arguments, log
 from hookline.errors import END_OF_INPUT
 from hookline.hooks.base import SessionRunHook
-
-if TYPE_CHECKING:
-    from hookline.session import Session
+from hookline.session import Session
 
 _logger = log.of(__name__)
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hookline import arguments, clock, log
-from hookline.coordination import peers
+from hookline.coordination import Coordinator, peers
 from hookline.errors import DeadlineExceededError
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook
 from hookline.hooks.lookup import require_global_step
-
-if TYPE_CHECKING:
-    from hookline.coordination import Coordinator
-    from hookline.session import Session
+from hookline.session import Session
 
 _logger = log.of(__name__)
 

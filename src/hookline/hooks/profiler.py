@@ -5,22 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
 from hookline import arguments, log
-from hookline.coordination import peers
+from hookline.coordination import Coordinator, peers
 from hookline.hooks.base import Firing, SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.hooks.cadence import chosen_trigger
 from hookline.hooks.lookup import require_global_step
 from hookline.hooks.trigger import Trigger
-from hookline.session import RunOptions
+from hookline.session import RunMetadata, RunOptions, Session
 from hookline.summary import FileWriter, FileWriterCache
-
-if TYPE_CHECKING:
-    from hookline.coordination import Coordinator
-    from hookline.session import RunMetadata, Session
 
 _logger = log.of(__name__)
 

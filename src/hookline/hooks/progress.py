@@ -5,22 +5,19 @@ from __future__ import annotations
 import collections
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from hookline import arguments, clock, log
-from hookline.coordination import peers
+from hookline.coordination import Coordinator, peers
 from hookline.graph import Tensor
 from hookline.hooks.base import Firing, SessionRunHook
 from hookline.hooks.cadence import chosen_trigger
 from hookline.hooks.lookup import find_tensor, require_global_step, tagged
 from hookline.hooks.progress_output import CellLine, Progress, TerminalLine, is_cell, is_terminal, painter
-from hookline.hooks.step_rates import rates_given
+from hookline.hooks.step_counter import rates_given
 from hookline.hooks.trigger import NEVER, Trigger
 from hookline.hooks.triggers import FirstRun, spaced
-
-if TYPE_CHECKING:
-    from hookline.coordination import Coordinator
-    from hookline.session import Session
+from hookline.session import Session
 
 _logger = log.of(__name__)
 

@@ -19,6 +19,10 @@ from hookline import notebooks
 
 _MIN_BAR_CELLS, _MAX_BAR_CELLS = 8, 40
 
+_ERASE = "\r\x1b[K"
+_ERASE_REST = "\x1b[K"
+_DEFAULT_CELLS = 80
+
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
@@ -105,11 +109,6 @@ def _duration_text(secs: float) -> str:
     minutes, secs = divmod(math.ceil(secs), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
-
-
-_ERASE = "\r\x1b[K"
-_ERASE_REST = "\x1b[K"
-_DEFAULT_CELLS = 80
 
 
 def is_terminal(file: Any) -> bool:

@@ -7,20 +7,17 @@ import enum
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookline import arguments, clock, log
-from hookline.coordination import peers
+from hookline.coordination import Coordinator, peers
 from hookline.hooks.base import SessionRunHook
 from hookline.hooks.lookup import require_global_step
+from hookline.session import Session
 from hookline.sinks.feeding import Feeding
 from hookline.sinks.sink import KINDS, Sink
 from hookline.summary import FileWriterCache
 from hookline.summary.writer_cache import SCOPE
-
-if TYPE_CHECKING:
-    from hookline.coordination import Coordinator
-    from hookline.session import Session
 
 _logger = log.of(__name__)
 

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hookline import arguments, log
-from hookline.coordination import peers
+from hookline.coordination import Coordinator, peers
 from hookline.hooks.base import Firing, SessionRunHook
 from hookline.hooks.lookup import require_global_step
 from hookline.hooks.triggers import at_steps
-from hookline.session import origin
-
-if TYPE_CHECKING:
-    from hookline.coordination import Coordinator
-    from hookline.session import Session
+from hookline.session import Session, origin
 
 _logger = log.of(__name__)
 
@@ -52,16 +46,13 @@ class StopAtStepHook(SessionRunHook):
     """
 
     def __init__(self, num_steps: int | None = None, last_step: int | None = None) -> None:
-        if num_steps is None and last_step is None:
-            raise ValueError("StopAtStepHook requires exactly one of num_steps or last_step, got neither.")
-        if num_steps is not None and last_step is not None:
-            raise ValueError("StopAtStepHook requires exactly one of num_steps or last_step, got both.")
-        given = {"num_steps": num_steps, "last_step": last_step}
-        checked = {
-            name: None if value is None else arguments.steps("StopAtStepHook", name, value, at_least=0)
-            for name, value in given.items()
-        }
-        self.num_steps, self.last_step = checked["num_steps"], checked["last_step"]
+        if (num_steps is None) == (last_step is None):
+            found = "neither" if last_step is None else "both"
+            raise ValueError(f"StopAtStepHook requires exactly one of num_steps or last_step, got {found}.")
+        self.num_steps, self.last_step = (
+            None if value is None else arguments.steps("StopAtStepHook", name, value, at_least=0)
+            for name, value in (("num_steps", num_steps), ("last_step", last_step))
+        )
         self._is_first = True
 
     def begin(self) -> None:

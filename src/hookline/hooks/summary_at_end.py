@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookline import arguments, log
 from hookline.errors import END_OF_INPUT
 from hookline.graph import GraphKeys, Tensor
 from hookline.hooks.base import SessionRunHook
 from hookline.hooks.lookup import check_writer, require_global_step
+from hookline.session import Session
 from hookline.summary import FileWriter, FileWriterCache
-
-if TYPE_CHECKING:
-    from hookline.session import Session
 
 _logger = log.of(__name__)
 

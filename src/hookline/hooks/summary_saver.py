@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from hookline import arguments, log, summary
+from hookline.coordination import Coordinator
+from hookline.graph import Tensor
 from hookline.hooks.base import Firing, SessionRunHook
 from hookline.hooks.cadence import chosen_trigger
 from hookline.hooks.lookup import check_writer, names_of, require_global_step
 from hookline.hooks.trigger import Trigger
+from hookline.session import Session
 from hookline.session.fetches import leaves
 from hookline.summary import FileWriter
 from hookline.summary.writer_cache import writer_of
-
-if TYPE_CHECKING:
-    from hookline.coordination import Coordinator
-    from hookline.graph import Tensor
-    from hookline.session import Session
 
 _logger = log.of(__name__)
 

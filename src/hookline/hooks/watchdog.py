@@ -5,16 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
-from typing import TYPE_CHECKING
 
 from hookline import arguments, clock, log
 from hookline.checkpoint.pending import saves_under_way
-from hookline.coordination import LooperThread
+from hookline.coordination import Coordinator, LooperThread
 from hookline.hooks.base import SessionRunHook
-
-if TYPE_CHECKING:
-    from hookline.coordination import Coordinator
-    from hookline.session import Session
+from hookline.session import Session
 
 _logger = log.of(__name__)
 

@@ -16,6 +16,8 @@ from hookline.data.sources import is_one_shot
 from hookline.errors import Interrupted
 from hookline.hooks import ProgressHook, StepCounterHook, StopAtStepHook, spaced
 from hookline.hooks.step_rates import FLOPS
+from hookline.hooks import ProgressHook, SinkHook, StepCounterHook, StopAtStepHook, spaced
+from hookline.hooks.step_counter import FLOPS
 from hookline.hooks.when import bare
 from hookline.loop import description
 from hookline.loop import warm_start as warm_starts

@@ -17,6 +17,14 @@ from hookline.summary.event_queue import Outage
 
 _HPARAMS = "_hparams_/"
 
+_GATHER_SECS = 1.0
+_SYNC_SECS = 10.0
+_MOST_WAITING, _MOST_BYTES = 10_000, 64 << 20
+_PASSING = (errors.ResourceExhaustedError, errors.UnavailableError, errors.DeadlineExceededError)
+_logger = log.of(__name__)
+_serving: set[int] = set()  # Ids, because a user's sinks may compare equal.
+_lock = threading.Lock()
+
 
 class Written:
     """A serialized summary for several sinks; the first one to read it parses it, on its own thread."""
@@ -78,14 +86,6 @@ def _text(tensor: Any) -> str:
     sizes = [dim.size for dim in tensor.tensor_shape.dim]
     width = max(sizes[-1], 1) if len(sizes) > 1 else 1
     return "\n".join(" | ".join(texts[place : place + width]) for place in range(0, len(texts), width))
-
-
-_GATHER_SECS = 1.0
-_SYNC_SECS = 10.0
-_MOST_WAITING, _MOST_BYTES = 10_000, 64 << 20
-_PASSING = (errors.ResourceExhaustedError, errors.UnavailableError, errors.DeadlineExceededError)
-
-_logger = log.of(__name__)
 
 
 class Feeder:
@@ -311,10 +311,6 @@ class Feeder:
 def _may_pass(error: OSError) -> bool:
     """Returns whether the error may pass: a full disk, an unreachable server."""
     return isinstance(error, ConnectionError | TimeoutError) or isinstance(errors.from_os_error(error, ""), _PASSING)
-
-
-_serving: set[int] = set()  # Ids, because a user's sinks may compare equal.
-_lock = threading.Lock()
 
 
 class Feeding:

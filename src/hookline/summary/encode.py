@@ -21,6 +21,18 @@ from hookline.summary import records
 
 _FLOAT = struct.Struct("<f")
 
+_CHANNELS = (1, 3, 4)
+_NOT_FINITE = np.array([255, 0, 0, 255], np.uint8)
+_BLACK_BELOW = 1e-6
+# A bucket is one value of a 32-bit float's exponent and first three fraction bits, for each sign. So there are eight
+# buckets in an octave, found by a shift. Magnitudes below 2**-40 count as zero; those from 2**66 on share the last
+# bucket.
+_SHIFT = 20
+_FIRST = (127 - 40) << 3
+_LAST = ((127 + 66) << 3) - 1
+_PER_SIGN = _LAST - _FIRST + 1
+_MOST_VALUES = 2**32 - 1
+
 
 def scalar(tag: str, value: Any) -> bytes:
     """Returns the serialized `Summary` of one number, of any real dtype.
@@ -97,11 +109,6 @@ def graph(described: Graph) -> bytes:
         node.input.extend(dict.fromkeys(tensor.op.name for tensor in operation.inputs))
         node.input.extend(f"^{control.name}" for control in operation.control_inputs)
     return message.SerializeToString()
-
-
-_CHANNELS = (1, 3, 4)
-_NOT_FINITE = np.array([255, 0, 0, 255], np.uint8)
-_BLACK_BELOW = 1e-6
 
 
 def check_images(name: str, shape: Sequence[Any], dtype: Any) -> None:
@@ -207,16 +214,6 @@ def _tag(tag: str, kind: str, place: int, max_outputs: int) -> str:
 
 def _refusal(text: str) -> errors.InvalidArgumentError:
     return errors.InvalidArgumentError.from_message(text)
-
-
-# A bucket is one value of a 32-bit float's exponent and first three fraction bits, for each sign. So there are eight
-# buckets in an octave, found by a shift. Magnitudes below 2**-40 count as zero; those from 2**66 on share the last
-# bucket.
-_SHIFT = 20
-_FIRST = (127 - 40) << 3
-_LAST = ((127 + 66) << 3) - 1
-_PER_SIGN = _LAST - _FIRST + 1
-_MOST_VALUES = 2**32 - 1
 
 
 class BucketCounts(NamedTuple):

@@ -15,6 +15,8 @@ _RETRY_SECS = 10.0
 
 _logger = log.of(__name__)
 
+_MOST_PENDING = 1000
+
 
 class Outage:
     """Counts what a writer loses while it cannot write; a WARNING marks the beginning, INFO the end.
@@ -67,9 +69,6 @@ class Outage:
         self.under_way = False
         self.total += self.lost
         self.lost = 0
-
-
-_MOST_PENDING = 1000
 
 
 class EventQueue:

@@ -14,6 +14,13 @@ from hookline.graph import Graph
 from hookline.summary import encode, records
 from hookline.summary.event_queue import EventQueue
 
+_logger = log.of(__name__)
+_GRAPH_DEF = records.key(4, 2)
+_SUMMARY = records.key(5, 2)
+_SESSION_LOG = records.key(7, 2)
+_TAGGED_RUN_METADATA = records.key(8, 2)
+_WHOLE_EVENT = b""
+
 
 class Unwritten:
     """Drops events, because among processes that run in step only the chief writes. Its methods are `EventQueue`'s."""
@@ -40,15 +47,6 @@ class Unwritten:
     def close(self) -> None:
         """Closes it."""
         self.closed = True
-
-
-_logger = log.of(__name__)
-
-_GRAPH_DEF = records.key(4, 2)
-_SUMMARY = records.key(5, 2)
-_SESSION_LOG = records.key(7, 2)
-_TAGGED_RUN_METADATA = records.key(8, 2)
-_WHOLE_EVENT = b""
 
 
 class Follower(Protocol):

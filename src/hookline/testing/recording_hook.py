@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from hookline import arguments
+from hookline.coordination import Coordinator
 from hookline.hooks import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
-
-if TYPE_CHECKING:
-    from hookline.coordination import Coordinator
-    from hookline.session import RunOptions, Session
+from hookline.session import RunOptions, Session
 
 
 class RecordedEvent(NamedTuple):
