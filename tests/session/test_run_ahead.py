@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import hookline as hl
-from hookline.session import latches
+from hookline.session import run_ahead
 
 SOME = [(2, None), (8, 3)]
 
@@ -135,8 +135,8 @@ def test_jax_does_not_make_the_host_wait_below_the_default_bound():
 
 
 def test_the_session_looks_once_in_half_of_the_bound(monkeypatch):
-    looks, look = [], latches.Latches.look
-    monkeypatch.setattr(latches.Latches, "look", lambda self: looks.append(self) or look(self))
+    looks, look = [], run_ahead.RunAhead.look
+    monkeypatch.setattr(run_ahead.RunAhead, "look", lambda self, *of: looks.append(self) or look(self, *of))
     weights = hl.Variable(jnp.ones(3), name="weights")
     step = hl.train.get_or_create_global_step()
     train_op = hl.group(weights.assign(weights * 0.5), step.assign_add(1), hl.latch(hl.op(jnp.max)(weights) > 1e9))
