@@ -14,6 +14,7 @@ import pytest
 
 import hookline as hl
 from hookline.session import compiler_options  # What XLA is told shows in no result.
+from hookline.session import compilation, program
 
 
 def compilations(caplog) -> int:
@@ -376,18 +377,18 @@ def test_only_programs_on_large_variables_are_compiled_to_save_memory(monkeypatc
     halves = [hl.Variable(lambda: jnp.zeros((1024, 8192), jnp.bfloat16), name="half") for _ in range(2)]
     unknown = hl.Variable(hl.host_op(lambda: np.ones(2)).node(), name="unknown")
 
-    assert compiler_options.compiler_options([small, large[0], unknown]) is None
-    assert compiler_options.compiler_options([*large, halves[0], unknown]) == compiler_options._MEMORY_FIRST
-    assert compiler_options.compiler_options([*large, *halves]) == compiler_options._HALVES_APART
+    assert compilation.compiler_options([small, large[0], unknown]) is None
+    assert compilation.compiler_options([*large, halves[0], unknown]) == compilation._MEMORY_FIRST
+    assert compilation.compiler_options([*large, *halves]) == compilation._HALVES_APART
 
-    monkeypatch.setattr(compiler_options, "_MEMORY_FIRST", {"xla_cpu_that_is_gone": "X"})
-    assert compiler_options.compiler_options(large) is None, "another version of XLA compiles without it"
+    monkeypatch.setattr(compilation, "_MEMORY_FIRST", {"xla_cpu_that_is_gone": "X"})
+    assert compilation.compiler_options(large) is None, "another version of XLA compiles without it"
 
 
 def test_saving_memory_changes_no_bits(monkeypatch):
     results = []
-    for limit in (0, compiler_options._LARGE_BYTES):
-        monkeypatch.setattr(compiler_options, "_LARGE_BYTES", limit)
+    for limit in (0, compilation._LARGE_BYTES):
+        monkeypatch.setattr(compilation, "_LARGE_BYTES", limit)
         with hl.Graph().as_default(), hl.Session() as sess:
             params, _, train, _ = mlp()
             sess.run(hl.global_variables_initializer())

@@ -14,7 +14,7 @@ import jax
 from hookline import arguments, log, notebooks
 from hookline.graph import placement
 from hookline.graph import spec as specs
-from hookline.hooks.step_rates import FLOPS, rates_given
+from hookline.hooks.step_counter import FLOPS, rates_given
 from hookline.loop.call import Call, called, note_of, refusal_of_axis
 from hookline.loop.forms import NnxObjects, Tree
 from hookline.loop.leaf_types import InvalidStep

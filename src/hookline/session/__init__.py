@@ -2,10 +2,9 @@
 
 from hookline.session import origin
 from hookline.session.cached_step import CHANGED, CachedStep
-from hookline.session.config import SessionConfig
 from hookline.session.deferred import DeferredResults
 from hookline.session.hook_fetches import HookFetches
-from hookline.session.options import RunMetadata, RunOptions, merge_options
+from hookline.session.options import RunMetadata, RunOptions, SessionConfig, merge_options
 from hookline.session.raw_session import LowLevel, RawSession, hook_results
 from hookline.session.retry import RETRY, Retry
 from hookline.session.session import Session

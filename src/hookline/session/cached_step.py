@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ import numpy as np
 from hookline.errors import FailedPreconditionError
 from hookline.graph import placement
 from hookline.graph.global_step import counted_global_step
-from hookline.graph.graph import Tensor, ancestors
+from hookline.graph.graph import Operation, Tensor, ancestors
 from hookline.graph.nodes import Constant, Source
 from hookline.graph.variable import Update, Variable, is_counter
 from hookline.session.deferred import DeferredResults
@@ -24,7 +24,8 @@ from hookline.session.getters import Getter, Run, counters, fetch_getter, input_
 from hookline.session.host_stage import HostStage
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan import Plan, input_tensors
-from hookline.session.program_cache import ProgramCache, Request
+from hookline.session.program_cache import ProgramCache
+from hookline.session.request import Request
 from hookline.session.shared_jit import OtherTypesError
 from hookline.session.slots import Flat, Slot
 from hookline.session.sources import NOT_READY, OpenSource, feed
@@ -45,17 +46,12 @@ class CachedStep:
         session: The engine that makes the runs.
         request: The elements that the run is asked for.
         programs: The programs of the session.
-        answer: Assembles the results from the values of a run's getters, the caller's and the hooks'.
-        nothing: The results, if no requested element has a value; else None.
-        has_structures: Whether a key of the feeds is a structure of tensors.
-        capacity: The largest number of steps that its program makes.
 
     Attributes:
+        request: As above.
         plan: The plan.
         hosts: Its host operations.
-        capacity: As above.
-        fed_tensors: The tensors that are fed.
-        has_structures: Whether a key of the feeds is a structure of tensors.
+        capacity: The largest number of steps that its program makes.
         counters: The counters whose values the run needs from the host.
         gain: The number by which it advances the global step; None if only the device knows.
         has_checks: Whether one of its operations has a check.
@@ -64,35 +60,31 @@ class CachedStep:
         is_program: Whether it consists of a program alone, on variables in this process and batches.
     """
 
-    def __init__(
-        self,
-        session: Any,
-        request: Request,
-        programs: ProgramCache,
-        answer: Callable[[Sequence[Any], Run], tuple[Any, Any]],
-        nothing: tuple[None, Any] | None,
-        *,
-        has_structures: bool,
-        capacity: int = 1,
-    ) -> None:
-        self._request, fetched = request, request.fetched
-        for_hooks, deferred = [*request.hook_fetches, *request.rows], [*request.deferred, *request.deferred_rows]
+    def __init__(self, session: Any, request: Request, programs: ProgramCache) -> None:
+        self.request, fetched, capacity = request, request.fetched, request.capacity
+        for_hooks, deferred = request.of_hooks(is_late=False), request.of_hooks(is_late=True)
         store = session.store
         self._session, self._store, self._lock = session, store, session.lock
         global_step = counted_global_step(session.graph)
         self.plan = plan = Plan(fetched, [*for_hooks, *deferred], request.fed, store.is_remote)
         self.hosts = hosts = HostStage(plan, [*fetched, *for_hooks], deferred)
         self.capacity = capacity
-        self.fed_tensors = request.fed
-        self.has_structures = has_structures
         self._feeders = [feeder(tensor) for tensor in request.fed]
-        self.program, self._mask = programs.choose(plan, request, hosts.pulled, store, capacity)
+        self.program, self._mask = programs.choose(plan, request, hosts.pulled, store)
         places = self.program.places([bool(wanted) for wanted in self._mask]) if self.program else {}
         hosts.find_outputs(places)
-        self._getters, self._deferred_getters = self._found_getters(request, places)
-        self._answer, self._nothing = answer, nothing
-        # The results of a run, if they are the same each time and no front end checks runs.
-        self._plain = None if nothing is None or session.checks_runs else (*nothing, 1)
+        self._now = [part for part in request.hooks if not part.is_late]
+        self._late = [part for part in request.hooks if part.is_late]
+        self._getters = [
+            *[self._getter(element, places, in_rows=True) for element in fetched],
+            *[self._getter(e, places, in_rows=part.in_rows) for part in self._now for e in part.elements],
+        ]
+        self._late_getters = [
+            self._getter(e, places, in_rows=part.in_rows, is_late=True) for part in self._late for e in part.elements
+        ]
+        nothing = (None, self._of_hooks([None] * len(self._getters), None)) if request.is_constant else None
+        # The results of a run, if they are the same each time, and of a single step if no front end checks runs, too.
+        self._nothing, self._plain = nothing, None if nothing is None or session.checks_runs else (*nothing, 1)
         self.counters = counters(plan, [*fetched, *for_hooks, *deferred])
         self.gain: int | None = 0 if global_step is None else plan.gain(global_step)
         program = self.program
@@ -122,7 +114,7 @@ class CachedStep:
         constants: MutableMapping[Constant, Any] = {} if initialises else programs.constants
         self._inputs = [input_getter(plan, tensor, constants, computed) for tensor in program.inputs]
         self.is_kept = not (initialises and constants)
-        self._latch_states = session.ahead.latches.of(program.latches)
+        self._latch_states = session.ahead.states(program.latches)
         # The results of a remote update are pulled only if they are fetched or needed.
         results = (*fetched, *for_hooks, *deferred, *input_tensors(plan.after, lambda tensor: True))
         self._pulled = [u for u in plan.remote if any(isinstance(t, Tensor) and t.op is u for t in results)]
@@ -153,12 +145,11 @@ class CachedStep:
             else:
                 self._counts.append((slot, variable, None if plan.is_guarded(variable) else plan.gain(variable)))
 
-    def _found_getters(self, request: Request, places: Mapping[Any, int]) -> tuple[list[Getter], list[Getter]]:
-        """Returns the getters of the values that are there after the run, and of the deferred ones."""
-        return (
-            [fetch_getter(self.plan, element, places) for element in (*request.fetched, *request.hook_fetches)],
-            [fetch_getter(self.plan, element, places) for element in request.deferred],
-        )
+    def _getter(
+        self, element: Tensor | Operation, places: Mapping[Any, int], *, in_rows: bool, is_late: bool = False
+    ) -> Getter:
+        """Returns the getter of an element, which of several steps finds the values of each `in_rows`."""
+        return fetch_getter(self.plan, element, places)
 
     # Running ----------------------------------------------------------------------------------------------------
 
@@ -239,9 +230,9 @@ class CachedStep:
         """Makes any run, with the stages around its program."""
         session, run = self._session, Run()
         run.feeds = [*map(called, self._feeders, values)] if values else ()
-        run.applied, run.outputs = False, ()
+        run.applied, run.outputs, run.options, run.metadata = False, (), options, metadata
         try:
-            session.staged.make(self, run, options, metadata)
+            session.staged.make(self, run)
         except jax.errors.JaxRuntimeError as error:
             raise session.map_error(error) from error
         return self.results(run)
@@ -258,7 +249,31 @@ class CachedStep:
             values = session.graph.front_end.convert_results(values)
             if self.has_checks:
                 session.ahead.raise_known_failure()
-        return self._answer(values, run)
+        return self.request.assemble(values), self._of_hooks(values, run)
+
+    def _of_hooks(self, values: Sequence[Any], run: Run | None) -> tuple[Any, ...]:
+        """Returns the results of the hooks, from the values of all getters."""
+        results: list[Any] = [None] * self.request.hook_count
+        end = len(self.request.fetched)
+        for part in self._now:
+            start, end = end, end + len(part.elements)
+            results[part.place] = part.assemble(values[start:end])
+        if self._late and run is not None:
+            every = self._late_results(run)
+            for number, part in enumerate(self._late):
+                results[part.place] = every.part(number)
+        return tuple(results)
+
+    def _late_results(self, run: Run) -> DeferredResults:
+        """Returns the deferred results of the late hooks together."""
+        if self._is_bare:  # The run has made no room for host results.
+            run.begin()
+
+        def results() -> list[Any]:
+            values = iter([*map(called, self._late_getters, repeat(run))])
+            return [part.assemble([*islice(values, len(part.elements))]) for part in self._late]
+
+        return self.hosts.deferred_results(run, self._session, results)
 
     def dispatch(self, run: Run, expected: int | None = None, last_step: int | None = None) -> Any:
         """Starts the program and keeps its new values, without waiting for it. The caller holds the session's lock.
@@ -392,9 +407,9 @@ class CachedStep:
 
     # Around a program -------------------------------------------------------------------------------------------
 
-    def dispatch_with(self, run: Run, options: RunOptions | None, metadata: RunMetadata | None) -> None:
+    def dispatch_with(self, run: Run) -> None:
         """Does the same as `dispatch` for a staged run, which may have no program, and serves its options."""
-        program = self.program
+        program, options, metadata = self.program, run.options, run.metadata
         if program is None:
             run.applied = True
             return
@@ -416,13 +431,6 @@ class CachedStep:
         leaves, structure = self._store.take(update.variables), self._store.structure
         pairs = zip(update.variables, leaves, strict=True)
         return jax.tree.unflatten(update.structure, [jax.tree.unflatten(structure(v), taken) for v, taken in pairs])
-
-    def deferred_results(self, run: Run, assemble: Callable[[Sequence[Any]], Any]) -> DeferredResults:
-        """Returns the deferred results of a run."""
-        if self._is_bare:  # The run has made no room for host results.
-            run.begin()
-        results = lambda: assemble([*map(called, self._deferred_getters, repeat(run))])  # noqa: E731
-        return self.hosts.deferred_results(run, self._session, results)
 
     def token(self, run: Run) -> jax.Array | None:
         """Returns an array that is ready once a run is computed and that no later run donates, or None."""

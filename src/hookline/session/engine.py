@@ -19,11 +19,10 @@ from hookline.graph.nodes import Source
 from hookline.graph.registry import GraphKeys
 from hookline.graph.variable import Variable
 from hookline.session.cached_step import CachedStep
-from hookline.session.config import SessionConfig
 from hookline.session.feeds import check_alive, flat_feeds
 from hookline.session.hook_fetches import HookFetches
 from hookline.session.local_store import LocalStore
-from hookline.session.options import RunMetadata, RunOptions
+from hookline.session.options import RunMetadata, RunOptions, SessionConfig
 from hookline.session.plan_cache import PlanCache
 from hookline.session.raw_session import LowLevel
 from hookline.session.run_ahead import RunAhead
@@ -131,7 +130,7 @@ class Engine(LowLevel):
         step = self._plans.find(self, fetches, hook_fetches, feed_dict)
         feeds = feed_dict
         if feed_dict:
-            feeds = (flat_feeds(feed_dict) or {}).values() if step.has_structures else feed_dict.values()
+            feeds = (flat_feeds(feed_dict) or {}).values() if step.request.has_structures else feed_dict.values()
         if options is None and run_metadata is None and step.is_program:
             result, results, _ = step.run(feeds)
             return result, results
@@ -189,7 +188,7 @@ class Engine(LowLevel):
             self.usable = False
             raise self._aborted() from error
         if not isinstance(error, errors.OpError):
-            check_alive(zip(step.fed_tensors, feeds, strict=True))
+            check_alive(zip(step.request.fed, feeds, strict=True))
 
     def map_error(self, error: BaseException) -> BaseException:
         """Returns the error of `hookline.errors` for an error of JAX's engine; other errors as they are.
@@ -318,7 +317,7 @@ class Engine(LowLevel):
             self.store.load({known[name]: value for name, value in values.items()}, owned=owned)
             self.writes += 1
             if is_model:
-                self.ahead.latches.reset()
+                self.ahead.reset()
                 self.session.fault = None
             self.staged.sources.go_to(positions or {})
 

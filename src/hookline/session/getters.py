@@ -16,7 +16,8 @@ from hookline.graph.nodes import Constant, Group, Source
 from hookline.graph.variable import Variable, VariableRead
 from hookline.graph.views import take_path
 from hookline.session import launches
-from hookline.session.compiled_in import CompiledIn
+from hookline.session.feeds import CompiledIn
+from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan import Key, Plan, input_tensors
 
 
@@ -33,10 +34,17 @@ class Run:
         most, least: The number of steps that it may have, and that it must have.
         count: The number of its steps, if it may have several.
         starts: The index of each source's first batch in its block, if it may have several steps.
+        options, metadata: The options of a staged run, and its metadata to be filled in.
+        begun: The time when the device stage of a traced run began.
     """
 
     # No constructor: there is one of these in each run of a training loop, and a call takes time.
-    __slots__ = ("applied", "count", "counters", "feeds", "hosts", "least", "most", "outputs", "pulled", "starts")
+    # fmt: off
+    __slots__ = (
+        "applied", "begun", "count", "counters", "feeds", "hosts", "least", "metadata", "most", "options", "outputs",
+        "pulled", "starts",
+    )
+    # fmt: on
 
     feeds: Sequence[Any]
     applied: bool
@@ -48,10 +56,18 @@ class Run:
     least: int
     count: int
     starts: dict[Operation, int]
+    options: RunOptions | None
+    metadata: RunMetadata | None
+    begun: float
 
     def begin(self) -> None:
         """Makes room for counters and host results."""
         self.counters, self.hosts, self.pulled = {}, {}, {}
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether the stages of a staged run are timed."""
+        return self.metadata is not None and self.options is not None and self.options.trace_level > 0
 
 
 Getter = Callable[[Run], Any]

@@ -1,12 +1,24 @@
 """The state of a session's latches: arrays that its programs carry from run to run.
 
 All checks of a program share one more latch, which also holds the details of the first failure.
+
+Example:
+    A run advances the global step by 10, and its latch has the value 0 at first. After runs 1, 2 and 3, in which the
+    condition does not hold, it is -1, -2 and -3. In run 4 it holds: the value is 4, and stays 4 in all later runs.
+
+    The host knows the global step after each run when it starts the run, but not yet the value. It notes the steps 10,
+    20, 30, ... as one stretch: (first run 1, step 10, gain 10). After a load in between, which sets the step to 500,
+    run 5 begins another one: (5, 510, 0), whose gain run 6 tells.
+
+    At the look after run 14 it reads 4. The latest stretch that begins by run 4 is the first, so the condition held in
+    the run that led to global step 10 + (4 - 1) * 10 = 40. Had it read -6, runs 1 to 6 would be known to be fine, and
+    the first stretch would be forgotten.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -62,7 +74,7 @@ class _Stretch(NamedTuple):
     gain: int
 
 
-class _LatchState:
+class LatchState:
     """The state of one latch.
 
     Attributes:
@@ -158,82 +170,6 @@ class Unread(NamedTuple):
         life: The stretches at that moment: if the latch has others now, it has started over.
     """
 
-    state: _LatchState
+    state: LatchState
     value: Latched
     life: Any
-
-
-class Latches:
-    """The latches that a session has run. The caller of each method holds the session's lock.
-
-    Attributes:
-        latched_count: The number of latches that are known to have latched so far.
-    """
-
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._states: dict[Latching, _LatchState] = {}
-        self._noted: list[Unread] = []
-        # In step, all processes read a latch at the same run, whether its value is ready or not.
-        self._counts = placement.is_in_step()
-        self.latched_count = 0
-
-    def of(self, latches: Iterable[Latching]) -> list[_LatchState]:
-        """Returns the states of latches, for a program that carries them."""
-        return [self._states.setdefault(latch, _LatchState(latch, self._graph)) for latch in latches]
-
-    def reset(self) -> None:
-        """Forgets everything: another model was loaded."""
-        self._noted.clear()
-        for state in self._states.values():
-            state.reset()
-
-    def found(self, latch: Latch) -> int | None:
-        """Returns the global step after the first run in which the condition held; None if none is known."""
-        state = self._states.get(latch)
-        return None if state is None else state.found
-
-    def take_failure(self) -> tuple[int, list[int]] | None:
-        """Returns the global step and the details of the first failed check; None if none is known.
-
-        After that the latch looks for the next failure.
-        """
-        state = self._states.get(Check)
-        if state is None or state.found is None:
-            return None
-        found = state.found, state.told
-        state.reset()
-        return found
-
-    def peek(self, latch: Latching) -> _LatchState | None:
-        """Reads the value of a latch if it is ready; returns its state if there is a value to wait for.
-
-        Deleted values are passed over: the next run raises the error.
-        """
-        state = self._states.get(latch)
-        if state is None or state.found is not None or not state.runs or state.value.is_deleted():
-            return None
-        if not self._counts and state.value.is_ready():
-            self.latched_count += state.read(state.value)
-            return None
-        return state
-
-    def unread(self, latch: Latching) -> Unread | None:
-        """Does the same, but returns the value to wait for."""
-        state = self.peek(latch)
-        return None if state is None else Unread(state, state.value, state.stretches)
-
-    def read(self, unread: Iterable[Unread]) -> None:
-        """Reads values of latches. Deleted ones are passed over, as above."""
-        for each in unread:
-            if each.state.stretches is each.life and not each.value.is_deleted():
-                self.latched_count += each.state.read(each.value)
-
-    def look(self) -> None:
-        """Reads the values that are ready, and those that were not at the last look.
-
-        Between two looks the device must have reached the first of them.
-        """
-        if self._noted:
-            self.read(self._noted)
-        self._noted = [unread for latch in self._states if (unread := self.unread(latch))]

@@ -20,6 +20,9 @@ from hookline.graph.variable import Update, Variable, VariableRead, is_counter
 from hookline.graph.views import Path
 
 Key = tuple[Operation, tuple[Any, ...]]
+HookTensors = tuple[Tensor, ...]
+"""The device tensors that one hook fetches."""
+
 OnHost = HostCall | SessionCall
 OnDevice = Function | Update | Gradient
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
 
 from hookline import log
 from hookline.coordination import peers
@@ -11,26 +11,17 @@ from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Graph, Operation, Tensor, ancestors
 from hookline.graph.variable import Update
 from hookline.session.cached_step import CachedStep
-from hookline.session.feeds import feed_key, flat_feeds, resolve_feeds
-from hookline.session.fetches import fetch_key, flatten
-from hookline.session.getters import Run
+from hookline.session.fetches import flatten
 from hookline.session.hook_fetches import HookFetches
-from hookline.session.program_cache import ProgramCache, Request
+from hookline.session.program_cache import ProgramCache
 from hookline.session.repeated_step import RepeatedStep
+from hookline.session.request import Request, plan_key
 
 logger = log.of(__name__)
 
 _MANY = 64
 _MOST_LATEST = 16
-_NOTHING = HookFetches(())
 _NOT_YET: Any = (object(), None, None)
-
-
-def plan_key(
-    fetches: Any, hook_fetches: HookFetches | None, feed_dict: Mapping[Any, Any] | None, capacity: int
-) -> Hashable:
-    """Returns the cache key of a run: runs with equal keys share one plan."""
-    return (fetch_key(fetches), hook_fetches and hook_fetches.key, feed_key(feed_dict), capacity)
 
 
 class PlanCache:
@@ -62,7 +53,7 @@ class PlanCache:
                 found.append(flatten(self._graph, fetches)[0])
             except (KeyError, TypeError, ValueError):
                 missing.append(place)
-        self._programs.sharing.declare(found)
+        self._programs.declare(found)
         return missing
 
     def find(
@@ -109,74 +100,21 @@ class PlanCache:
         feed_dict: Mapping[Any, Any] | None,
         capacity: int,
     ) -> CachedStep:
-        elements, assemble = flatten(self._graph, fetches)
-        hook_fetches = hook_fetches or _NOTHING
-        asking = [i for i, asked in enumerate(hook_fetches.fetches) if asked is not None]
-        of_kind = lambda is_deferred, in_rows: [  # noqa: E731
-            i
-            for i in asking
-            if (i in hook_fetches.deferred) is is_deferred and (i in hook_fetches.rows and capacity > 1) is in_rows
-        ]
-        now = [self._flattened(hook_fetches, of_kind(False, in_rows)) for in_rows in (False, True)]
-        deferred = [self._flattened(hook_fetches, of_kind(True, in_rows)) for in_rows in (False, True)]
-        by_hook = [flatten(self._graph, hook_fetches.fetches[i])[0] for i in (*now[0].places, *deferred[0].places)]
-        flat = flat_feeds(feed_dict)
-        fed = resolve_feeds(self._graph, flat or {})
-
-        def of_hooks(values: Sequence[Any], run: Run | None) -> tuple[Any, ...]:
-            results: list[Any] = [None] * len(hook_fetches.fetches)
-            start = len(elements)
-            for part in now:
-                end = start + len(part.elements)
-                part.put(values[start:end], results)
-                start = end
-            if deferred_places and run is not None:
-                whole = step.deferred_results(run, all_deferred)
-                for place in deferred_places:
-                    results[place] = whole.part(place)
-            return tuple(results)
-
-        deferred_places = [place for part in deferred for place in part.places]
-
-        def all_deferred(values: Sequence[Any]) -> list[Any]:
-            results: list[Any] = [None] * len(hook_fetches.fetches)
-            middle = len(deferred[0].elements)
-            deferred[0].put(values[:middle], results)
-            deferred[1].put(values[middle:], results)
-            return results
-
-        wanted, rows, waiting, deferred_rows = (part.elements for part in (*now, *deferred))
-        nothing = None
-        asked_now = [hook_fetches.fetches[i] for part in now for i in part.places]
-        if isinstance(fetches, Operation) and not deferred_places and all(map(_is_constant, asked_now)):
-            nothing = None, of_hooks([None] * (1 + len(wanted) + len(rows)), None)
-        kind = CachedStep if capacity == 1 else RepeatedStep
-        step = kind(
-            session,
-            Request(elements, wanted, waiting, by_hook, fed, rows, deferred_rows),
-            self._programs,
-            lambda values, run: (assemble(values), of_hooks(values, run)),
-            nothing,
-            has_structures=flat is not feed_dict,
-            capacity=capacity,
-        )
+        request = Request(self._graph, fetches, hook_fetches, feed_dict, capacity)
+        step = (CachedStep if capacity == 1 else RepeatedStep)(session, request, self._programs)
         self._warn_of_unknown_step(step)
         self._warn_of_lost_updates(step)
         self._warn_of_lost_values(session, step)
         self._warn_of_many(
             {
-                "fetches": elements,
-                "hook fetches": [*wanted, *waiting, *rows, *deferred_rows],
-                "fed tensors": fed,
+                "fetches": request.fetched,
+                "hook fetches": request.of_hooks(),
+                "fed tensors": request.fed,
             }
         )
         if isinstance(step, RepeatedStep):
             step.check()
         return step
-
-    def _flattened(self, hook_fetches: HookFetches, places: Sequence[int]) -> _Part:
-        elements, assemble = flatten(self._graph, [hook_fetches.fetches[i] for i in places])
-        return _Part(places, elements, assemble)
 
     def _warn_of_many(self, asked: dict[str, Sequence[Tensor | Operation]]) -> None:
         self._made += 1
@@ -232,25 +170,6 @@ class PlanCache:
                 ", ".join(map(repr, lost[:3])) + (f" and {len(lost) - 3} more variables" if len(lost) > 3 else ""),
                 path,
             )
-
-
-class _Part(NamedTuple):
-    """The fetches of some hooks: their places, the elements, and a function from values to results."""
-
-    places: Sequence[int]
-    elements: Sequence[Tensor | Operation]
-    assemble: Callable[[Sequence[Any]], Any]
-
-    def put(self, values: Sequence[Any], results: list[Any]) -> None:
-        """Puts the results at their places."""
-        if self.places:
-            for place, result in zip(self.places, self.assemble(values), strict=True):
-                results[place] = result
-
-
-def _is_constant(fetches: Any) -> bool:
-    """Returns whether the results never change and are immutable: those of operations, or tuples of them."""
-    return isinstance(fetches, Operation) or (type(fetches) is tuple and all(map(_is_constant, fetches)))
 
 
 def _names(elements: Sequence[Tensor | Operation]) -> str:

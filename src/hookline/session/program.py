@@ -22,13 +22,11 @@ from hookline.graph.nodes import Source
 from hookline.graph.random import WORKER_INDEX
 from hookline.graph.variable import Variable
 from hookline.session import launches
-from hookline.session.compilation import Compilations
-from hookline.session.compiler_options import compiler_options
+from hookline.session.compilation import Compilations, compiler_options
 from hookline.session.latches import Latched, Latching, after, first_failure
-from hookline.session.plan import Key, Plan
+from hookline.session.plan import HookTensors, Key, Plan
 from hookline.session.repeat import blank, repeated
 from hookline.session.shared_jit import OtherTypesError, SharedJit
-from hookline.session.sharing import HookTensors
 from hookline.session.slots import Flat, Leaves
 from hookline.session.store import VariableStore
 from hookline.session.trace import Trace

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from hookline.graph import spec as specs
-from hookline.graph.graph import Tensor
+from hookline.graph.graph import Operation, Tensor
 from hookline.graph.nodes import HostCall, Source
 from hookline.session.cached_step import CHANGED, CachedStep
 from hookline.session.getters import Getter, Run, fetch_getter, rows_getter
 from hookline.session.plan import input_tensors
-from hookline.session.program_cache import Request
-from hookline.session.sharing import PURE
+from hookline.session.program_cache import PURE
 from hookline.session.sources import NOT_READY, feed
 
 
@@ -24,19 +23,12 @@ class RepeatedStep(CachedStep):
     are computed in the last step alone. Batches come in blocks, each of one form.
     """
 
-    def _found_getters(self, request: Request, places: Mapping[Any, int]) -> tuple[list[Getter], list[Getter]]:
-        plan, in_rows = self.plan, self.program.row_places if self.program else {}
-        return (
-            [
-                *[rows_getter(plan, element, in_rows) for element in request.fetched],
-                *[fetch_getter(plan, element, places) for element in request.hook_fetches],
-                *[rows_getter(plan, element, in_rows) for element in request.rows],
-            ],
-            [
-                *[fetch_getter(plan, element, places) for element in request.deferred],
-                *[rows_getter(plan, element, in_rows, on_host=True) for element in request.deferred_rows],
-            ],
-        )
+    def _getter(
+        self, element: Tensor | Operation, places: Mapping[Any, int], *, in_rows: bool, is_late: bool = False
+    ) -> Getter:
+        if not in_rows:
+            return fetch_getter(self.plan, element, places)
+        return rows_getter(self.plan, element, self.program.row_places if self.program else {}, on_host=is_late)
 
     @functools.cached_property
     def holds_hook_fetches(self) -> bool:
@@ -44,7 +36,7 @@ class RepeatedStep(CachedStep):
 
         It cannot if they have an effect or take a batch: each of the steps would do that.
         """
-        of_each = set(self.plan.needed([*self._request.fetched, *self._request.rows, *self._request.deferred_rows]))
+        of_each = set(self.plan.needed([*self.request.fetched, *self.request.of_hooks(in_rows=True)]))
         more = [operation for operation in self.plan.operations if operation not in of_each]
         looks = all(type(operation) in (*PURE, HostCall) and operation.check is None for operation in more)
         takes_batch = any(isinstance(t.op, Source) for t in self._looked_at() if self.plan.fed_place(t) is None)
@@ -52,7 +44,7 @@ class RepeatedStep(CachedStep):
 
     def _looked_at(self) -> list[Tensor]:
         """Returns the tensors that are read outside of the program for the last step alone."""
-        asked = [e for e in (*self._request.hook_fetches, *self._request.deferred) if isinstance(e, Tensor)]
+        asked = [element for element in self.request.of_hooks(in_rows=False) if isinstance(element, Tensor)]
         return [*asked, *input_tensors(self.plan.after, lambda tensor: True)]
 
     def check(self) -> None:
@@ -66,8 +58,8 @@ class RepeatedStep(CachedStep):
     @functools.cached_property
     def _obstacle(self) -> str | None:
         plan, program = self.plan, self.program
-        if self.fed_tensors:
-            return f"it is fed {', '.join(repr(tensor.name) for tensor in self.fed_tensors)}"
+        if self.request.fed:
+            return f"it is fed {', '.join(repr(tensor.name) for tensor in self.request.fed)}"
         if self.exchanges:
             return "its variables live on parameter servers"
         if hosts := [operation for operation in (*plan.before, *plan.after) if operation in plan.trained]:

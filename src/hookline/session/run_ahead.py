@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 
 from hookline import errors
+from hookline.graph import placement
 from hookline.graph.check import Check
 from hookline.graph.global_step import counted_global_step
 from hookline.graph.latch import Latch
 from hookline.session.getters import Run
-from hookline.session.latches import Latches, Latching
+from hookline.session.latches import Latching, LatchState, Unread
 
 
 class RunAhead:
@@ -28,15 +30,21 @@ class RunAhead:
     Attributes:
         left: The number of runs until the next look; counted down by the caller that makes a run.
         heaviest: The largest count of a run of several steps.
-        latches: The latches of the session.
     """
 
     def __init__(self, session: Any, max_runs: int) -> None:
         self._session, self._half = session, max_runs // 2
         self.left = self._half
         self.heaviest = max(1, self._half // 2)
-        self.latches = Latches(session.graph)
         self._mark: jax.Array | None = None
+        self._states: dict[Latching, LatchState] = {}
+        self._noted: list[Unread] = []
+        # In step, all processes read a latch at the same run, whether its value is ready or not.
+        self._counts = placement.is_in_step()
+
+    def states(self, latches: Iterable[Latching]) -> list[LatchState]:
+        """Returns the states of latches, for a program that carries them."""
+        return [self._states.setdefault(latch, LatchState(latch, self._session.graph)) for latch in latches]
 
     def look(self, step: Any, run: Run) -> None:
         """Waits if the device is too far behind, and reads the latches.
@@ -56,47 +64,64 @@ class RunAhead:
         if mark is not None and not mark.is_deleted():
             mark.block_until_ready()
         with lock:
-            self.latches.look()
-            self._session.latched_count = self.latches.latched_count
+            # The device has reached the values that were not ready at the last look.
+            self._read(self._noted)
+            self._noted = [unread for latch in self._states if (unread := self._peek(latch))]
             self._raise_failure()
 
     def settle(self) -> None:
         """See `Session.settle`."""
-        self.await_latch(Check)
+        self._await(Check)
         with self._session.lock:
             self._raise_failure()
-
-    def await_latch(self, latch: Latching) -> None:
-        """Waits for all runs so far, and reads a latch."""
-        lock = self._session.lock
-        with lock:
-            unread = self.latches.unread(latch)
-            self._session.latched_count = self.latches.latched_count
-        if unread is not None:
-            unread.value.block_until_ready()
-            with lock:
-                self.latches.read([unread])
-                self._session.latched_count = self.latches.latched_count
 
     def latched(self, operation: Latch, wait: bool) -> int | None:
         """See `Session.latched`."""
         if not isinstance(operation, Latch):
             raise TypeError(f"Session.latched requires an operation of hookline.latch, got {operation!r}.")
         if wait:
-            self.await_latch(operation)
-        return self.latches.found(operation)
+            self._await(operation)
+        state = self._states.get(operation)
+        return None if state is None else state.found
 
     def raise_known_failure(self) -> None:
         """Raises the failure of a check in the runs whose results are ready."""
         with self._session.lock:
-            self.latches.peek(Check)
+            self._peek(Check)
             self._raise_failure()
 
+    def _await(self, latch: Latching) -> None:
+        """Waits for all runs so far, and reads a latch."""
+        with self._session.lock:
+            unread = self._peek(latch)
+        if unread is not None:
+            unread.value.block_until_ready()
+            with self._session.lock:
+                self._read([unread])
+
+    # Reading; the caller holds the session's lock. A deleted value is passed over: the next run raises the error.
+
+    def _peek(self, latch: Latching) -> Unread | None:
+        """Reads the value of a latch if it is ready; returns it if it must be awaited."""
+        state = self._states.get(latch)
+        if state is None or state.found is not None or not state.runs or state.value.is_deleted():
+            return None
+        if not self._counts and state.value.is_ready():
+            self._session.latched_count += state.read(state.value)
+            return None
+        return Unread(state, state.value, state.stretches)
+
+    def _read(self, unread: Iterable[Unread]) -> None:
+        for each in unread:
+            if each.state.stretches is each.life and not each.value.is_deleted():
+                self._session.latched_count += each.state.read(each.value)
+
     def _raise_failure(self) -> None:
-        found = self.latches.take_failure()
-        if found is None:
+        state = self._states.get(Check)
+        if state is None or state.found is None:
             return
-        step, (index, *details) = found
+        step, (index, *details) = state.found, state.told
+        state.reset()  # The latch looks for the next failure.
         graph = self._session.graph
         operation = graph.get_operations()[index]
         assert operation.check is not None, "It has failed."
@@ -121,7 +146,13 @@ class RunAhead:
             pass
         return None
 
+    def reset(self) -> None:
+        """Forgets what the latches know: another model was loaded."""
+        self._noted.clear()
+        for state in self._states.values():
+            state.reset()
+
     def forget(self) -> None:
         """Drops the mark and resets the latches."""
         self._mark = None
-        self.latches.reset()
+        self.reset()

@@ -89,6 +89,19 @@ class Block:
     As long as nothing else writes one of these variables, a run moves no value. Programs that write the same variables
     share one block. `hosted` are the slots of variables that the program leaves to the host to count.
 
+    Example:
+        A step writes `w` and `b`, and leaves the global step to the host. Each line is the state after a run.
+
+        - The initializer has run: `w` = 1, `b` = 2 are in their slots, the step's mirror is 0. The block is empty.
+        - The step takes 1 and 2 from the slots, and gives 3 and 4. The block takes over: groups = ((3, 4), (), ()),
+          the slots point to it (places 0 and 1) and hold nothing, the mirror is 1.
+        - The step takes `groups` as they are, and gives ((5, 6), (), ()): one assignment. The mirror is 2.
+        - `w.assign(9)` has a block of its own, of `w` alone, which takes over: first the block of the step dissolves,
+          so that `b` = 6 is in its slot, and then `w` = 9 is in the new one.
+        - The step finds its block empty, and gathers 9 and 6 again.
+
+        In each line every value is in one place, and donated with it: no array has two owners.
+
     Attributes:
         groups: The values; None if they are in the slots.
         structures: The tree structure of each variable.

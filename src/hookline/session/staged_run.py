@@ -12,7 +12,6 @@ from hookline.errors import FailedPreconditionError
 from hookline.graph.graph import Operation
 from hookline.session.cached_step import CachedStep, explained
 from hookline.session.getters import Run
-from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.retry import RETRY
 from hookline.session.sources import Sources, feed
 
@@ -31,12 +30,11 @@ class StagedRuns:
         self._host_thread: int | None = None
         self._host_locks: dict[Operation, Any] = {}
 
-    def make(self, step: CachedStep, run: Run, options: RunOptions | None, metadata: RunMetadata | None) -> None:
+    def make(self, step: CachedStep, run: Run) -> None:
         """Makes a run."""
-        session, hosts, plan = self._session, step.hosts, step.plan
+        session, hosts, plan, metadata = self._session, step.hosts, step.plan, run.metadata
         run.begin()
-        traced = metadata is not None and options is not None and options.trace_level > 0
-        start = clock.monotonic() if traced else 0.0
+        start = clock.monotonic() if run.is_traced else 0.0
         if hosts.before and not hosts.before_needs_lock:
             hosts.compute(hosts.before, run, session)
         if step.exchanges:
@@ -44,19 +42,19 @@ class StagedRuns:
             nested = self._host_thread == threading.get_ident()
             self._wait_for_sources(step)
             with session.store.turn(plan.remote, nested=nested):
-                begun = self._exchange(step, run, options, metadata)
+                self._exchange(step, run)
         else:
-            begun = self._exchange(step, run, options, metadata)
+            self._exchange(step, run)
         if not step.exchanges or (step.program is not None and step.program.latches):
             ahead = session.ahead
             ahead.left -= 1
             if ahead.left <= 0:
                 ahead.look(step, run)
-        done = clock.monotonic() if traced else 0.0
+        done = clock.monotonic() if run.is_traced else 0.0
         if hosts.after:
             hosts.compute(hosts.after, run, session)
-        if traced and metadata is not None:
-            times = {"before": begun - start, "device": done - begun, "after": clock.monotonic() - done}
+        if metadata is not None and run.is_traced:
+            times = {"before": run.begun - start, "device": done - run.begun, "after": clock.monotonic() - done}
             metadata.stage_secs.update(times)
 
     def _wait_for_sources(self, step: CachedStep) -> None:
@@ -67,38 +65,24 @@ class StagedRuns:
             for source in awaited:
                 source.wait()
 
-    def _exchange(self, step: CachedStep, run: Run, options: RunOptions | None, metadata: RunMetadata | None) -> float:
-        """Makes the stages that need the variables, and returns the time at which the device stage began."""
+    def _exchange(self, step: CachedStep, run: Run) -> None:
+        """Makes the stages that need the variables, with a batch of each source.
+
+        The batches are used up if the run is applied, and else given back.
+        """
         hosts, plan = step.hosts, step.plan
+        is_used = lambda: run.applied and not self._counted_before(step)  # noqa: E731
         while True:
             with self._session.lock, contextlib.ExitStack() as entered:
                 self._session.check_usable()
-                awaited: Any = next((s for s in self.sources.opened(plan.sources) if not s.ready()), None)
+                opened = self.sources.opened(plan.sources)
+                awaited: Any = next((source for source in opened if not source.ready()), None)
                 if awaited is None and hosts.before_needs_lock:
                     awaited = self._enter(plan.before, entered)
                 if awaited is None:
-                    return self._exchange_batches(step, run, options, metadata)
+                    return feed(plan.sources, opened, run, self._exchange_now, step, run, is_used=is_used)
             # Not under the session's lock: a thread inside may need it to come out, and a batch may take long.
             awaited.wait()
-
-    def _exchange_batches(
-        self, step: CachedStep, run: Run, options: RunOptions | None, metadata: RunMetadata | None
-    ) -> float:
-        """Exchanges with a batch of each source; the batches are used up if the run is applied, and else given back."""
-        nodes = step.plan.sources
-        if not nodes:
-            return self._exchange_now(step, run, options, metadata)
-        return feed(
-            nodes,
-            self.sources.opened(nodes),
-            run,
-            self._exchange_now,
-            step,
-            run,
-            options,
-            metadata,
-            is_used=lambda: run.applied and not self._counted_before(step),
-        )
 
     def _counted_before(self, step: CachedStep) -> bool:
         """Returns whether an earlier attempt of this run was applied, and used up its batch."""
@@ -118,9 +102,7 @@ class StagedRuns:
             entered.callback(lock.release)
         return None
 
-    def _exchange_now(
-        self, step: CachedStep, run: Run, options: RunOptions | None, metadata: RunMetadata | None
-    ) -> float:
+    def _exchange_now(self, step: CachedStep, run: Run) -> None:
         session = self._session
         store = session.store
         if step.exchanges:
@@ -136,12 +118,11 @@ class StagedRuns:
                 step.hosts.compute(step.hosts.before, run, session)
             finally:
                 self._host_thread = outer
-        begun = clock.monotonic() if options is not None and options.trace_level > 0 else 0.0
+        run.begun = clock.monotonic() if run.is_traced else 0.0
         session.check_usable()  # A host operation may have closed it.
-        step.dispatch_with(run, options, metadata)
-        if metadata is not None:
-            metadata.global_step = session.step_or_none()
-        return begun
+        step.dispatch_with(run)
+        if run.metadata is not None:
+            run.metadata.global_step = session.step_or_none()
 
     def host_lock(self, operation: Operation) -> Any:
         """Returns the lock of a host operation for one thread at a time: an iterator cannot serve two at once."""

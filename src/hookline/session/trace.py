@@ -21,7 +21,7 @@ from hookline.graph.nodes import Constant, Group
 from hookline.graph.variable import Update, Variable, VariableRead
 from hookline.graph.views import Path, Step, take, take_path
 from hookline.session.byproducts import parts_apart
-from hookline.session.compiled_in import plain
+from hookline.session.feeds import plain
 from hookline.session.plan import Key, Plan
 from hookline.session.tape import Cell, Cells, Tape, barrier
 
