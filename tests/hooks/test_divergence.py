@@ -14,7 +14,7 @@ from tests.stand_ins import Servers
 import hookline as hl
 from hookline import errors, train
 from hookline.checkpoint import Saver, get_checkpoint_state
-from hookline.checkpoint.pending import finish_saves
+from hookline.checkpoint.save import finish_saves
 from hookline.testing import RecordingHook
 
 NAN = float("nan")

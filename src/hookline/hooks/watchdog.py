@@ -8,7 +8,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from hookline import arguments, clock, log
-from hookline.checkpoint.pending import saves_under_way
+from hookline.checkpoint.save import saves_under_way
 from hookline.coordination import LooperThread
 from hookline.hooks.base import SessionRunHook
 

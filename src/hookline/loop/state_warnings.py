@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from hookline import log
-from hookline.checkpoint import devices
+from hookline.checkpoint import contents
 from hookline.graph import placement
 from hookline.graph import spec as specs
 from hookline.loop.forms import NnxObjects, Tree
@@ -64,9 +64,9 @@ def warn_replicated(values: Any, shardings: list[Any]) -> None:
 
 def log_devices(places: Any) -> None:
     """Logs the devices of the state, if there are several."""
-    names = devices.names({device for place in jax.tree.leaves(places) for device in place.device_set})
+    names = contents.device_names({device for place in jax.tree.leaves(places) for device in place.device_set})
     if len(names) > 1:
-        _logger.info("Loop: the state is on %s, and is trained there.", devices.shown(names))
+        _logger.info("Loop: the state is on %s, and is trained there.", contents.shown_devices(names))
 
 
 @functools.cache  # Once is enough, for all loops of a process.
