@@ -9,6 +9,7 @@ import pytest
 
 from hookline import errors
 from hookline.checkpoint import host, leaves, moves, orbax_io, reading
+from hookline.checkpoint.lineage import Lineage
 from hookline.checkpoint.manifest import Manifest
 
 
@@ -18,7 +19,7 @@ def through_a_checkpoint(values, path):
     orbax_io.begin(writing, [0])
     orbax_io.start_writing(writing, host.copies(stored))()
     orbax_io.join_parts(writing, [0])
-    moves.commit(writing, Manifest(entries))
+    moves.commit(writing, Manifest(entries, Lineage("run", 1, (("session", 1),))))
     return {name: reading.load_variable(path, name) for name in values}
 
 

@@ -703,7 +703,7 @@ def test_a_save_for_which_there_is_no_room_is_tried_again(small_disk):
     saver.save(sess, path, 1)
     filler.write_bytes(bytes(shutil.disk_usage(small_disk).free - 300_000))
     freeing = Freeing(filler)
-    logger = logging.getLogger("hookline.checkpoint.retry")
+    logger = logging.getLogger("hookline.checkpoint.failures")
     logger.addHandler(freeing)
     try:
         with FakeClock() as clock:

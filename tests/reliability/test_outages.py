@@ -16,7 +16,7 @@ import pytest
 
 import hookline as hl
 from hookline import clock, train
-from hookline.checkpoint.pending import PendingSave, finish_saves
+from hookline.checkpoint.save import PendingSave, finish_saves
 from hookline.errors import ResourceExhaustedError
 from hookline.summary import FileWriterCache
 from hookline.testing import FakeClock

@@ -13,8 +13,9 @@ import optax
 import pytest
 
 import hookline as hl
-from hookline.session import compiler_options  # What XLA is told shows in no result.
-from hookline.session import compilation, program
+from hookline.session import (
+    compilation,
+)
 
 
 def compilations(caplog) -> int:

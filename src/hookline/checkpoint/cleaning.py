@@ -80,10 +80,9 @@ def clean(directory: str, keep: int | None = None, wait_secs: float = 0.0) -> Pl
         OpError, ValueError: As in `plan`; or a file cannot be removed.
     """
     plan(directory, keep)  # Before anything is written there.
-    give_back = lease.hold(directory, wait_secs)
+    share = lease.hold(directory, wait_secs)
+    held = share.lease
     try:
-        held = lease.of(directory)
-        assert held is not None
         found = plan(directory, keep)
         if found.going:
             newest = restart.find(directory).candidates[0]  # It may have no description that can be read.
@@ -102,7 +101,7 @@ def clean(directory: str, keep: int | None = None, wait_secs: float = 0.0) -> Pl
             moves.clean(os.path.abspath(found.state.model_checkpoint_path))
         return found
     finally:
-        give_back()
+        share()
 
 
 def _recorded(state: CheckpointState, directory: str) -> int:

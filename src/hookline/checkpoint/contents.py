@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
+
 from hookline import arguments, log
-from hookline.checkpoint import devices, fitting, host, leaves, lineage, reading, schema, together
+from hookline.checkpoint import fitting, host, leaves, lineage, reading, schema, together
 from hookline.checkpoint.host import HostCopy
 from hookline.checkpoint.manifest import Manifest
 from hookline.coordination import peers
@@ -52,8 +55,8 @@ def copied(sess: Session, variables: Mapping[str, Variable], global_step: Any, i
             global_step = arguments.whole("Saver.save", "global_step", global_step, at_least=0)
             if global_step > schema.LARGEST:
                 raise ValueError(f"Saver.save requires a global_step of at most 2**63 - 1, got {global_step}.")
-        own = lineage.next_of(sess)
-        manifest = Manifest(entries, global_step, devices=devices.several(stored.values()), lineage=own)
+        on = devices_of(stored.values())
+        manifest = Manifest(entries, lineage.next_of(sess), global_step, devices=on if len(on) > 1 else ())
         return Copied(manifest, host.copies(stored, is_chief), positions)
 
 
@@ -65,7 +68,7 @@ def load(
     reshapes: bool,
     verifies: bool,
     only_variables: bool = False,
-    before_reading: Callable[[], None] = lambda: None,
+    before_reading: Callable[[], None] | None = None,
 ) -> None:
     """Sets variables to their values in a checkpoint.
 
@@ -92,14 +95,16 @@ def load(
         held = {name: UNKNOWN for name in iterators if name in manifest.variables}
         if is_whole:
             held |= {name: UNKNOWN for name in manifest.variables if name.startswith(HOOK_STATES)}
-        fits = fitting.fit(path, manifest, specs | held, reshape=reshapes)
-        before_reading()
+        fits = fitting.fit(path, manifest.variables, specs | held, reshape=reshapes)
+        if before_reading is not None:
+            before_reading()
         return fits
 
-    read = reading.read(path, choose, verifies, devices.shardings_of(variables), together.current())
+    places = {name: variable.places for name, variable in variables.items()}
+    read = reading.read(path, choose, verifies, places, together.current())
     is_placed = any(variable.shardings for variable in variables.values())
     restored = [read[name] for name in variables]
-    devices.warn_of_fewer(path, was_read[0], restored, is_placed=is_placed)
+    _warn_of_fewer(path, was_read[0], restored, is_placed=is_placed)
     values = {variable.op.name: read[name] for name, variable in variables.items()}
     if reshapes:
         values = {v.op.name: fitting.shaped_as(v.spec, values[v.op.name]) for v in variables.values()}
@@ -131,7 +136,7 @@ def hook_states(path: str) -> dict[str, Any]:
 
     def choose(manifest: Manifest) -> dict[str, fitting.Match]:
         wanted = {name: UNKNOWN for name in manifest.variables if name.startswith(HOOK_STATES)}
-        return fitting.fit(path, manifest, wanted, reshape=False)
+        return fitting.fit(path, manifest.variables, wanted)
 
     read = reading.read(path, choose, on_host=True)
     return {name.removeprefix(HOOK_STATES): state for name, state in read.items()}
@@ -141,3 +146,47 @@ def _is_whole(sess: Session, variables: Mapping[str, Variable]) -> bool:
     """Returns whether these are all variables of the model; positions of iterators and states of hooks go with them."""
     model = sess.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
     return all(variables.get(variable.op.name) is variable for variable in model)
+
+
+# The devices of arrays when they were saved, and when they are restored.
+
+
+def shown_devices(names: Sequence[str]) -> str:
+    """Returns devices in words: "3 devices (cpu:0 to cpu:2)", "1 device (cuda:1)"."""
+    kinds = {name.rpartition(":")[0] for name in names}
+    numbers = [name.rpartition(":")[2] for name in names]
+    in_a_row = len(kinds) == 1 and all(map(str.isdecimal, numbers))
+    in_a_row = in_a_row and [*map(int, numbers)] == [*range(int(numbers[0]), int(numbers[0]) + len(names))]
+    inside = f"{names[0]} to {names[-1]}" if in_a_row and len(names) > 2 else ", ".join(names)
+    return f"{len(names)} device{'s' * (len(names) != 1)} ({inside})"
+
+
+def _warn_of_fewer(path: str, manifest: Manifest, values: Any, *, is_placed: bool) -> None:
+    """Warns if the restored arrays are on fewer devices than the saved ones.
+
+    If the graph was built with values without a placement (not `is_placed`), the step moves whole arrays to the devices
+    of its batches, as it did before the restore.
+    """
+    now = devices_of(jax.tree.leaves(values))
+    if not now or len(now) >= len(manifest.devices):
+        return
+    is_split = any(len(leaf.pieces) > 1 for leaf in manifest.leaves.values())
+    if peers.speaks() and (is_placed or is_split or jax.device_count() < len(manifest.devices)):
+        _logger.warning(
+            "Checkpoint '%s' was saved from %s and is restored onto %s, the devices of the values that the graph was "
+            "built with. To train on as many as before, build it with values on those: "
+            "jax.device_put(state, sharding), or sharding= of the loop or the variable.",
+            path,
+            shown_devices(manifest.devices),
+            shown_devices(now),
+        )
+
+
+def devices_of(arrays: Iterable[Any]) -> tuple[str, ...]:
+    """Returns the names of the devices that the JAX arrays among some values are on, in order."""
+    return device_names(set[Any]().union(*(array.devices() for array in arrays if isinstance(array, jax.Array))))
+
+
+def device_names(devices: Iterable[Any]) -> tuple[str, ...]:
+    """Returns the names of devices, in order."""
+    return tuple(map(str, sorted(devices, key=operator.attrgetter("platform", "id"))))

@@ -20,7 +20,7 @@ being_written: set[str] = set()
 """The absolute paths of what this process is writing under such names."""
 
 _NOT_SUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 def sync_tree(directory: str) -> None:
@@ -38,8 +38,8 @@ def sync_directory(directory: str) -> None:
     except OSError as error:
         if error.errno not in _NOT_SUPPORTED:
             raise
-        if directory not in _told:
-            _told.add(directory)
+        if directory not in _warned:
+            _warned.add(directory)
             _logger.warning(
                 "The file system of '%s' cannot sync directories (%s): a power cut may lose the last save.",
                 directory,
@@ -64,7 +64,9 @@ def status(path: str, *, follow_symlinks: bool = True) -> os.stat_result | None:
     """Returns the status of a file, or None if it is missing or not visible; raises temporary errors."""
     try:
         return os.stat(path, follow_symlinks=follow_symlinks)
-    except (OSError, ValueError) as error:
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    except OSError as error:
         if failures.may_pass(error):
             raise
         return None

@@ -1,14 +1,18 @@
-"""Failures of files as exceptions from `hookline.errors`."""
+"""Failures of files: as exceptions from `hookline.errors`, with advice; and how often what fails is tried again."""
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from hookline import errors
+from hookline import arguments, clock, errors, log
+from hookline.coordination import peers
+
+_logger = log.of(__name__)
 
 _IN_THE_WAY = "Something else of that name is in the way: remove it or use another directory."
 _ADVICE: dict[type[errors.OpError], str] = {
@@ -34,7 +38,7 @@ def not_written(failure: BaseException, path: str) -> BaseException:
     """Returns the error to raise, `from failure`, when a checkpoint or another file could not be written."""
     message = f"Checkpoint '{path}' could not be written"
     kind = errors.DeadlineExceededError if _timed_out(failure) else errors.UnknownError
-    return _of_the_system(failure, message) or _mapped(failure) or kind(None, None, f"{message}: {_said(failure)}")
+    return _of_the_system(failure, message) or _mapped(failure) or kind(None, None, f"{message}: {_format(failure)}")
 
 
 def refuse_url(who: str, path: str) -> None:
@@ -75,10 +79,10 @@ def not_read(failure: BaseException, path: str, advice: str) -> BaseException:
     if isinstance(found, errors.PermissionDeniedError | errors.ResourceExhaustedError):
         return found
     if may_pass(failure):
-        return errors.UnavailableError(None, None, str(found or f"{message}: {_said(failure)}"))
+        return errors.UnavailableError(None, None, str(found or f"{message}: {_format(failure)}"))
     if isinstance(failure, MemoryError) or "start new thread" in str(failure):
-        return errors.ResourceExhaustedError(None, None, f"{message}: {_said(failure)}")
-    broken = f"Checkpoint '{path}' is broken and cannot be read: {_said(failure)} {advice}"
+        return errors.ResourceExhaustedError(None, None, f"{message}: {_format(failure)}")
+    broken = f"Checkpoint '{path}' is broken and cannot be read: {_format(failure)} {advice}"
     return _mapped(failure) or errors.DataLossError(None, None, broken)
 
 
@@ -96,30 +100,26 @@ def decide(failure: BaseException, may_pass: bool) -> None:
     vars(failure)[_PASSES] = may_pass
 
 
-def told(failure: BaseException) -> list[Any]:
-    """Returns the description of an error for other processes, as values of JSON; see `retold`."""
+def serialise(failure: BaseException) -> list[Any]:
+    """Returns an error for other processes, as values of JSON; see `received`."""
     return [type(failure).__name__, str(failure), may_pass(failure)]
 
 
-def retold(told: list[Any], process: int) -> BaseException:
+def received(serialised: list[Any], process: int) -> BaseException:
     """Returns the error of another process as an exception: of the same class, if that is known here.
 
     Its attribute `of_process` is the index of that process.
     """
-    found = _retold(told, f"Process {process}: ")
-    found.of_process = process  # pyright: ignore[reportAttributeAccessIssue]
-    return found
-
-
-def _retold(told: list[Any], who: str) -> BaseException:
-    name, text, passes = told
+    name, text, passes = serialised
     if name in _MISUSE:
-        return _MISUSE[name](f"{who}{text}")
-    kind = getattr(errors, name, None)
-    if not isinstance(kind, type) or not issubclass(kind, errors.OpError):
-        kind, text = errors.AbortedError, f"{name}: {text}"
-    found = kind(None, None, f"{who}{text}")
-    decide(found, passes)
+        found = _MISUSE[name](f"Process {process}: {text}")
+    else:
+        kind = getattr(errors, name, None)
+        if not isinstance(kind, type) or not issubclass(kind, errors.OpError):
+            kind, text = errors.AbortedError, f"{name}: {text}"
+        found = kind(None, None, f"Process {process}: {text}")
+        decide(found, passes)
+    found.of_process = process  # pyright: ignore[reportAttributeAccessIssue]
     return found
 
 
@@ -159,6 +159,61 @@ def _chain(failure: BaseException | None) -> Iterator[BaseException]:
         failure = failure.__cause__ or failure.__context__
 
 
-def _said(failure: BaseException) -> str:
+def _format(failure: BaseException) -> str:
     first = (str(failure).strip() or repr(failure)).splitlines()[0][:300]
     return first if first.endswith(".") else f"{first}."
+
+
+@dataclasses.dataclass(frozen=True)
+class RetryPolicy:
+    """The retries of a save that fails for a temporary reason: a full disk, an unavailable file system.
+
+    Attributes:
+        max_attempts: The number of attempts in all; with 1 there is no retry.
+        initial_backoff_secs: The wait before the second attempt; it doubles before each later one.
+
+    Raises:
+        ValueError: A number is out of range.
+
+    Example:
+        >>> [RetryPolicy(max_attempts=4).backoff_secs(failures) for failures in (1, 2, 3)]
+        [1.0, 2.0, 4.0]
+    """
+
+    max_attempts: int = 4
+    initial_backoff_secs: float = 1.0
+
+    def __post_init__(self) -> None:
+        arguments.whole("RetryPolicy", "max_attempts", self.max_attempts, at_least=1)
+        arguments.number("RetryPolicy", "initial_backoff_secs", self.initial_backoff_secs, at_least=0)
+
+    def attempt(self, function: Callable[[], None], path: str) -> None:
+        """Calls a function that writes a file, and calls it again while it fails for a temporary reason.
+
+        Raises:
+            OpError: The last failure; `path` is the file to be written.
+        """
+        failures_so_far = 0
+        while True:
+            try:
+                return function()
+            except Exception as error:
+                failures_so_far += 1
+                mapped = not_written(error, path)
+                if failures_so_far >= self.max_attempts or not may_pass(error):
+                    if mapped is error:
+                        raise
+                    raise mapped from without_tracebacks(error)
+                self.wait(mapped, failures_so_far)
+
+    def wait(self, failure: BaseException, failures_so_far: int) -> None:
+        """Logs the failure, and waits until the next attempt is due."""
+        secs = self.backoff_secs(failures_so_far)
+        if peers.speaks():
+            text = "%s Attempt %d of %d follows in %g s."
+            _logger.warning(text, failure, failures_so_far + 1, self.max_attempts, secs)
+        clock.sleep(secs)
+
+    def backoff_secs(self, failures: int) -> float:
+        """Returns the wait after this many failures in a row, in seconds."""
+        return self.initial_backoff_secs * 2.0 ** (failures - 1)

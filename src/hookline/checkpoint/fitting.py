@@ -11,7 +11,7 @@ import jax
 
 from hookline import errors
 from hookline.checkpoint import leaves
-from hookline.checkpoint.manifest import Leaf, Manifest
+from hookline.checkpoint.manifest import Entry, Leaf
 from hookline.graph.spec import UNKNOWN
 from hookline.log import in_a_line
 
@@ -38,7 +38,7 @@ _TWICE = (
 
 def fit(
     path: str,
-    manifest: Manifest,
+    variables: Mapping[str, Entry],
     wanted: Mapping[str, Any],
     *,
     reshape: bool = False,
@@ -46,9 +46,9 @@ def fit(
     where: str = "the graph",
     advice: str = ADVICE,
 ) -> dict[str, Match]:
-    """Matches a checkpoint with variables, by name and by the paths of their leaves.
+    """Matches the variables of a checkpoint with those of a graph, by name and by the paths of their leaves.
 
-    A checkpoint may hold more variables: a graph for evaluation has no optimizer. `wanted` has, by name in the
+    A checkpoint may hold more: a graph for evaluation has no optimizer. `wanted` has, by name in the
     checkpoint, the spec of the variable to restore, or `UNKNOWN`. With `reshape` another shape with as many elements
     fits too. `what`, `where` and `advice` are parts of the error's text: the things to fit, the place that differs, and
     the remedy.
@@ -62,7 +62,7 @@ def fit(
     different: list[str] = []
     matches = {}
     for name, spec in wanted.items():
-        entry = manifest.variables.get(name)
+        entry = variables.get(name)
         if entry is None:
             missing.append(name)
         elif spec is UNKNOWN:
@@ -89,7 +89,7 @@ def fit(
             unexpected += [_full(name, leaf_path) for leaf_path in saved]
     if not (missing or unexpected or different):
         return matches
-    spare = sorted(set(manifest.variables) - set(wanted))
+    spare = sorted(set(variables) - set(wanted))
     lines = [f"Checkpoint '{path}' does not fit {what}."]
     lines += [in_a_line(f"{MISSING}{name}") for name in missing]
     lines += [in_a_line(f"{SPARE}{name}") for name in unexpected + (spare if missing else [])]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from hookline import arguments, errors
 from hookline.checkpoint import durable, failures
-from hookline.checkpoint.manifest import FILE_NAME, MOST_BYTES, Manifest, NewerFormat
+from hookline.checkpoint.manifest import FILE_NAME, MOST_BYTES, Manifest, OtherFormat
 from hookline.regular_file import NotReadable, read_text
 
 SAVING_SUFFIX = ".hookline-saving"
@@ -114,9 +114,15 @@ def read_manifest(path: str) -> tuple[str, Manifest]:
     Raises:
         NotFoundError: There is nothing at `path`.
         InvalidArgumentError: hookline did not write the directory or file there.
-        FailedPreconditionError: A later version of hookline wrote it.
+        FailedPreconditionError: Another version of hookline wrote it, in another format.
         DataLossError: The manifest is broken; or it is missing, and checkpoints of other steps are beside it.
     """
+    directory, text = manifest_text(path)
+    return directory, parsed(path, text)
+
+
+def manifest_text(path: str) -> tuple[str, str]:
+    """Returns the directory that a checkpoint is in now, and the text of its manifest; raises as `read_manifest`."""
     path = arguments.path("Restoring", "the checkpoint", path)
     failures.refuse_url("Restoring", path)
     directory = locate(path)
@@ -125,13 +131,21 @@ def read_manifest(path: str) -> tuple[str, Manifest]:
             require_whole(path)
         raise _absent(path)
     try:
-        return directory, Manifest.from_json(read_text(os.path.join(directory, FILE_NAME), MOST_BYTES))
-    except NewerFormat as error:
-        raise errors.FailedPreconditionError(None, None, f"Checkpoint '{path}' cannot be read: {error}.") from error
+        return directory, read_text(os.path.join(directory, FILE_NAME), MOST_BYTES)
     except NotReadable as error:
         why = ValueError(f"its {FILE_NAME} is damaged: {error}")
         raise failures.not_read(why, path, previous_advice(path)) from why
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise failures.not_read(error, path, previous_advice(path)) from error
+
+
+def parsed(path: str, text: str) -> Manifest:
+    """Returns the manifest of a checkpoint from its text; raises as `read_manifest`."""
+    try:
+        return Manifest.from_json(text)
+    except OtherFormat as error:
+        raise errors.FailedPreconditionError(None, None, f"Checkpoint '{path}' cannot be read: {error}.") from error
+    except ValueError as error:
         raise failures.not_read(error, path, previous_advice(path)) from error
 
 

@@ -24,7 +24,6 @@ import contextlib
 import dataclasses
 import errno
 import fcntl
-import functools
 import os
 import queue
 import threading
@@ -103,12 +102,6 @@ class Lease:
                     )
                     is_said = True
                 preemption.sleep(min(_LOOK_EVERY_SECS, wait_secs - waited))
-
-    def share(self) -> Callable[[], None]:
-        """Keeps the lease even if other holders give it back; returns a function that gives this share back."""
-        with _guard:
-            self.holds += 1
-        return functools.partial(_give_back, self, iter([None]))
 
     def check(self) -> None:
         """Checks that this process still has the lease; takes it again if nothing can have been saved there since.
@@ -220,6 +213,7 @@ class Lease:
             clock.sleep(_LOOK_AGAIN_SECS)
             whose, looks = self._take(self._who_had_it), looks + 1
         if not whose:
+            durable.sync_directory(os.path.dirname(self._directory))  # Who writes a file there may have made it.
             _logger.warning(
                 "The files of the lease of '%s' were removed. No checkpoint is there: this process has taken the lease "
                 "again.",
@@ -314,7 +308,29 @@ _Inbox = queue.SimpleQueue[Callable[[], None] | None]
 _inbox = _Inbox()  # What the thread is to call; None ends it.
 
 
-def hold(directory: str, wait_secs: float = DEFAULT_WAIT_SECS, path: str = "") -> Callable[[], None]:
+class Share:
+    """A holder's share in a lease, which keeps it whatever other holders do; called, it is given back, once.
+
+    Args:
+        lease: The lease.
+    """
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease, self._is_held = lease, True
+        with _guard:
+            lease.holds += 1
+
+    def __call__(self) -> None:
+        """Gives the share back; with the last one, the lease."""
+        with _guard:
+            if self._is_held:
+                self._is_held = False
+                self.lease.holds -= 1
+                if not self.lease.holds:
+                    _let_go(self.lease)
+
+
+def hold(directory: str, wait_secs: float = DEFAULT_WAIT_SECS, path: str = "") -> Share:
     """Takes the lease of a directory, or a share in it if this process already has it.
 
     Args:
@@ -323,26 +339,29 @@ def hold(directory: str, wait_secs: float = DEFAULT_WAIT_SECS, path: str = "") -
         path: The file to be written there, for messages.
 
     Returns:
-        A function that gives it back; further calls do nothing.
+        The share of the caller, which gives it back with a call.
 
     Raises:
         OpError: As in `Lease.acquire`.
     """
+    global _inbox
     arguments.number("A lease", "lease_wait_secs", wait_secs, at_least=0)
     with _guard:
         name = os.path.realpath(directory)
-        lease = _leases.get(name) or Lease(os.path.abspath(directory))
-        give_back = lease.share()
-        _leases[name] = lease
-        _beat_in_background()
+        if (lease := _leases.get(name)) is None:
+            lease = _leases[name] = Lease(os.path.abspath(directory))
+            if len(_leases) == 1:
+                _inbox = _Inbox()
+                threading.Thread(target=_beat, args=(_inbox,), name="hookline-leases", daemon=True).start()
+        share = Share(lease)
     try:
         lease.acquire(wait_secs)
     except BaseException as error:
-        give_back()
+        share()
         if isinstance(error, OSError):
             raise failures.not_written(error, path or directory) from error
         raise
-    return give_back
+    return share
 
 
 def give_back_with(holder: object, give_back: Callable[[], None]) -> None:
@@ -355,24 +374,12 @@ def of(directory: str) -> Lease | None:
     return _leases.get(os.path.realpath(directory))
 
 
-def _give_back(lease: Lease, once: Iterator[None]) -> None:
-    for _ in once:
-        with _guard:
-            lease.holds -= 1
-            if lease.holds:
-                return
-            lease.give_up()
-            for name in [name for name, other in _leases.items() if other is lease]:
-                del _leases[name]
-            if not _leases:
-                _inbox.put(None)
-
-
-def _beat_in_background() -> None:
-    global _inbox
-    if len(_leases) == 1 and next(iter(_leases.values())).holds == 1:
-        _inbox = _Inbox()
-        threading.Thread(target=_beat, args=(_inbox,), name="hookline-leases", daemon=True).start()
+def _let_go(lease: Lease) -> None:
+    lease.give_up()
+    for name in [name for name, other in _leases.items() if other is lease]:
+        del _leases[name]
+    if not _leases:
+        _inbox.put(None)
 
 
 def _beat(inbox: _Inbox) -> None:

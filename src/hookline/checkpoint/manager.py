@@ -11,11 +11,11 @@ from collections.abc import Iterable
 
 from hookline import log
 from hookline.checkpoint import layout, lease, moves
+from hookline.checkpoint.failures import RetryPolicy
 from hookline.checkpoint.layout import base_of
 from hookline.checkpoint.lease import Lease
 from hookline.checkpoint.lineage import Lineage
 from hookline.checkpoint.retention import Kept, Retention
-from hookline.checkpoint.retry import RetryPolicy
 from hookline.checkpoint.state_file import STATE_FILE_NAME, leaving, recorded, write_state
 from hookline.coordination import peers
 from hookline.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
@@ -38,7 +38,7 @@ class CheckpointManager:
     """
 
     def __init__(self, name: str, retention: Retention, lease_wait_secs: float) -> None:
-        self._name, self._retention, self._lease_wait_secs = name, retention, lease_wait_secs
+        self.name, self._retention, self._lease_wait_secs = name, retention, lease_wait_secs
         self._holds: dict[str, weakref.WeakSet[Session]] = {}
         self._proven_step: int | None = None
         self._best_step: int | None = None
@@ -73,7 +73,7 @@ class CheckpointManager:
                 manifest = layout.read_manifest(path)[1]
                 found.append(Kept(path, manifest.timestamp, manifest.extra, manifest.step))
             except OpError as error:
-                _logger.warning("%s leaves it alone and goes on: %s", self._name, error)
+                _logger.warning("%s leaves it alone and goes on: %s", self.name, error)
         self._proven_step = self._best_step = None
         there = [kept.path for kept in found]
         lost = best if best not in there else None
@@ -103,7 +103,7 @@ class CheckpointManager:
             manifest = layout.read_manifest(path)[1]
         except (NotFoundError, DataLossError, InvalidArgumentError):
             manifest = None
-        if manifest is None or not (last is None or manifest.lineage is None or last.follows(manifest.lineage)):
+        if manifest is None or not (last is None or last.follows(manifest.lineage)):
             self._lose_best(path)
             return False
         if not any(kept.step == step for kept in self._retention.kept):
@@ -136,20 +136,26 @@ class CheckpointManager:
 
     # A save -----------------------------------------------------------------------------------------------------
 
-    def hold(self, sess: Session | None, path: str, state_file: str, until: contextlib.ExitStack) -> Lease:
-        """Takes the lease of the directory, at least until both the session and the stack are closed."""
+    def acquire(self, sess: Session | None, path: str, state_file: str, until: contextlib.ExitStack) -> Lease:
+        """Takes the lease of the directory, at least until both the session and the stack are closed.
+
+        For the first checkpoint of a name it removes what killed processes have left of others.
+        """
         directory = os.path.dirname(os.path.abspath(path))
         is_first = directory not in self._holds
         if is_first:
             recorded(os.path.dirname(path) or ".", state_file)  # Refuses a directory of another program.
-        held = _share(directory, self._lease_wait_secs, until, path)
+        share = lease.hold(directory, self._lease_wait_secs, path)
+        until.callback(share)
         if is_first and sess is not None:
             self._warn_of_earlier(directory, path, sess)
         sessions = self._holds.setdefault(directory, weakref.WeakSet())
         if sess is not None and sess not in sessions and not sess.closed:
             sessions.add(sess)
-            sess.lowlevel.when_closed(held.share())
-        return held
+            sess.lowlevel.when_closed(lease.Share(share.lease))
+        if (base := base_of(os.path.abspath(path))) not in self._cleaned:
+            self._clean(base, os.path.dirname(path) or ".", state_file, share.lease)
+        return share.lease
 
     def _warn_of_earlier(self, directory: str, path: str, sess: Session) -> None:
         """Warns that a saver begins beside checkpoints that it does not know, and the session has not restored."""
@@ -165,19 +171,15 @@ class CheckpointManager:
                 "counts nor removes them, and replaces those of the same step. To go on from the newest, restore it "
                 "first: saver.restore(session, train.latest_checkpoint('%s')), or checkpoint_dir= of a monitored "
                 "session or its creator. To begin anew, use another directory.",
-                self._name,
+                self.name,
                 directory,
                 ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else ""),
                 directory,
             )
 
-    def clean(self, path: str, state_file: str, lease: Lease) -> None:
-        """Removes, once, the leftovers of killed processes in a directory."""
-        base = base_of(os.path.abspath(path))
-        if base in self._cleaned:
-            return
-        directory = os.path.dirname(path) or "."
-        with lease.changing():
+    def _clean(self, base: str, directory: str, state_file: str, held: Lease) -> None:
+        """Removes what killed processes have left of checkpoints of this name."""
+        with held.changing():
             moves.clean(base)
         self._broken |= {place for place in _recorded_paths(directory, state_file) if layout.flaw(place)}
         self._leaving += leaving(directory, state_file)
@@ -206,16 +208,17 @@ class CheckpointManager:
         directory, is_own = os.path.dirname(place), place in self._written
         is_elsewhere = not is_own and directory != beside
         if stays := "it is in another directory" if is_elsewhere else moves.may_remove(old, is_own=is_own):
-            _logger.warning("%s does not remove '%s': %s.", self._name, old, stays)
+            _logger.warning("%s does not remove '%s': %s.", self.name, old, stays)
             return
         with contextlib.ExitStack() as until_removed:
             try:
-                held = _share(directory, 0, until_removed)
+                share = lease.hold(directory, 0)
+                until_removed.callback(share)
             except OpError as error:
-                _logger.warning("%s leaves '%s' where it is: %s", self._name, old, error)
+                _logger.warning("%s leaves '%s' where it is: %s", self.name, old, error)
                 return
             try:  # Once: the next save tries again, and must not be slower for each checkpoint that stays.
-                with held.changing():
+                with share.lease.changing():
                     moves.remove(old)
                 self._written.discard(place)
             except (OSError, OpError) as error:
@@ -253,14 +256,6 @@ class CheckpointManager:
             _logger.warning("'%s' is the best checkpoint; only the next save can record that: %s", best, error)
         finally:
             self._lock.release()
-
-
-def _share(directory: str, wait_secs: float, until: contextlib.ExitStack, path: str = "") -> Lease:
-    """Takes a share in the lease of a directory, until the stack is closed; the arguments are those of `lease.hold`."""
-    until.callback(lease.hold(directory, wait_secs, path))
-    held = lease.of(directory)
-    assert held is not None
-    return held
 
 
 def _recorded_paths(directory: str, state_file: str) -> set[str]:

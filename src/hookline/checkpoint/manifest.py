@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from hookline.checkpoint import schema
-from hookline.checkpoint.checksums import Piece
+from hookline.checkpoint.host import Piece
 from hookline.checkpoint.lineage import Lineage
 from hookline.version import __version__
 
@@ -25,8 +25,8 @@ MOST_BYTES = 256 * 2**20
 _CHECKSUM = ', "crc32c": '
 
 
-class NewerFormat(ValueError):
-    """A manifest from a later version of hookline."""
+class OtherFormat(ValueError):
+    """A manifest of a format that this version of hookline does not write."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Leaf:
         shape: Its shape.
         dtype: Its dtype as a string, such as "bfloat16" or "key<fry>"; for Python values the name of their type.
         value: The part kept in the manifest itself: a Python value, or the name of a key's generator.
-        pieces: The checksums of its stored pieces; empty for values in the manifest, and in old checkpoints.
+        pieces: The checksums of its stored pieces; empty for values in the manifest.
     """
 
     path: str
@@ -75,21 +75,21 @@ class Manifest:
 
     Attributes:
         variables: The contents, by variable name.
+        lineage: Its place among the saves of its run.
         step: The number of completed steps, or None if it was saved without one.
         timestamp: The time just before it became complete, in seconds since the epoch.
-        format: The format of the file; the first one had no checksums.
+        format: The format of the file.
         extra: Whether `max_to_keep` does not count it.
         devices: The names of the devices that its arrays lay on, if these were several.
-        lineage: Its place among the saves of its run; None before format 3.
     """
 
     variables: dict[str, Entry]
+    lineage: Lineage
     step: int | None = None
     timestamp: float = 0.0
     format: int = FORMAT
     extra: bool = False
     devices: tuple[str, ...] = ()
-    lineage: Lineage | None = None
 
     @property
     def leaves(self) -> dict[str, Leaf]:
@@ -118,16 +118,17 @@ class Manifest:
 
     @staticmethod
     def from_json(text: str) -> Manifest:
-        """Reads the text of a manifest file; raises `ValueError`, or `NewerFormat`, if it cannot be used."""
+        """Reads the text of a manifest file; raises `ValueError`, or `OtherFormat`, if it cannot be used."""
         try:
             fields = schema.values(text)
-            written, checksum = _HEAD.read(fields)
-            if written > FORMAT:
-                raise NewerFormat(
-                    f"it has format {written}, this version of hookline reads up to {FORMAT}: upgrade hookline"
-                )
+            head = _HEAD.read(fields)
+            written, checksum = head["format"], head.get("crc32c")
             found = google_crc32c.value(text.rpartition(_CHECKSUM)[0].encode("utf-8", "surrogatepass"))
-            if (written > 1 or checksum is not None) and checksum != found:
+            # With another checksum an earlier format may be a flipped bit; how a later one is checked is not known.
+            if written > FORMAT or (written < FORMAT and checksum in (None, found)):
+                advice = "upgrade hookline" if written > FORMAT else "use the version that wrote it"
+                raise OtherFormat(f"it has format {written}, and this version of hookline reads {FORMAT}: {advice}")
+            if checksum != found:
                 raise ValueError(f"its {FILE_NAME} is damaged: it does not have its checksum")
             return _MANIFEST.read(fields)
         except schema.Mismatch as error:
@@ -205,7 +206,7 @@ _LEAF = schema.record(
     shape=_INDICES,
     dtype=schema.text(),
     value=schema.anything(),
-    pieces=schema.lacking(schema.items(_PIECE)),
+    pieces=schema.items(_PIECE),
 )
 _ENTRY = schema.record(_entry, leaves=schema.items(_LEAF), structure=schema.optional(schema.text()))
 _LINEAGE = schema.record(
@@ -220,12 +221,12 @@ _MANIFEST = schema.record(
     step=schema.optional(schema.whole(at_least=0)),
     timestamp=schema.real(),
     format=schema.whole(at_least=1),
-    extra=schema.lacking(schema.boolean()),
-    devices=schema.lacking(schema.items(schema.text())),
-    lineage=schema.lacking(schema.optional(_LINEAGE)),
+    extra=schema.boolean(),
+    devices=schema.items(schema.text()),
+    lineage=_LINEAGE,
 )
 _HEAD = schema.record(
-    lambda format, crc32c=None: (format, crc32c),
+    dict,
     format=schema.whole(at_least=1),
     crc32c=schema.lacking(schema.whole()),
 )

@@ -44,7 +44,7 @@ _left: set[str] = set()
 
 
 def prepare(path: str, was_saved: Callable[[], bool] = lambda: False) -> str:
-    """Returns a directory to write a checkpoint to, which does not exist yet.
+    """Returns a directory to write a checkpoint to, which does not exist yet. Its parent exists, since it has a lease.
 
     The remains of an earlier checkpoint are moved away from the final place. `was_saved` returns whether there was a
     checkpoint; otherwise the remains must look like one.
@@ -52,7 +52,6 @@ def prepare(path: str, was_saved: Callable[[], bool] = lambda: False) -> str:
     Raises:
         AlreadyExistsError: A file or directory at `path` is not a checkpoint and will not be overwritten.
     """
-    durable.make_directories(os.path.dirname(path))
     _finish(path)
     if is_there(path) and locate(path) is None:
         if not (was_saved() or has_the_look(path)):

@@ -112,17 +112,13 @@ def _divides(length: int) -> bool:
 def begin(directory: str, parts: Iterable[int]) -> None:
     """Begins a save: makes the directories of these processes here, because other hosts may see each other's late."""
     if not placement.is_in_step():
-        _begin_operation()
+        # An id of its own: under one id Orbax waits for all that was announced, also by a save that failed.
+        with suppress(ImportError):  # It has no public name.
+            from orbax.checkpoint._src.futures.synchronization import OperationIdGenerator
+
+            OperationIdGenerator.next_operation_id()
     for index in parts:
         os.makedirs(os.path.join(directory, _TREE, f"{_PART}{index}"), exist_ok=True)
-
-
-def _begin_operation() -> None:
-    """Gives the save an id of its own: under one id it waits for all that was announced, also by a save that failed."""
-    with suppress(ImportError):  # Orbax has no public name for it.
-        from orbax.checkpoint._src.futures.synchronization import OperationIdGenerator
-
-        OperationIdGenerator.next_operation_id()
 
 
 def start_writing(directory: str, stored: Mapping[str, HostCopy]) -> Callable[[], None]:

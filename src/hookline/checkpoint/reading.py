@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import collections
-import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from hookline import arguments, log
-from hookline.checkpoint import checksums, failures, layout, leaves, together
-from hookline.checkpoint.checksums import Shares
+from hookline import arguments
+from hookline.checkpoint import failures, host, layout, leaves, together
 from hookline.checkpoint.fitting import Match
+from hookline.checkpoint.host import Shares
 from hookline.checkpoint.manifest import FILE_NAME, MOST_BYTES, Leaf, Manifest
 from hookline.checkpoint.state_file import latest_checkpoint, recorded
 from hookline.checkpoint.together import Together
-from hookline.coordination import peers
 from hookline.errors import NotFoundError
 from hookline.regular_file import NotReadable, files_below
+
+T = TypeVar("T")
 
 # So much is read at once, or the largest leaf.
 AT_ONCE_BYTES = 32 * 2**20
@@ -28,8 +29,6 @@ AT_ONCE_BYTES = 32 * 2**20
 # The folders of the files with data. The other files of Orbax describe those.
 _DATA = "d"
 _OF_ORBAX = ("_CHECKPOINT_METADATA", "state/_METADATA", "state/manifest.ocdbt")
-
-_logger = log.of(__name__)
 
 
 def read(
@@ -45,7 +44,7 @@ def read(
     Args:
         path: The checkpoint.
         choose: What of its manifest. Asked again if the checkpoint is replaced while it is read.
-        verify: Whether to compare what is read with its checksums. Without any, a warning says so.
+        verify: Whether to compare what is read with its checksums.
         shardings: Where to put the arrays of a match, by its name. `None` in place of one leaves that to JAX, as does
             a sharding that the shape of the array does not allow.
         others: The processes that read the same; by default those that it is put in, if it is put in several.
@@ -58,133 +57,120 @@ def read(
     if others is None:
         places = [place for each in (shardings or {}).values() for place in each if place is not None]
         others = Together(None) if all(place.is_fully_addressable for place in places) else together.current()
-    found = _manifest(path, others)
+    found = _found(path, others)
     while True:
-        directory, manifest = found
+        directory, text = found
+        reading = _Reading(path, directory, choose(layout.parsed(path, text)), verify, shardings or {}, on_host)
         values, failure = {}, None
-        matches = choose(manifest)
         try:
-            values = _read_together(path, directory, matches, verify, shardings or {}, others, on_host)
+            values = reading.together(others)
         except Exception as error:
             failure = error
-        found = _manifest(path, others)
-        # Texts, because a state of a hook may hold NaN, which differs from itself.
-        if found[0] == directory and found[1].to_json() == manifest.to_json():
+        found = _found(path, others)
+        if found == (directory, text):
             if failure is not None:
                 raise failure
-            if verify and manifest.format < 2 and peers.speaks():
-                _logger.warning(
-                    "Checkpoint '%s' has no checksums, because an older version of hookline wrote it: the values are "
-                    "not verified.",
-                    path,
-                )
             return values
 
 
-def _manifest(path: str, others: Together) -> tuple[str, Manifest]:
-    """Returns the present directory of a checkpoint, and its manifest, as the chief sees them."""
+def _found(path: str, others: Together) -> tuple[str, str]:
+    """Returns the present directory of a checkpoint, and the text of its manifest, as the chief sees them."""
     if others.is_alone:
-        return layout.read_manifest(path)
-
-    def find() -> tuple[str, str]:
-        directory, manifest = layout.read_manifest(path)
-        return directory, manifest.to_json()
-
-    directory, text = others.chief(find)
-    return directory, Manifest.from_json(text)
+        return layout.manifest_text(path)
+    directory, text = others.chief(lambda: layout.manifest_text(path))
+    return directory, text
 
 
-def _read_together(
-    path: str,
-    directory: str,
-    matches: dict[str, Match],
-    verify: bool,
-    shardings: Mapping[str, Sequence[Any]],
-    others: Together,
-    on_host: bool,
-) -> dict[str, Any]:
-    """Returns the values that this process has read; raises an error of one process in all of them."""
-    values: dict[str, Any] = {}
+class _Reading:
+    """One attempt to read a checkpoint, which may be replaced meanwhile. Its arguments are those of `read`."""
 
-    def part() -> dict[str, Shares]:
-        nonlocal values
-        with _blaming(path):
-            values, shares = _read(directory, matches, verify, shardings, on_host)
-            return shares
+    def __init__(
+        self,
+        path: str,
+        directory: str,
+        matches: dict[str, Match],
+        verify: bool,
+        shardings: Mapping[str, Sequence[Any]],
+        on_host: bool,
+    ) -> None:
+        self._path, self._directory, self._matches = path, directory, matches
+        self._verify, self._shardings, self._on_host = verify, shardings, on_host
+        self._wanted = [leaf for match in matches.values() for leaf in match.leaves]
+        self._stored: dict[str, Any] = {}
+        self._uses = collections.Counter(leaf.name for leaf in self._wanted)  # How often each is still to be given.
 
-    shares = others.for_chief(part)
+    def together(self, others: Together) -> dict[str, Any]:
+        """Returns the values that this process has read; raises an error of one process in all of them."""
+        try:
+            shares = others.for_chief(functools.partial(self._blaming, self._read))
+            others.chief(functools.partial(self._blaming, functools.partial(self._check, shares)))
+            return {
+                key: match.structure.unflatten([leaves.unpack(leaf, self._take(leaf.name)) for leaf in match.leaves])
+                for key, match in self._matches.items()
+            }
+        finally:
+            self._stored.clear()  # An error's traceback would keep it.
 
-    def check() -> None:
-        with _blaming(path):
-            for leaf in {leaf.name: leaf for match in matches.values() for leaf in match.leaves}.values():
-                if not checksums.make_up(leaf.pieces, [own.get(leaf.name, {}) for own in shares]):
-                    raise _not_what_was_saved(leaf, directory)
+    def _blaming(self, part: Callable[[], T]) -> T:
+        """Does a part, and maps its errors to those of a checkpoint that could not be read."""
+        try:
+            return part()
+        except Exception as error:
+            mapped = failures.not_read(error, self._path, layout.previous_advice(self._path))
+            if mapped is error:
+                raise
+            raise mapped from failures.without_tracebacks(error)
 
-    others.chief(check)
-    return values
+    def _read(self) -> dict[str, Shares]:
+        """Reads this process's parts, and returns its shares in the checksums of leaves that it has in part."""
+        from hookline.checkpoint import orbax_io
 
+        # Orbax pins an array to its sharding, and a program takes no arrays that are pinned to different devices. So
+        # what may lie anywhere comes over the host, where there are several.
+        anywhere = None if self._on_host or jax.device_count() > 1 else jnp.zeros(()).sharding
+        places = {
+            leaf.name: place
+            for key, match in self._matches.items()
+            for leaf, place in zip(match.leaves, self._shardings.get(key, ()), strict=False)
+            if place is not None and leaves.may_lie(leaf, place)
+        }
+        abstract = {leaf.name: leaves.abstract(leaf, places.get(leaf.name, anywhere)) for leaf in self._wanted}
+        at_once = max([AT_ONCE_BYTES, *map(leaves.nbytes, self._wanted)])
+        _look_through(self._directory)
+        once = {leaf.name: leaf for leaf in self._wanted if abstract[leaf.name] is not None}
+        for part in in_parts(once.values(), at_once):
+            read = orbax_io.read(os.path.abspath(self._directory), {name: abstract[name] for name in part}, at_once)
+            if not self._on_host:
+                read = {name: leaves.on_device(part[name], array) for name, array in read.items()}
+            self._stored |= jax.block_until_ready(read)  # Until then they also take the host's memory.
+            del read
+        for leaf in once.values():
+            if (shape := tuple(self._stored[leaf.name].shape))[: len(leaf.shape)] != leaf.shape:
+                raise ValueError(f"{leaf.name!r} has shape {shape} in its files, and {leaf.shape} in {FILE_NAME}.")
+        shares: dict[str, Shares] = {}
+        for leaf in once.values() if self._verify else ():
+            if (found := host.compare(leaf.pieces, self._stored[leaf.name])) is None:
+                raise self._not_what_was_saved(leaf)
+            if found:
+                shares[leaf.name] = found
+        return shares
 
-@contextlib.contextmanager
-def _blaming(path: str) -> Iterator[None]:
-    """Maps errors to those of a checkpoint that could not be read."""
-    try:
-        yield
-    except Exception as error:
-        mapped = failures.not_read(error, path, layout.previous_advice(path))
-        if mapped is error:
-            raise
-        raise mapped from failures.without_tracebacks(error)
+    def _check(self, shares: Sequence[Mapping[str, Shares]]) -> None:
+        """Checks the pieces that no process has whole."""
+        for leaf in {leaf.name: leaf for leaf in self._wanted}.values():
+            if not host.make_up(leaf.pieces, [own.get(leaf.name, {}) for own in shares]):
+                raise self._not_what_was_saved(leaf)
 
+    def _not_what_was_saved(self, leaf: Leaf) -> ValueError:
+        return ValueError(
+            f"{leaf.name!r} is not the saved value: its checksum differs. Its data are in "
+            f"{', '.join(_data_files(self._directory))}."
+        )
 
-def _read(
-    directory: str, matches: dict[str, Match], verify: bool, shardings: Mapping[str, Sequence[Any]], on_host: bool
-) -> tuple[dict[str, Any], dict[str, Shares]]:
-    """Returns the values, and this process's shares in the checksums of leaves that it has in part."""
-    from hookline.checkpoint import orbax_io
-
-    wanted = [leaf for match in matches.values() for leaf in match.leaves]
-    # Orbax pins an array to its sharding, and a program takes no arrays that are pinned to different devices. So what
-    # may lie anywhere comes over the host, where there are several.
-    anywhere = None if on_host or jax.device_count() > 1 else jnp.zeros(()).sharding
-    places = {
-        leaf.name: place
-        for key, match in matches.items()
-        for leaf, place in zip(match.leaves, shardings.get(key, ()), strict=False)
-        if place is not None and leaves.may_lie(leaf, place)
-    }
-    abstract = {leaf.name: leaves.abstract(leaf, places.get(leaf.name, anywhere)) for leaf in wanted}
-    stored: dict[str, Any] = {}
-    at_once = max([AT_ONCE_BYTES, *map(leaves.nbytes, wanted)])
-    _look_through(directory)
-    once = {leaf.name: leaf for leaf in wanted if abstract[leaf.name] is not None}
-    for part in in_parts(once.values(), at_once):
-        read = orbax_io.read(os.path.abspath(directory), {name: abstract[name] for name in part}, at_once)
-        placed = read if on_host else {name: leaves.on_device(part[name], array) for name, array in read.items()}
-        stored |= jax.block_until_ready(placed)  # Until then they also take the host's memory.
-        del read, placed
-    for leaf in wanted:
-        if leaf.name in stored and tuple(stored[leaf.name].shape)[: len(leaf.shape)] != leaf.shape:
-            shape = tuple(stored[leaf.name].shape)
-            raise ValueError(f"{leaf.name!r} has shape {shape} in its files, and {leaf.shape} in {FILE_NAME}.")
-    shares: dict[str, Shares] = {}
-    for leaf in wanted if verify else ():
-        if leaf.name in stored:
-            found = checksums.compare(leaf.pieces, stored[leaf.name])
-            if found is None:
-                raise _not_what_was_saved(leaf, directory)
-            shares[leaf.name] = found
-    left = collections.Counter(leaf.name for leaf in wanted)
-
-    def take(name: str) -> Any:
+    def _take(self, name: str) -> Any:
         """Returns a stored array that nothing else refers to, because a session may donate its memory."""
-        left[name] -= 1
-        return stored[name].copy() if left[name] and name in stored else stored.pop(name, None)
-
-    values = {
-        key: match.structure.unflatten([leaves.unpack(leaf, take(leaf.name)) for leaf in match.leaves])
-        for key, match in matches.items()
-    }
-    return values, {name: found for name, found in shares.items() if found}
+        self._uses[name] -= 1
+        return self._stored[name].copy() if self._uses[name] and name in self._stored else self._stored.pop(name, None)
 
 
 def _look_through(directory: str) -> None:
@@ -202,13 +188,6 @@ def _look_through(directory: str) -> None:
     for name in _OF_ORBAX:
         if name not in found and os.path.exists(os.path.join(directory, name)):
             raise NotReadable(f"its file {name} is a directory, not a file")
-
-
-def _not_what_was_saved(leaf: Leaf, directory: str) -> ValueError:
-    return ValueError(
-        f"{leaf.name!r} is not the saved value: its checksum differs. Its data are in "
-        f"{', '.join(_data_files(directory))}."
-    )
 
 
 def in_parts(wanted: Iterable[Leaf], at_once_bytes: int) -> Iterator[dict[str, Leaf]]:

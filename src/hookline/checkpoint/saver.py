@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import itertools
 import os
-import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, cast
 
-from hookline import arguments, clock
-from hookline.checkpoint import checksums, contents, failures, layout, lineage, together
-from hookline.checkpoint.lease import DEFAULT_WAIT_SECS, Lease
+from hookline import arguments, log
+from hookline.checkpoint import contents, failures, layout, lineage, together
+from hookline.checkpoint.failures import RetryPolicy
+from hookline.checkpoint.lease import DEFAULT_WAIT_SECS
 from hookline.checkpoint.manager import CheckpointManager
-from hookline.checkpoint.manifest import Manifest
-from hookline.checkpoint.pending import PendingSave
-from hookline.checkpoint.retention import Kept, Retention
-from hookline.checkpoint.retry import RetryPolicy
+from hookline.checkpoint.retention import Retention
+from hookline.checkpoint.save import PendingSave, Save
 from hookline.checkpoint.state_file import STATE_FILE_NAME
-from hookline.checkpoint.without_effect import OF_SAVE, OF_SAVER, take_without_effect
-from hookline.checkpoint.writing import Writing
 from hookline.errors import InvalidArgumentError, NotFoundError
 from hookline.graph import GraphKeys, Variable, get_global_step
 from hookline.graph.guard import counts_runs
-from hookline.session import Session, launches
+from hookline.session import Session
 
+_logger = log.of(__name__)
 _numbers = itertools.count()
+
+# Arguments of `tf.train.Saver` that have no effect here.
+_OF_SAVER = frozenset({
+    "sharded", "restore_sequentially", "saver_def", "builder", "defer_build", "write_version", "save_relative_paths",
+    "filename",
+})  # fmt: skip
+_OF_SAVE = frozenset({
+    "meta_graph_suffix", "write_meta_graph", "write_state", "strip_default_attrs", "save_debug_info",
+})  # fmt: skip
+_named: set[str] = set()
 
 
 class HasRawSession(Protocol):
@@ -104,7 +109,7 @@ class Saver:
         **without_effect: Any,
     ) -> None:
         self.name = name or "Saver"
-        take_without_effect("Saver", without_effect, OF_SAVER)
+        _take_without_effect("Saver", without_effect, _OF_SAVER)
         self._allow_empty, self._reshape, self._digits = allow_empty, reshape, 8 if pad_step_number else 1
         self._verify = verify
         arguments.instance("Saver", "retry", retry, RetryPolicy)
@@ -187,9 +192,11 @@ class Saver:
             InvalidArgumentError: A path or a value cannot be used, or an operation got an invalid value in an earlier
                 run (`Session.settle`).
         """
-        take_without_effect("Saver.save", without_effect, OF_SAVE)
+        if without_effect:
+            _take_without_effect("Saver.save", without_effect, _OF_SAVE)
         pending = self.save_async(sess, save_path, global_step, latest_filename)
         pending.wait()
+        self._pending = None
         return pending.path
 
     def save_async(
@@ -225,89 +232,11 @@ class Saver:
         sess, save_path = _raw(sess, "Saver.save"), _checked(save_path)
         arguments.text("Saver.save", "latest_filename", latest_filename, optional=True)
         arguments.instance("Saver.save_async", "retry", retry, RetryPolicy)
-        retry = retry or self._retry
-        others, state_file = together.current(), latest_filename or STATE_FILE_NAME
-        copied: list[contents.Copied] = []
-        path = save_path
-
-        def copy_own() -> tuple[bool, str, int]:
-            nonlocal path
-            sess.settle()
-            copied.append(contents.copied(sess, self._of(sess), global_step, others.is_chief))
-            step = copied[0].manifest.step
-            path = save_path if step is None else f"{save_path}-{step:0{self._digits}d}"
-            if os.path.basename(path) == state_file:
-                raise InvalidArgumentError(
-                    None, None, f"{self.name} cannot save to '{path}': its state file has that name. Choose another."
-                )
-            return bool(copied[0].stored), os.path.abspath(path), self._number
-
-        found = others.all(copy_own)
-        self._check_same_path([place for _, place, _ in found])
-        _, _, number = found[0]
-        manifest, stored, positions = copied[0]
-        for position in positions.values():
-            position.before_save()
-        manifest = dataclasses.replace(manifest, extra=extra)
-        parts = [process for process, (has_arrays, _, _) in enumerate(found) if has_arrays or process == 0]
-        launched = launches.current()
-        # Checks that all processes have launched the same programs up to here.
-        check = None if launched is None else launched.check(f"programs up to save {number}")
-        # The session may be closed, or forgotten, before the checkpoint is complete.
-        session = weakref.ref(sess)
-        until_saved, held, manager = contextlib.ExitStack(), None, self._manager
-
-        def take() -> Lease:
-            nonlocal held
-            if held is None:
-                held = manager.hold(session(), path, state_file, until_saved)
-            manager.clean(path, state_file, held)
-            return held
-
-        def seal() -> dict[str, Any]:
-            pieces = checksums.by_name(stored)
-            for function in self._before_commit:
-                function()
-            return pieces
-
-        def sealed(pieces: list[dict[str, Any]]) -> Manifest:
-            return dataclasses.replace(manifest.with_pieces(pieces), timestamp=clock.time())
-
-        def finish() -> None:
-            try:
-                if check is not None:
-                    writing.require(check)
-                timestamp = writing.complete(seal, sealed)
-                new = Kept(path, timestamp, extra, manifest.step)
-                saving.for_chief(lambda: manager.commit(new, state_file, held, retry))
-            finally:
-                until_saved.close()
-                stored.clear()  # An error's traceback would keep it.
-            for position in positions.values():
-                position.saved()
-
-        try:
-            saving = others.apart(f"save {number}")
-            writing = Writing(path, stored, retry, take, lambda: manager.knows(path, state_file), saving, parts)
-            try:
-                self._pending = PendingSave(path, finish)
-            except BaseException:
-                writing.abandon()
-                raise
-        except BaseException:
-            until_saved.close()
-            raise
+        state_file, retry = latest_filename or STATE_FILE_NAME, retry or self._retry
+        save = Save(self._manager, self._before_commit, save_path, state_file, self._digits, retry, extra)
+        save.prepare(sess, self._of, global_step, self._number)
+        self._pending = save.begin()
         return self._pending
-
-    def _check_same_path(self, places: Sequence[str]) -> None:
-        for process, place in enumerate(places):
-            if place != places[0]:
-                raise InvalidArgumentError(
-                    None,
-                    None,
-                    f"{self.name}: processes that run in step save to one path; process 0 saves to '{places[0]}', "
-                    f"process {process} to '{place}'.",
-                )
 
     def wait(self) -> None:
         """Blocks until the save under way, if any, is complete.
@@ -315,8 +244,9 @@ class Saver:
         Raises:
             OpError: It failed, and no call has raised this yet.
         """
-        if self._pending is not None:
-            self._pending.wait_unless_told()
+        if (pending := self._pending) is not None:
+            pending.wait_unless_raised()
+            self._pending = None
 
     def restore(self, sess: Session | HasRawSession, save_path: str) -> None:
         """Sets a session's variables to the values in a checkpoint. They need not have been initialised.
@@ -443,3 +373,12 @@ def _checked(save_path: str) -> str:
             None, None, f"Saver.save requires a directory and a name, such as 'runs/a/model.ckpt', got '{path}'."
         )
     return path
+
+
+def _take_without_effect(who: str, given: Mapping[str, Any], known: frozenset[str]) -> None:
+    """Logs once for each documented argument that it has no effect, and refuses others."""
+    if unknown := sorted(given.keys() - known):
+        raise TypeError(f"{who} has no argument {unknown[0]!r}.")
+    if new := sorted(given.keys() - _named):
+        _named.update(new)
+        _logger.info("%s: %s: taken, without effect.", who, ", ".join(new))

@@ -1,8 +1,8 @@
 """Schemas of the small JSON files in a run's folder, which anybody may have written.
 
 A schema is made of kinds. A kind takes a value as `json.loads` returns it, and gives the value that the field stands
-for, or raises `Mismatch`, whose text names the field. Fields that a record does not name are ignored, so that a file of
-a later version can be read; fields that it may lack get the default of the class.
+for, or raises `Mismatch`, whose text names the field. Fields that a record does not name are ignored; fields that may
+be missing get the default of the class.
 
 Example:
     >>> point = record(dict, x=whole(at_least=0), y=lacking(optional(real())), tags=items(text()))
@@ -21,7 +21,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -101,7 +101,7 @@ def record(make: Callable[..., T], /, **fields: Kind[Any]) -> Kind[T]:
 
 
 def lacking(kind: Kind[T]) -> Kind[T]:
-    """A field that older files lack."""
+    """A field that may be missing."""
     return dataclasses.replace(kind, may_be_missing=True)
 
 
@@ -153,18 +153,12 @@ def _each(kind: Kind[T], pairs: Iterable[tuple[Any, Any]]) -> dict[Any, T]:
 
 def text() -> Kind[str]:
     """A text."""
-    return Kind(lambda value: _required(value, str, "a text"))
+    return _single("a text", str)
 
 
 def one_of(*texts: str) -> Kind[str]:
     """One of some texts."""
-
-    def read(value: Any) -> str:
-        if value not in texts:
-            raise _mismatch(value, f"one of {', '.join(texts)}")
-        return value
-
-    return Kind(read)
+    return _single(f"one of {', '.join(texts)}", str, among=texts)
 
 
 def path() -> Kind[str]:
@@ -184,34 +178,41 @@ def path() -> Kind[str]:
 
 def boolean() -> Kind[bool]:
     """True or false."""
-    return Kind(lambda value: _required(value, bool, "true or false"))
+    return _single("true or false", bool)
 
 
 def whole(at_least: int = -LARGEST, at_most: int = LARGEST) -> Kind[int]:
     """A whole number."""
-
-    def read(value: Any) -> int:
-        if type(value) is not int or not at_least <= value <= at_most:
-            raise _mismatch(value, f"a whole number from {at_least} to {at_most}")
-        return value
-
-    return Kind(read)
+    return _single(f"a whole number from {at_least} to {at_most}", int, at_least=at_least, at_most=at_most)
 
 
 def real(at_least: float = -math.inf, at_most: float = math.inf) -> Kind[float]:
     """A finite number."""
-
-    def read(value: Any) -> float:
-        if type(value) not in (int, float) or abs(value) > LARGEST * 1.0 or not at_least <= value <= at_most:
-            raise _mismatch(value, "a number" + (f" from {at_least:g}" if at_least > -math.inf else ""))
-        return float(value)
-
-    return Kind(read)
+    what = "a number" + (f" from {at_least:g}" if at_least > -math.inf else "")
+    bounds = max(at_least, LARGEST * -1.0), min(at_most, LARGEST * 1.0)
+    return _single(what, int, float, at_least=bounds[0], at_most=bounds[1], convert=float)
 
 
 def anything() -> Kind[Any]:
     """Any value."""
-    return Kind(lambda value: value)
+    return _single("any value", str, bool, int, float, list, dict, type(None))
+
+
+def _single(
+    what: str,
+    *types: type,
+    among: Sequence[Any] | None = None,
+    at_least: float | None = None,
+    at_most: float = math.inf,
+    convert: Callable[[Any], Any] | None = None,
+) -> Kind[Any]:
+    def read(value: Any) -> Any:
+        is_right = type(value) in types and (among is None or value in among)
+        if not is_right or (at_least is not None and not at_least <= value <= at_most):
+            raise _mismatch(value, what)
+        return value if convert is None else convert(value)
+
+    return Kind(read)
 
 
 def _required(value: Any, kind: type[U], what: str) -> U:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from hookline import arguments, log
 from hookline.checkpoint import durable, failures, layout, schema
 from hookline.checkpoint.layout import base_of
-from hookline.checkpoint.newest import Described, choose
+from hookline.checkpoint.lineage import Described, choose
 from hookline.errors import DataLossError, FailedPreconditionError, NotFoundError
 from hookline.regular_file import read_text
 
@@ -290,9 +290,10 @@ def _later(directory: str, state: CheckpointState | None, newest: str, since: fl
 
 def _may_follow(each: Described, due: Described | None, since: float) -> bool:
     """Returns whether a checkpoint may be newer than the newest of the state file: by its lineage, or by the clock."""
-    own, other = each.manifest.lineage, due and due.manifest.lineage
-    if own is not None and other is not None and (own.follows(other) or other.follows(own)):
-        return not other.follows(own)
+    if due is not None:
+        own, other = each.manifest.lineage, due.manifest.lineage
+        if own.follows(other) or other.follows(own):
+            return not other.follows(own)
     return each.manifest.timestamp > since
 
 

@@ -95,9 +95,9 @@ class Together:
             value = part()
         except BaseException as raised:
             error = raised
-        told = None if error is None else failures.told(error)
+        serialised = None if error is None else failures.serialise(error)
         try:
-            failed, values = ask([told, value])
+            failed, values = ask([serialised, value])
         except Exception as waiting:
             if error is not None:  # The waiting may have failed because of it.
                 raise error from waiting
@@ -106,12 +106,12 @@ class Together:
             raise error
         if failed is None:
             return values
-        process, told = failed
+        process, serialised = failed
         if error is not None and process == self.index:
             raise error
         if error is not None:  # The raised error may be a consequence of this one.
             _logger.error("Process %d has failed too: %s: %s", self.index, type(error).__name__, error)
-        raise failures.retold(told, process)
+        raise failures.received(serialised, process)
 
     def apart(self, about: str) -> Together:
         """Returns the same processes for a separate thread; they have already met."""
@@ -122,7 +122,7 @@ class Together:
 
 def _outcome(found: list[Any]) -> tuple[Any, list[Any]]:
     """Returns the first failed process with its error, or None; and the results of all."""
-    failed = next(([process, told] for process, (told, _) in enumerate(found) if told is not None), None)
+    failed = next(([process, error] for process, (error, _) in enumerate(found) if error is not None), None)
     return failed, [value for _, value in found]
 
 

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 
 from hookline import arguments, errors, log
 from hookline.checkpoint import fitting, layout, reading
-from hookline.checkpoint.assignment import Assignment, by_map, by_name, by_pattern
 from hookline.checkpoint.fitting import Match
 from hookline.checkpoint.manifest import Entry, Manifest
-from hookline.graph import Operation, Tensor, Variable, group, host_op, no_op
+from hookline.graph import (
+    GraphKeys,
+    Operation,
+    Tensor,
+    Variable,
+    get_default_graph,
+    global_variables,
+    group,
+    host_op,
+    no_op,
+)
 from hookline.graph import spec as specs
 from hookline.graph.spec import UNKNOWN
 from hookline.session import Session
 
 _logger = log.of(__name__)
+
+Assignment = dict[Variable, str]
+"""The name in the checkpoint of each variable."""
 
 _ADVICE = "Give the names that are in the checkpoint (list_variables shows them) for variables that hold the same."
 
@@ -63,7 +75,7 @@ def init_from_checkpoint(ckpt_dir_or_file: str, assignment_map: Mapping[str, Any
         `tf.compat.v1.train.init_from_checkpoint`. Differences: a tensor's name ("w:0") stands for its variable's; a
         prefix that no variable has is an error; there are no partitioned variables.
     """
-    _initialize("init_from_checkpoint", ckpt_dir_or_file, by_map("init_from_checkpoint", assignment_map))
+    _initialize("init_from_checkpoint", ckpt_dir_or_file, _by_map("init_from_checkpoint", assignment_map))
 
 
 def warm_start(
@@ -97,7 +109,7 @@ def warm_start(
             "initial value of the variable: Variable(load_variable(path, name)[rows])."
         )
     arguments.mapping("warm_start", "var_name_to_prev_var_name", var_name_to_prev_var_name, optional=True)
-    assignment = by_pattern("warm_start", vars_to_warm_start, var_name_to_prev_var_name or {})
+    assignment = _by_pattern("warm_start", vars_to_warm_start, var_name_to_prev_var_name or {})
     if assignment:
         _initialize("warm_start", ckpt_to_initialize_from, assignment)
 
@@ -129,7 +141,7 @@ def assign_from_checkpoint(
     """
     who = "assign_from_checkpoint"
     path = reading.checkpoint_at(model_path, who, "model_path")
-    assignment = _there(path, by_name(who, var_list or ()), ignore_missing_vars)
+    assignment = _there(path, _by_name(who, var_list or ()), ignore_missing_vars)
     if not assignment:
         return no_op(name=who), {}
     values = _read_later(who, path, assignment)
@@ -181,7 +193,7 @@ def assign_from_checkpoint_fn(
         `tf.contrib.framework.assign_from_checkpoint_fn`.
     """
     who = "assign_from_checkpoint_fn"
-    assignment = by_name(who, var_list or ())
+    assignment = _by_name(who, var_list or ())
     if not assignment:
         raise ValueError(f"{who} requires a variable or more in var_list, got none.")
     path = reading.checkpoint_at(model_path, who, "model_path")
@@ -241,10 +253,9 @@ def _fit(who: str, path: str, manifest: Manifest, assignment: Assignment, reshap
     for variable, name in assignment.items():
         if (entry := _entry(manifest, name)) is not None:
             entries[_label(name, variable)] = entry
-    held = dataclasses.replace(manifest, variables=entries)
     wanted = {_label(name, variable): variable.spec for variable, name in assignment.items()}
     try:
-        return fitting.fit(path, held, wanted, reshape=reshape, advice=_ADVICE)
+        return fitting.fit(path, entries, wanted, reshape=reshape, advice=_ADVICE)
     except (errors.NotFoundError, errors.InvalidArgumentError) as error:
         raise ValueError(f"{who}: {error.message}") from None
 
@@ -274,3 +285,87 @@ def _there(path: str, assignment: Assignment, ignore_missing: bool) -> Assignmen
     for variable in missing:
         _logger.warning("Variable '%s' is not in checkpoint '%s'.", assignment[variable], path)
     return {variable: name for variable, name in assignment.items() if variable not in missing}
+
+
+# The assignment of values in a checkpoint to variables: maps of names and prefixes, lists, patterns.
+
+
+def _by_map(who: str, assignment_map: Any) -> Assignment:
+    """Returns the assignment for an `assignment_map` of `init_from_checkpoint` in the default graph."""
+    pairs = assignment_map.items() if isinstance(assignment_map, Mapping) else assignment_map
+    if isinstance(pairs, str) or not isinstance(pairs, Iterable):
+        raise TypeError(f"{who} requires a dict from names to variables, or a list of pairs, got {assignment_map!r}.")
+    prefixes: Assignment = {}
+    names: Assignment = {}
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise TypeError(f"{who} requires pairs of a name in the checkpoint and a variable, got {pair!r}.")
+        name, target = pair
+        if name.endswith("/") or (isinstance(target, str) and target.endswith("/")):
+            prefixes |= _below(who, name, target)
+        else:
+            names[_variable(who, target)] = name.removesuffix(":0")
+    return prefixes | names
+
+
+def _by_name(who: str, var_list: Any) -> Assignment:
+    """Returns the assignment for a list of variables, or a dict from names to variables."""
+    if isinstance(var_list, Mapping):
+        return {_checked(who, variable): name.removesuffix(":0") for name, variable in var_list.items()}
+    variables = arguments.several(who, "var_list", var_list)
+    return {_checked(who, variable): variable.op.name for variable in variables}
+
+
+def _by_pattern(
+    who: str, chosen: str | Sequence[str] | Sequence[Variable] | None, earlier_names: Mapping[str, str]
+) -> Assignment:
+    """Returns the assignment for the arguments of `warm_start` in the default graph."""
+    graph = get_default_graph()
+    if chosen is None:
+        found = []
+    elif isinstance(chosen, str):
+        found = graph.get_collection(GraphKeys.TRAINABLE_VARIABLES, chosen)
+    elif all(isinstance(item, str) for item in arguments.several(who, "vars_to_warm_start", chosen)):
+        patterns = cast("Sequence[str]", chosen)
+        found = [v for pattern in patterns for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES, pattern)]
+    else:
+        found = [_checked(who, item) for item in chosen]
+    names = {variable.op.name for variable in found}
+    earlier = {name.removesuffix(":0"): before.removesuffix(":0") for name, before in earlier_names.items()}
+    if unused := sorted(earlier.keys() - names):
+        raise ValueError(
+            f"{who}: var_name_to_prev_var_name names variables that are not chosen: {', '.join(unused)}. Chosen "
+            f"are: {', '.join(sorted(names)) or 'none'}."
+        )
+    return {variable: earlier.get(variable.op.name, variable.op.name) for variable in found}
+
+
+def _below(who: str, prefix: str, target: Any) -> Assignment:
+    if not (prefix.endswith("/") and isinstance(target, str) and target.endswith("/")):
+        raise ValueError(
+            f"{who}: a prefix, which ends in a slash, goes with a prefix, and a name with a variable or its name; got "
+            f"{prefix!r} for {getattr(target, 'name', target)!r}."
+        )
+    theirs, ours = (text.removeprefix("/") if text == "/" else text for text in (prefix, target))
+    found = [v for v in global_variables() if v.op.name.startswith(ours) and not v.per_worker]
+    if not found:
+        raise ValueError(f"{who}: the graph has no global variable whose name begins with {target!r}.")
+    return {variable: theirs + variable.op.name[len(ours) :] for variable in found}
+
+
+def _variable(who: str, target: Any) -> Variable:
+    if isinstance(target, str):
+        try:
+            target = get_default_graph().get_operation_by_name(target.removesuffix(":0")).output
+        except KeyError as error:
+            raise ValueError(f"{who}: {error.args[0]}") from None
+    return _checked(who, target)
+
+
+def _checked(who: str, variable: Any) -> Variable:
+    if not isinstance(variable, Variable):
+        hint = " There are no partitioned variables: give the variable itself." if isinstance(variable, list) else ""
+        raise TypeError(f"{who} requires variables, got {variable!r}.{hint}")
+    if variable.graph is not get_default_graph():
+        raise ValueError(f"{who}: variable {variable.op.name!r} belongs to another graph than the default graph.")
+    return variable

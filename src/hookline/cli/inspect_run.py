@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from hookline import clock, units
-from hookline.checkpoint import devices, examine, leaves
-from hookline.checkpoint.contents import HOOK_STATES
+from hookline.checkpoint import examine, leaves
+from hookline.checkpoint.contents import HOOK_STATES, shown_devices
 from hookline.checkpoint.examine import Contents, Found
 from hookline.checkpoint.manifest import Leaf
 from hookline.cli import runs, shown
@@ -237,7 +237,7 @@ def _look(path: str) -> tuple[Contents | None, list[Found]]:
 def _devices(found: Found) -> str:
     if found.manifest is None:
         return ""
-    return devices.shown(found.manifest.devices) if found.manifest.devices else "1 device"
+    return shown_devices(found.manifest.devices) if found.manifest.devices else "1 device"
 
 
 def _cells(variable: Variable, was_read: bool) -> list[str]:

@@ -16,7 +16,7 @@ from hookline.data import batches
 from hookline.data.ahead import Ahead, Item
 from hookline.data.batches import Form, owned
 from hookline.data.places import Places
-from hookline.data.sequences import START, Demand, Read, Sequence, checked, in_arrays, passes_made, refusal, resolved
+from hookline.data.sequences import START, Demand, Read, Sequence, checked, in_arrays, passes_made, refusal
 from hookline.errors import OutOfRangeError
 from hookline.graph import placement
 from hookline.graph import spec as specs
@@ -188,11 +188,11 @@ class Reader:
         """Continues after a checkpoint's position; the next run that needs a batch reads up to it.
 
         Raises:
-            FailedPreconditionError: It is a position in arrays, and depends on a batch size that is not known; or their
-                sharding cannot split the last batch of the epoch that is continued there.
+            FailedPreconditionError: It is a position in arrays whose sharding cannot split the last batch of the epoch
+                that is continued there.
         """
         who, arrays, passes = self._node.node_def, self._sequence.arrays, self._sequence.passes
-        position = resolved(checked(position, f"Iterator {self._node.name!r}"), arrays, who)
+        position = checked(position, f"Iterator {self._node.name!r}")
         place = in_arrays(position, arrays)
         if arrays is not None and place is not None and (problem := self._places.problem_of(arrays, place, passes)):
             raise refusal(f"{who} cannot resume at the checkpoint's position: {problem}")

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from hookline import log
-from hookline.data import batches, format2
+from hookline.data import batches
 from hookline.data.arrays import Arrays, Pass
 from hookline.errors import DataLossError, FailedPreconditionError
 
@@ -247,7 +247,6 @@ class Resumable(_InPasses):
         reader, count = object(), position["count"]
         if count and "state" not in position:
             raise _foreign(self._who, position, self.restart)
-        position = resolved(position, self.arrays, self._who)
         with self._lock:
             if count:
                 self._go_to(_decoded(position["state"], self._who))
@@ -344,21 +343,8 @@ class Resumable(_InPasses):
         return Read(block, position, size)
 
 
-def resolved(position: dict[str, Any], arrays: Arrays | None, who: str) -> dict[str, Any]:
-    """Returns a position without batches to skip, if it is one in these arrays.
-
-    Raises:
-        FailedPreconditionError: It depends on a batch size that is not known.
-    """
-    if arrays is None or not position.get("skip", 0) or in_arrays(position, arrays) is None:
-        return position
-    count, skip = int(position["count"]), int(position["skip"])
-    state = format2.after_skip(arrays, _decoded(position["state"], who), count, skip, who)
-    return {"count": count, "state": _encoded(state, who)}
-
-
 def in_arrays(position: dict[str, Any], arrays: Arrays | None) -> tuple[int, int] | None:
-    """Returns the epoch and the example of a position, before batches to skip; `None` if it is not in these arrays."""
+    """Returns the epoch and the example of a position; `None` if it is not in these arrays."""
     if arrays is None or not position["count"]:
         return None if arrays is None else (0, 0)
     state = _decoded(position["state"], "hookline.data.arrays") if "state" in position else None

@@ -254,10 +254,9 @@ class CheckpointSaverHook(SessionRunHook):
         listener.call(self.listeners, "begin")
 
     def _take_lease(self) -> None:
-        self._give_back_lease = lease.hold(self.checkpoint_dir, self._lease_wait_secs)
-        lease.give_back_with(self, self._give_back_lease)
-        if (held := lease.of(self.checkpoint_dir)) is not None:
-            held.session = self._scope = SCOPE.get()
+        self._give_back_lease = share = lease.hold(self.checkpoint_dir, self._lease_wait_secs)
+        lease.give_back_with(self, share)
+        share.lease.session = self._scope = SCOPE.get()
 
     def _check_overtaken(self) -> None:
         """Raises an error if a session that was opened later in this process saves in the directory."""

@@ -7,7 +7,7 @@ import threading
 import traceback
 
 from hookline import arguments, clock, log
-from hookline.checkpoint.pending import saves_under_way
+from hookline.checkpoint.save import saves_under_way
 from hookline.coordination import Coordinator, LooperThread
 from hookline.hooks.base import SessionRunHook
 from hookline.session import Session

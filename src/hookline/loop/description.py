@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 
 from hookline import units
-from hookline.checkpoint import contents, devices, examine, latest_checkpoint
+from hookline.checkpoint import contents, examine, latest_checkpoint
 from hookline.graph import Operation, Variable
 from hookline.hooks import SessionRunHook, Trigger, at_steps
 from hookline.hooks.trigger import NEVER
@@ -144,9 +144,9 @@ def _placed(variable: Variable) -> Iterator[tuple[Any, Any, Any]]:
 def place_of(state: Variable, mesh: jax.sharding.Mesh | None) -> str:
     """Returns the devices of a state, in words."""
     found = {device for place in state.places if place is not None for device in place.device_set}
-    names = devices.names(found or {jax.devices()[0]})
+    names = contents.device_names(found or {jax.devices()[0]})
     axes = "" if mesh is None else f", a mesh of {', '.join(f'{axis}={size}' for axis, size in mesh.shape.items())}"
-    return f"{devices.shown(names)}{axes}"
+    return f"{contents.shown_devices(names)}{axes}"
 
 
 def written_by(hooks: Iterable[Any], begins: Beginning, last: int | None) -> tuple[Written, ...]:

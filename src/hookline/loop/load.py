@@ -244,9 +244,9 @@ def _load_foreign(weights: Weights, like: Any, prefix: str, sharding: Any, avera
     form = NnxObjects(like) if are_nnx(like) else Tree(_with_numbers(like, there))
     name = prefix or "."
     part = Entry(tuple(dataclasses.replace(leaf, path=relative) for relative, leaf in there.items()))
-    match = fitting.fit(
-        weights.path, Manifest({name: part}), {name: form.values}, what="`like`", where="like", advice=_ADVICE
-    )[name]
+    match = fitting.fit(weights.path, {name: part}, {name: form.values}, what="`like`", where="like", advice=_ADVICE)[
+        name
+    ]
     wanted = {
         leaf.name: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype), sharding=place)
         for leaf, place in zip(match.leaves, _places(form.values, sharding), strict=True)
@@ -329,8 +329,8 @@ def _match(path: str, manifest: Manifest, root: str, wanted: Any, averaged: bool
         tops = {name.partition("/")[0] for name, _ in paths.with_paths(wanted)[0]}
         there = {name: leaf for name, leaf in there.items() if name.partition("/")[0] in tops}
     part = Entry(tuple(dataclasses.replace(leaf, path=relative) for relative, leaf in there.items()))
-    alone = dataclasses.replace(manifest, variables={root or ".": part})
-    return fitting.fit(path, alone, {root or ".": wanted}, what="`like`", where="like", advice=_ADVICE)[root or "."]
+    name = root or "."
+    return fitting.fit(path, {name: part}, {name: wanted}, what="`like`", where="like", advice=_ADVICE)[name]
 
 
 def _places(wanted: Any, sharding: Any) -> list[Any]:

@@ -14,8 +14,7 @@ from hookline import arguments, log
 from hookline.data.batches import LastBatch
 from hookline.data.sources import is_one_shot
 from hookline.errors import Interrupted
-from hookline.hooks.step_counter import FLOPS
-from hookline.hooks import ProgressHook, SinkHook, StepCounterHook, StopAtStepHook, spaced
+from hookline.hooks import ProgressHook, StepCounterHook, StopAtStepHook, spaced
 from hookline.hooks.step_counter import FLOPS
 from hookline.hooks.when import bare
 from hookline.loop import description

@@ -10,7 +10,7 @@ import jax
 
 from hookline import arguments, log, summary
 from hookline import sharding as rules
-from hookline.checkpoint import devices
+from hookline.checkpoint import contents
 from hookline.checkpoint import leaves as paths
 from hookline.data.batches import LastBatch
 from hookline.graph import (
@@ -282,9 +282,9 @@ def warn_replicated(values: Any, shardings: list[Any]) -> None:
 
 def log_devices(places: Any) -> None:
     """Logs the devices of the state, if there are several."""
-    names = devices.names({device for place in jax.tree.leaves(places) for device in place.device_set})
+    names = contents.device_names({device for place in jax.tree.leaves(places) for device in place.device_set})
     if len(names) > 1:
-        _logger.info("Loop: the state is on %s, and is trained there.", devices.shown(names))
+        _logger.info("Loop: the state is on %s, and is trained there.", contents.shown_devices(names))
 
 
 @functools.cache  # Once is enough, for all loops of a process.

@@ -9,8 +9,8 @@ from typing import Any
 
 from hookline import arguments, log
 from hookline.checkpoint import Saver, layout, lease, lineage, moves, restart, together
-from hookline.checkpoint.pending import finish_saves
 from hookline.checkpoint.restart import Restart
+from hookline.checkpoint.save import finish_saves
 from hookline.checkpoint.state_file import examined, leaving, write_state
 from hookline.errors import PREEMPTION_ERRORS, DataLossError, OpError, from_exception
 from hookline.session import Session

@@ -10,7 +10,6 @@ from hookline.interrupts import held_back
 
 with held_back():
     from hookline.sharding.fitting import checked as checked
-    from hookline.sharding.metadata import by_metadata
-    from hookline.sharding.rules import by_path, fsdp
+    from hookline.sharding.rules import by_metadata, by_path, fsdp
 
 __all__ = ["by_metadata", "by_path", "fsdp"]
