@@ -186,7 +186,7 @@ def _check_cadence(who: str, **given: float | UseDefault | None) -> None:
             continue
         check = arguments.whole if name.endswith("_steps") else arguments.number
         if check(who, name, every) <= 0:
-            raise ValueError(f"{who} requires {name} > 0, or None for no such cadence, got {every}.")
+            raise ValueError(f"{who} requires {name} > 0, or None for none, got {every}.")
 
 
 def _cadence(secs: float | UseDefault | None, steps: int | UseDefault | None, default: Cadence) -> Cadence:

@@ -29,6 +29,7 @@ _logger = log.of(__name__)
 Options = TypeVar("Options", CheckpointOptions, LoggingOptions)
 
 _WHO = "MonitoredTrainingSession"
+_CHECKPOINTS, _LOGGING, _PREEMPTION = CheckpointOptions(), LoggingOptions(), PreemptionOptions()
 
 
 def MonitoredTrainingSession(
@@ -191,9 +192,9 @@ def checked_options(
 ) -> tuple[CheckpointOptions, LoggingOptions, PreemptionOptions]:
     """Returns the options of a training, the default ones for None; raises `TypeError` for anything else."""
     return (
-        arguments.instance(who, "checkpoints", checkpoints, CheckpointOptions) or CheckpointOptions(),
-        arguments.instance(who, "logging", logging, LoggingOptions) or LoggingOptions(),
-        arguments.instance(who, "preemption", preemption, PreemptionOptions) or PreemptionOptions(),
+        arguments.instance(who, "checkpoints", checkpoints, CheckpointOptions) or _CHECKPOINTS,
+        arguments.instance(who, "logging", logging, LoggingOptions) or _LOGGING,
+        arguments.instance(who, "preemption", preemption, PreemptionOptions) or _PREEMPTION,
     )
 
 
@@ -255,7 +256,7 @@ def _filled(options: Options, **of_tensorflow: tuple[str, Any]) -> Options:
         if getattr(options, field) != getattr(default, field):
             raise _both(name, options, field)
         found[field] = value if field == "summary_dir" else _every(name, value)
-    return dataclasses.replace(options, **found)
+    return dataclasses.replace(options, **found) if found else options
 
 
 def _both(name: str, options: object, field: str) -> ValueError:
