@@ -279,6 +279,15 @@ class Evaluate(SessionRunHook):
         self._kept = Best(value, step)
         return True
 
+    # Two records of the best value, because only one of them may count what an interruption adds. With every=2:
+    #
+    #     step                       2     4     5 (killed, `end` evaluates)   6     8
+    #     loss                       1.0   0.9   0.7                           0.8   0.8
+    #     `best`, `keep_best`        1.0   0.9   0.7                           0.7   0.7
+    #     `_plateau`, since_best     0     0     not counted                   0     1
+    #
+    # A run that nobody interrupts has no evaluation at step 5. `on_result` must decide as there, so it sees 0.8 as the
+    # best of step 6; the checkpoint to keep is that of step 5 all the same.
     def _act(self, session: Session, step: int, request_stop: Callable[[], Any]) -> None:
         """Counts the evaluations without improvement, and calls `on_result`."""
         for name, value in self._numbers().items():

@@ -50,7 +50,7 @@ class CheckpointOptions:
 
     Example:
         >>> import hookline as hl, numpy as np, tempfile
-        >>> loop = hl.train.Loop(lambda w, batch: (w + batch, {}), np.float32(0), hl.data.arrays(np.ones(9), 1))
+        >>> loop = hl.train.Loop(lambda w, batch: (w + batch.sum(), {}), np.float32(0), hl.data.arrays(np.ones(9), 1))
         >>> options = CheckpointOptions(save_steps=4, saver=hl.train.Saver(max_to_keep=2))
         >>> with tempfile.TemporaryDirectory() as logdir:
         ...     _ = loop.run(logdir, checkpoints=options, progress=False)
@@ -112,7 +112,7 @@ class LoggingOptions:
         >>> class Show(hl.sinks.Sink):
         ...     def write(self, points):
         ...         print([(point.step, point.tag, float(point.value)) for point in points])
-        >>> step = lambda w, batch: (w + batch, {"loss": w})
+        >>> step = lambda w, batch: (w + batch.sum(), {"loss": w})
         >>> loop = hl.train.Loop(step, np.float32(0), hl.data.arrays(np.ones(4), 1))
         >>> _ = loop.run(logging=LoggingOptions(sinks=[Show()], summary_steps=2), progress=False)
         [(1, 'loss', 0.0)]
