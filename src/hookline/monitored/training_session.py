@@ -212,11 +212,12 @@ def usual_hooks(
         ValueError: There is nowhere to write the hyperparameters.
     """
     summary_dir = logging.summary_dir or checkpoint_dir
-    feeds = SinkHook(logging.sinks, summary_dir, logging.hparams)
-    if logging.hparams and not (summary_dir or feeds.sinks):
+    has_any = logging.sinks or logging.hparams
+    feeds = [SinkHook(logging.sinks, summary_dir, logging.hparams)] if has_any else []
+    if logging.hparams and not (summary_dir or logging.sinks):
         raise ValueError(f"{who} has nowhere to write hparams: give it a directory, for TensorBoard, or sinks.")
     writers: list[Any] = []
-    if (summary_dir or feeds.sinks) and any(logging.cadence):
+    if (summary_dir or logging.sinks) and any(logging.cadence):
         secs, steps = logging.cadence
         trigger = chosen_trigger("SummarySaverHook", None, ("save_steps", steps), ("save_secs", secs), both=True)
         writers.append(SummarySaverHook(output_dir=summary_dir, scaffold=scaffold, trigger=trigger))
@@ -232,7 +233,7 @@ def usual_hooks(
                 lease_wait_secs=checkpoints.lease_wait_secs,
             )
         )
-    return ([feeds] if feeds.sinks or logging.hparams else []), writers
+    return feeds, writers
 
 
 def warn_if_nothing_saves(who: str, checkpoint_dir: str | None, hooks: Iterable[Any]) -> None:
