@@ -51,7 +51,7 @@ class CheckpointOptions:
     Example:
         >>> import hookline as hl, numpy as np, tempfile
         >>> loop = hl.train.Loop(lambda w, batch: (w + batch.sum(), {}), np.float32(0), hl.data.arrays(np.ones(9), 1))
-        >>> options = CheckpointOptions(save_steps=4, saver=hl.train.Saver(max_to_keep=2))
+        >>> options = hl.train.CheckpointOptions(save_steps=4, saver=hl.train.Saver(max_to_keep=2))
         >>> with tempfile.TemporaryDirectory() as logdir:
         ...     _ = loop.run(logdir, checkpoints=options, progress=False)
         ...     paths = hl.train.get_checkpoint_state(logdir).all_model_checkpoint_paths
@@ -111,12 +111,13 @@ class LoggingOptions:
         >>> import hookline as hl, numpy as np
         >>> class Show(hl.sinks.Sink):
         ...     def write(self, points):
-        ...         print([(point.step, point.tag, float(point.value)) for point in points])
+        ...         for point in points:
+        ...             print(point.step, point.tag, point.value)
         >>> step = lambda w, batch: (w + batch.sum(), {"loss": w})
         >>> loop = hl.train.Loop(step, np.float32(0), hl.data.arrays(np.ones(4), 1))
-        >>> _ = loop.run(logging=LoggingOptions(sinks=[Show()], summary_steps=2), progress=False)
-        [(1, 'loss', 0.0)]
-        [(3, 'loss', 2.0)]
+        >>> _ = loop.run(logging=hl.train.LoggingOptions(sinks=[Show()], summary_steps=2), progress=False)
+        1 loss 0.0
+        3 loss 2.0
     """
 
     summary_steps: int | UseDefault | None = USE_DEFAULT
