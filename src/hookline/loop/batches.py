@@ -204,6 +204,19 @@ class Made(NamedTuple):
     has_ended: bool = False
 
 
+# Passes over 4 batches, so that the first one ends at step 4 and the second at step 8:
+#
+#     session                         before it       trains
+#     run(last_step=3)                a new loop      steps 1 to 3
+#     run()                           in the middle   step 4: to the end of this pass, and no further
+#     run()                           at the end      steps 5 to 8: the next pass
+#     run("dir", epochs=2)            new, at step 4  steps 5 to 8: passes count from step 0, over restarts
+#     run("dir")                      new, at step 4  nothing: without `epochs` a directory holds one pass
+#
+# So `passes` of the sequence is what the session may read in all, not what it adds, and it is set before the position
+# of the memory: a reader at batch 4 of 1 pass has ended, one at batch 4 of 2 passes has not.
+
+
 class Passes:
     """The passes of a loop over its data, in each of its sessions.
 

@@ -185,20 +185,18 @@ class Evaluate(SessionRunHook):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restores the last values, and the best ones whose mode is the same."""
-        modes = state.get("modes", {})
-        is_same = lambda name: modes.get(name, self._mode_of(name)) == self._mode_of(name)  # noqa: E731
+        is_same = lambda name: state["modes"][name] == self._mode_of(name)  # noqa: E731
         self.best = {name: Best(*found) for name, found in state["best"].items() if is_same(name)}
         self._plateau = {
             name: (None if found is None else Best(*found), count)
-            for name, (found, count) in state.get("plateau", {}).items()
+            for name, (found, count) in state["plateau"].items()
             if is_same(name)
         }
-        self.history.set_state(state.get("history", "{}"))
+        self.history.set_state(state["history"])
         self.values, self.step = dict(state["values"]), state["step"]
-        self._kept = self.best.get(self._keep_best or "")
-        if self._kept is not None:
-            metric, *kept = state["kept"] or (None,)
-            self._kept = Best(*kept) if metric == self._keep_best else None
+        metric, *kept = state["kept"] or (None,)
+        is_kept = metric == self._keep_best and metric in self.best
+        self._kept = Best(*kept) if is_kept else None
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Forgets values of later steps than that of a restored session; evaluates before the first step."""
@@ -279,6 +277,15 @@ class Evaluate(SessionRunHook):
         self._kept = Best(value, step)
         return True
 
+    # Two records of the best value, because only one of them may count what an interruption adds. With every=2:
+    #
+    #     step                       2     4     5 (killed, `end` evaluates)   6     8
+    #     loss                       1.0   0.9   0.7                           0.8   0.8
+    #     `best`, `keep_best`        1.0   0.9   0.7                           0.7   0.7
+    #     `_plateau`, since_best     0     0     not counted                   0     1
+    #
+    # A run that nobody interrupts has no evaluation at step 5. `on_result` must decide as there, so it sees 0.8 as the
+    # best of step 6; the checkpoint to keep is that of step 5 all the same.
     def _act(self, session: Session, step: int, request_stop: Callable[[], Any]) -> None:
         """Counts the evaluations without improvement, and calls `on_result`."""
         for name, value in self._numbers().items():

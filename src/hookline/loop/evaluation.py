@@ -263,6 +263,13 @@ class Evaluation:
             if batch is not None:  # Else it is dropped.
                 yield self._size(given, number), batch
 
+    # In step, each run is a collective, so all processes must make the same number. They agree on 8 batches at a time:
+    #
+    #     batches left    process 0   process 1   agreed   each evaluates
+    #     first look      8           8           [8, 8]   8
+    #     second look     8           3           [8, 3]   3, and this was the last look, because 3 < 8
+    #
+    # Process 0 leaves 5 or more out and says so. An error is -1: its process raises it, the others say whose it was.
     def _together(self, most: int | None) -> Iterator[tuple[float, Any]]:
         """Yields the same number of batches in all processes that run in step."""
         found = self._sized(most)

@@ -63,6 +63,17 @@ def is_weak(leaf: Any) -> bool:
     return not isinstance(leaf, bool) and (not hasattr(leaf, "dtype") or getattr(leaf, "weak_type", False))
 
 
+# How types settle, for `{"return": jnp.array(0), "rate": 0.5}` and a step that adds `batch.mean()` to "return":
+#
+#     trace   "return" goes in as   comes out as   so
+#     1       int32, weak           float32        it becomes float32, not weak: 0 is 0.0, nothing is lost
+#     2       float32               float32        the types are settled, and the step is compiled for these
+#
+# "rate" comes back as the Python number that it was and stays outside the variable. Had "return" begun as
+# `jnp.array(0.5)` and come back as int32, 0.5 could not be held, and the step would be refused. Types that change in
+# each of three traces are refused, too: a hand-written loop would compile a program for each.
+
+
 def typed(leaf: Any, weak: bool) -> Any:
     """Returns the spec of an array, with its weak type."""
     return jax.ShapeDtypeStruct(np.shape(leaf), dtype_of(leaf), weak_type=weak)

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 
 from hookline import arguments, log
-from hookline.data.batches import LastBatch
-from hookline.data.sources import is_one_shot
 from hookline.errors import Interrupted
-from hookline.hooks import ProgressHook, StepCounterHook, StopAtStepHook, spaced
 from hookline.hooks.step_counter import FLOPS
+from hookline.hooks import ProgressHook, SessionRunHook, StepCounterHook, StopAtStepHook, spaced
 from hookline.hooks.when import bare
 from hookline.loop import description
 from hookline.loop import warm_start as warm_starts
-from hookline.loop.batches import Passes, first_spec
+from hookline.loop.batches import first_spec
 from hookline.loop.early_stopping import FinalStop
 from hookline.loop.load import STATE, check_repeatable
-from hookline.loop.memory import Finish, Memory
-from hookline.loop.metric_hooks import MetricsLog, nan_hooks, recorders
+from hookline.loop.memory import Memory
+from hookline.loop.metric_hooks import MetricsLog, Series, nan_hooks, recorders
 from hookline.loop.step import rates_of
 from hookline.loop.step_graph import StepGraph
 from hookline.loop.warm_start import WarmStart, advising, settings_of
@@ -32,7 +29,7 @@ from hookline.monitored.callbacks import checked_hooks
 from hookline.monitored.hook_list import is_claimed
 from hookline.monitored.options import CheckpointOptions, LoggingOptions, PreemptionOptions
 from hookline.monitored.training_session import checked_options, usual_hooks, warn_if_nothing_saves
-from hookline.session import Session, SessionConfig
+from hookline.session import Session
 
 _logger = log.of(__name__)
 
@@ -126,48 +123,12 @@ class Loop(StepGraph):
         None in `tf.train`. Compare Keras's `fit`, Lightning's `Trainer`, and `clu`.
     """
 
-    def __init__(
-        self,
-        train_step: Any,
-        state: Any,
-        batches: Any,
-        *,
-        sharding: Any = None,
-        seed: int | None = None,
-        batch_sharding: Any = None,
-        last_batch: LastBatch = "keep",
-        resume_data: bool = True,
-        steps_per_run: int = 1,
-        config: SessionConfig | None = None,
-        ema: float | Mapping[str, float] | None = None,
-        learning_rate: Any = None,
-        steps_per_update: Any = None,
-        mean_over: int | None = None,
-        reset_metrics_steps: int | None = 100,
-    ) -> None:
-        self.steps_per_run = arguments.whole("Loop", "steps_per_run", steps_per_run, at_least=1)
-        self._config = arguments.instance("Loop", "config", config, SessionConfig)
-        super().__init__(
-            train_step,
-            state,
-            batches,
-            sharding=sharding,
-            seed=seed,
-            batch_sharding=batch_sharding,
-            last_batch=last_batch,
-            resume_data=resume_data,
-            ema=ema,
-            learning_rate=learning_rate,
-            steps_per_update=steps_per_update,
-            mean_over=mean_over,
-            reset_metrics_steps=reset_metrics_steps,
-        )
-        self._is_one_shot = is_one_shot(batches) and resume_data
-        self._passes = Passes(self._batch)
-        self._has_run = False
-        self.result: Any = None
-        self.averaged_result: Any = None
-        self._memory: Memory | None = None
+    result: Any = None
+    averaged_result: Any = None
+    # Between two sessions.
+    _memory: Memory | None = None
+    _has_run = False
+    _recorders: Sequence[tuple[str, Any]] = ()
 
     def __repr__(self) -> str:
         count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.form.values))
@@ -175,6 +136,12 @@ class Loop(StepGraph):
         left = "not run yet" if self._memory is None else f"stopped at step {self._memory.step}"
         where = "" if self.logdir is None else f", last in {self.logdir!r}"
         return f"<Loop of {self._step.name}: {self.form!r} of {held}; {left}{where}>"
+
+    @property
+    def history(self) -> dict[str, Series]:
+        """The metrics over the steps, by name: those of training at the lines of the log, and of evaluations."""
+        found = [(prefix, history) for prefix, hook in self._recorders for history in [hook.history]]
+        return {f"{prefix}{name}": series for prefix, history in found for name, series in history.items()}
 
     def run(
         self,
@@ -296,7 +263,7 @@ class Loop(StepGraph):
         with self.graph.as_default(), advising(logdir):
             session = MonitoredSession(
                 ChiefSessionCreator(scaffold, "", self._config, logdir, restore=checkpoints.restore),
-                [*found, Finish(self.begin, partial(self.finish, last_step))],
+                [*found, _Handover(self, last_step)],
                 recovery=checkpoints.recovery,
                 summary_dir=self.logdir,
                 strict_events=logging.strict_events,
@@ -430,20 +397,33 @@ class Loop(StepGraph):
         if logdir is None:
             self._passes.begin_next(session, self._memory.passes)
 
-    def begin(self, session: Session) -> None:
-        """Releases the given state, because the session has its own, and the graph a copy on the host."""
-        self.form.let_go()
-        if self._memory is not None:
-            self._memory.warn_left(session, self.logdir)
 
-    def finish(self, last_step: int | None, session: Session, first_step: int) -> None:
-        """Takes the state from a session that is about to be closed in order, and that began at a step."""
-        self._passes.warn_early_end(session, first_step, last_step)
-        values = session.lowlevel.handed_over(self.state)
-        self.result = self.form.finished(values)
-        if self._averages is not None:
-            self.averaged_result = self._averages.finished(session, self.form, values)
-        self._memory = Memory.of(session, self._passes.made(session))
+class _Handover(SessionRunHook):
+    """Takes the state from a loop, because the session has its own, and gives it back at the end.
+
+    It is the last hook, so that no other hook makes steps after it.
+    """
+
+    def __init__(self, loop: Loop, last_step: int | None) -> None:
+        self._loop, self._last_step = loop, last_step
+        self._first_step: int | None = None  # A recovery does not move it.
+
+    def after_create_session(self, session: Session, coord: Any) -> None:
+        loop = self._loop
+        self._first_step = session.global_step if self._first_step is None else self._first_step
+        loop.form.let_go()
+        if loop._memory is not None:
+            loop._memory.warn_left(session, loop.logdir)
+
+    def end(self, session: Session) -> None:
+        assert self._first_step is not None, "The session was created."
+        loop = self._loop
+        loop._passes.warn_early_end(session, self._first_step, self._last_step)
+        values = session.lowlevel.handed_over(loop.state)
+        loop.result = loop.form.finished(values)
+        if loop._averages is not None:
+            loop.averaged_result = loop._averages.finished(session, loop.form, values)
+        loop._memory = Memory.of(session, loop._passes.made(session))
 
 
 def _checked_end(logdir: Any, last_step: Any) -> tuple[str | None, int | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 import jax
@@ -17,7 +17,6 @@ from hookline.checkpoint.lineage import Lineage
 from hookline.coordination import peers
 from hookline.graph import GraphKeys, Variable, placement
 from hookline.graph import spec as specs
-from hookline.hooks import SessionRunHook
 from hookline.loop.batches import Made
 from hookline.loop.optimizer_state import is_scheduled
 from hookline.loop.warm_start import replace
@@ -25,29 +24,6 @@ from hookline.session import Session
 from hookline.session.origin import FROM_MEMORY
 
 _logger = log.of(__name__)
-
-
-class Finish(SessionRunHook):
-    """Gives a loop its session; it is the last hook, so that no other hook makes steps after it.
-
-    Args:
-        begin: Called with each new session.
-        finish: Called with the session that ends, and the global step at which the training began.
-    """
-
-    def __init__(self, begin: Callable[[Session], None], finish: Callable[[Session, int], None]) -> None:
-        self._begin, self._finish = begin, finish
-        self._first_step: int | None = None  # A recovery does not move it.
-
-    def after_create_session(self, session: Session, coord: Any) -> None:
-        """Notes the first step."""
-        self._first_step = session.global_step if self._first_step is None else self._first_step
-        self._begin(session)
-
-    def end(self, session: Session) -> None:
-        """Gives the state away."""
-        assert self._first_step is not None, "The session was created."
-        self._finish(session, self._first_step)
 
 
 @dataclasses.dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
@@ -13,6 +13,7 @@ from hookline import sharding as rules
 from hookline.checkpoint import contents
 from hookline.checkpoint import leaves as paths
 from hookline.data.batches import LastBatch
+from hookline.data.sources import is_one_shot
 from hookline.graph import (
     Graph,
     Tensor,
@@ -26,19 +27,17 @@ from hookline.graph import (
 )
 from hookline.graph import spec as specs
 from hookline.loop.averages import Averages
-from hookline.loop.batches import are_placed, batches_of, check_batches, first_spec
+from hookline.loop.batches import Passes, are_placed, batches_of, check_batches, first_spec
 from hookline.loop.call import required
 from hookline.loop.forms import NnxObjects, Tree, accumulating, form_of, is_function
 from hookline.loop.hyperparameters import HyperparametersHook, learning_rates_of
 from hookline.loop.load import STATE
 from hookline.loop.memory import StateValues
-from hookline.loop.metric_hooks import RecentMeans, Series
+from hookline.loop.metric_hooks import RecentMeans
 from hookline.loop.metrics import warn_left_out
 from hookline.loop.optimizer_steps import CounterHook, OptimizerSteps, counter_in
 from hookline.loop.step import Step
-
-if TYPE_CHECKING:
-    from hookline.session import Session
+from hookline.session import Session, SessionConfig
 
 _logger = log.of(__name__)
 
@@ -50,8 +49,11 @@ _LOOPS = "hookline/loop"
 class StepGraph:
     """A train step as one operation of a graph, its state as a variable, its batches as an iterator.
 
-    It is the part of `Loop` that is built once; `Loop` documents the arguments, attributes and errors.
+    It is the part of `Loop` that is built once, and all that an evaluation needs of one. `Loop` documents the
+    arguments, attributes and errors.
     """
+
+    logdir: str | None = None
 
     def __init__(
         self,
@@ -59,17 +61,21 @@ class StepGraph:
         state: Any,
         batches: Any,
         *,
-        sharding: Any,
-        seed: int | None,
-        batch_sharding: Any,
-        last_batch: LastBatch,
-        resume_data: bool,
-        ema: float | Mapping[str, float] | None,
-        learning_rate: Any,
-        steps_per_update: Any,
-        mean_over: int | None,
-        reset_metrics_steps: int | None,
+        sharding: Any = None,
+        seed: int | None = None,
+        batch_sharding: Any = None,
+        last_batch: LastBatch = "keep",
+        resume_data: bool = True,
+        steps_per_run: int = 1,
+        config: SessionConfig | None = None,
+        ema: float | Mapping[str, float] | None = None,
+        learning_rate: Any = None,
+        steps_per_update: Any = None,
+        mean_over: int | None = None,
+        reset_metrics_steps: int | None = 100,
     ) -> None:
+        self.steps_per_run = arguments.whole("Loop", "steps_per_run", steps_per_run, at_least=1)
+        self._config = arguments.instance("Loop", "config", config, SessionConfig)
         if reset_metrics_steps is not None:
             arguments.whole("Loop", "reset_metrics_steps", reset_metrics_steps, at_least=1)
         self.form = form_of(state, required("Loop", train_step), has_batch=batches is not None)
@@ -81,13 +87,13 @@ class StepGraph:
             raise ValueError("Loop requires a graph without another Loop: make its iterator in a graph of its own.")
         if batches is not None and not isinstance(batches, Tensor):
             check_batches("Loop", batches)
-        self.logdir: str | None = None
-        self._recorders: list[tuple[str, Any]] = []
         self._layout: tuple[Any, list[Any]] | None = None
         shardings = self._shardings(sharding)
         of_state = placement.mesh_of(shardings, "Loop: the state")
         with self.graph.as_default():
             self._batch = batches_of(batches, of_state, batch_sharding, last_batch, resume=resume_data)
+            self._is_one_shot = is_one_shot(batches) and resume_data
+            self._passes = Passes(self._batch)
             self.graph.settle("Loop", [*shardings, placement.current()])
             self.mesh: jax.sharding.Mesh | None = getattr(self.graph.home, "mesh", None)
             self._build(self._batch, seed, sharding)
@@ -189,12 +195,6 @@ class StepGraph:
         """Returns the global step of the given state, as far as it is known without making the state."""
         counter = None if self._counted is None else jax.tree.leaves(self.form.values)[self._counted.place]
         return 0 if counter is None or isinstance(counter, jax.ShapeDtypeStruct) else int(counter)
-
-    @property
-    def history(self) -> dict[str, Series]:
-        """The metrics over the steps, by name: those of training at the lines of the log, and of evaluations."""
-        found = [(prefix, history) for prefix, hook in self._recorders for history in [hook.history]]
-        return {f"{prefix}{name}": series for prefix, history in found for name, series in history.items()}
 
     def state_in(self, session: Session) -> StateValues:
         """Returns the arrays of the state in a session, by name, to read and set between two steps.

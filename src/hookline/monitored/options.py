@@ -50,8 +50,8 @@ class CheckpointOptions:
 
     Example:
         >>> import hookline as hl, numpy as np, tempfile
-        >>> loop = hl.train.Loop(lambda w, batch: (w + batch, {}), np.float32(0), hl.data.arrays(np.ones(9), 1))
-        >>> options = CheckpointOptions(save_steps=4, saver=hl.train.Saver(max_to_keep=2))
+        >>> loop = hl.train.Loop(lambda w, batch: (w + batch.sum(), {}), np.float32(0), hl.data.arrays(np.ones(9), 1))
+        >>> options = hl.train.CheckpointOptions(save_steps=4, saver=hl.train.Saver(max_to_keep=2))
         >>> with tempfile.TemporaryDirectory() as logdir:
         ...     _ = loop.run(logdir, checkpoints=options, progress=False)
         ...     paths = hl.train.get_checkpoint_state(logdir).all_model_checkpoint_paths
@@ -111,12 +111,13 @@ class LoggingOptions:
         >>> import hookline as hl, numpy as np
         >>> class Show(hl.sinks.Sink):
         ...     def write(self, points):
-        ...         print([(point.step, point.tag, float(point.value)) for point in points])
-        >>> step = lambda w, batch: (w + batch, {"loss": w})
+        ...         for point in points:
+        ...             print(point.step, point.tag, point.value)
+        >>> step = lambda w, batch: (w + batch.sum(), {"loss": w})
         >>> loop = hl.train.Loop(step, np.float32(0), hl.data.arrays(np.ones(4), 1))
-        >>> _ = loop.run(logging=LoggingOptions(sinks=[Show()], summary_steps=2), progress=False)
-        [(1, 'loss', 0.0)]
-        [(3, 'loss', 2.0)]
+        >>> _ = loop.run(logging=hl.train.LoggingOptions(sinks=[Show()], summary_steps=2), progress=False)
+        1 loss 0.0
+        3 loss 2.0
     """
 
     summary_steps: int | UseDefault | None = USE_DEFAULT
@@ -186,7 +187,7 @@ def _check_cadence(who: str, **given: float | UseDefault | None) -> None:
             continue
         check = arguments.whole if name.endswith("_steps") else arguments.number
         if check(who, name, every) <= 0:
-            raise ValueError(f"{who} requires {name} > 0, or None for no such cadence, got {every}.")
+            raise ValueError(f"{who} requires {name} > 0, or None for none, got {every}.")
 
 
 def _cadence(secs: float | UseDefault | None, steps: int | UseDefault | None, default: Cadence) -> Cadence:

@@ -33,8 +33,9 @@ _DEFAULTS = "hookline/scaffold_defaults"
 class Scaffold:
     """The parts of a monitored session beside the training step: initialisation, readiness checks, saving.
 
-    Everything is optional. `finalize` fills missing parts from the graph's collections or with defaults. Until then
-    their properties are None.
+    Everything is optional. `finalize` fills missing parts from the graph's collections or with defaults. The parts are
+    attributes of the same names; missing ones are None until then. `init_fn` is bound to the scaffold as an attribute:
+    it takes the session.
 
     Args:
         init_op: Initialises a model that was not restored; by default all global variables.
@@ -43,7 +44,7 @@ class Scaffold:
         ready_op: A tensor of the names that are not initialised yet, empty when the model is ready.
         ready_for_local_init_op: Likewise, for the variables that `local_init_op` needs.
         local_init_op: Initialises everything that no checkpoint holds; also runs after a restore.
-        summary_op: The summaries to write; by default all of them, merged.
+        summary_op: The summaries to write; by default all of them, merged; None if there are none.
         saver: Saves and restores.
         copy_from_scaffold: A scaffold that provides the missing arguments.
         local_init_feed_dict: Feed of `local_init_op`.
@@ -86,16 +87,16 @@ class Scaffold:
         arguments.instance("Scaffold", "saver", saver, Saver)
         if init_fn is not None and not callable(init_fn):
             raise TypeError(f"Scaffold requires a function init_fn(scaffold, session) (or None), got {init_fn!r}.")
-        source = arguments.instance("Scaffold", "copy_from_scaffold", copy_from_scaffold, Scaffold)
-        self._init_op = _either(init_op, source and source._init_op)
-        self._init_feed_dict = _either(init_feed_dict, source and source._init_feed_dict)
-        self._init_fn = _either(init_fn, source and source._init_fn)
-        self._ready_op = _either(ready_op, source and source._ready_op)
-        self._ready_for_local_init_op = _either(ready_for_local_init_op, source and source._ready_for_local_init_op)
-        self._local_init_op = _either(local_init_op, source and source._local_init_op)
-        self._local_init_feed_dict = _either(local_init_feed_dict, source and source._local_init_feed_dict)
-        self._summary_op = _either(summary_op, source and source._summary_op)
-        self._saver = _either(saver, source and source._saver)
+        before = arguments.instance("Scaffold", "copy_from_scaffold", copy_from_scaffold, Scaffold)
+        self.init_op = _either(init_op, before and before.init_op)
+        self.init_feed_dict = _either(init_feed_dict, before and before.init_feed_dict)
+        self._init_fn = _either(init_fn, before and before._init_fn)
+        self.ready_op = _either(ready_op, before and before.ready_op)
+        self.ready_for_local_init_op = _either(ready_for_local_init_op, before and before.ready_for_local_init_op)
+        self.local_init_op = _either(local_init_op, before and before.local_init_op)
+        self.local_init_feed_dict = _either(local_init_feed_dict, before and before.local_init_feed_dict)
+        self.summary_op = _either(summary_op, before and before.summary_op)
+        self.saver = _either(saver, before and before.saver)
 
     def finalize(self) -> Scaffold:
         """Fills missing parts, then finalizes the default graph. Calling it again changes nothing.
@@ -107,19 +108,21 @@ class Scaffold:
             RuntimeError: A collection has several items, so none can be chosen; or a default must be made, but the
                 graph is already finalized.
         """
-        self._init_op = self._filled(self._init_op, "init_op", GraphKeys.INIT_OP, global_variables_initializer)
-        self._ready_op = self._filled(self._ready_op, "ready_op", GraphKeys.READY_OP, report_uninitialized_variables)
-        self._ready_for_local_init_op = self._filled(
-            self._ready_for_local_init_op,
-            "ready_for_local_init_op",
-            GraphKeys.READY_FOR_LOCAL_INIT_OP,
-            lambda: report_uninitialized_variables(global_variables()),
-        )
-        self._local_init_op = self._filled(
-            self._local_init_op, "local_init_op", GraphKeys.LOCAL_INIT_OP, self.default_local_init_op
-        )
-        self._summary_op = self._filled(self._summary_op, "summary_op", GraphKeys.SUMMARY_OP, summary.merge_all)
-        self._saver = self._filled(self._saver, "saver", GraphKeys.SAVERS, Saver)
+        parts: list[tuple[str, str, Callable[[], Any]]] = [
+            ("init_op", GraphKeys.INIT_OP, global_variables_initializer),
+            ("ready_op", GraphKeys.READY_OP, report_uninitialized_variables),
+            (
+                "ready_for_local_init_op",
+                GraphKeys.READY_FOR_LOCAL_INIT_OP,
+                lambda: report_uninitialized_variables(global_variables()),
+            ),
+            ("local_init_op", GraphKeys.LOCAL_INIT_OP, self.default_local_init_op),
+            ("summary_op", GraphKeys.SUMMARY_OP, summary.merge_all),
+            ("saver", GraphKeys.SAVERS, Saver),
+        ]
+        for name, key, default in parts:
+            if getattr(self, name) is None:
+                setattr(self, name, self.get_or_default(name, key, default))
         get_default_graph().finalize()
         return self
 
@@ -165,52 +168,9 @@ class Scaffold:
         return default
 
     @property
-    def init_op(self) -> Operation | Tensor | None:
-        """Initialises a model that was not restored."""
-        return self._init_op
-
-    @property
-    def init_feed_dict(self) -> Mapping[Any, Any] | None:
-        """Feed of `init_op`."""
-        return self._init_feed_dict
-
-    @property
     def init_fn(self) -> Callable[[Session], Any] | None:
         """The given function, bound to this scaffold: it takes the session."""
         return None if self._init_fn is None else functools.partial(self._init_fn, self)
-
-    @property
-    def ready_op(self) -> Tensor | None:
-        """The names of the variables that are not initialised yet."""
-        return self._ready_op
-
-    @property
-    def ready_for_local_init_op(self) -> Tensor | None:
-        """The names of the variables that `local_init_op` needs and that are not initialised yet."""
-        return self._ready_for_local_init_op
-
-    @property
-    def local_init_op(self) -> Operation | Tensor | None:
-        """Initialises everything that no checkpoint holds."""
-        return self._local_init_op
-
-    @property
-    def local_init_feed_dict(self) -> Mapping[Any, Any] | None:
-        """Feed of `local_init_op`."""
-        return self._local_init_feed_dict
-
-    @property
-    def summary_op(self) -> Tensor | None:
-        """The summaries to write; None if there are none, even after `finalize`."""
-        return self._summary_op
-
-    @property
-    def saver(self) -> Saver | None:
-        """Saves and restores."""
-        return self._saver
-
-    def _filled(self, given: T | None, arg_name: str, key: str, default: Callable[[], T | None]) -> T | None:
-        return given if given is not None else self.get_or_default(arg_name, key, default)
 
 
 def _either(first: T | None, second: T | None) -> T | None:

@@ -29,6 +29,7 @@ _logger = log.of(__name__)
 Options = TypeVar("Options", CheckpointOptions, LoggingOptions)
 
 _WHO = "MonitoredTrainingSession"
+_CHECKPOINTS, _LOGGING, _PREEMPTION = CheckpointOptions(), LoggingOptions(), PreemptionOptions()
 
 
 def MonitoredTrainingSession(
@@ -191,9 +192,9 @@ def checked_options(
 ) -> tuple[CheckpointOptions, LoggingOptions, PreemptionOptions]:
     """Returns the options of a training, the default ones for None; raises `TypeError` for anything else."""
     return (
-        arguments.instance(who, "checkpoints", checkpoints, CheckpointOptions) or CheckpointOptions(),
-        arguments.instance(who, "logging", logging, LoggingOptions) or LoggingOptions(),
-        arguments.instance(who, "preemption", preemption, PreemptionOptions) or PreemptionOptions(),
+        arguments.instance(who, "checkpoints", checkpoints, CheckpointOptions) or _CHECKPOINTS,
+        arguments.instance(who, "logging", logging, LoggingOptions) or _LOGGING,
+        arguments.instance(who, "preemption", preemption, PreemptionOptions) or _PREEMPTION,
     )
 
 
@@ -211,11 +212,12 @@ def usual_hooks(
         ValueError: There is nowhere to write the hyperparameters.
     """
     summary_dir = logging.summary_dir or checkpoint_dir
-    feeds = SinkHook(logging.sinks, summary_dir, logging.hparams)
-    if logging.hparams and not (summary_dir or feeds.sinks):
+    has_any = logging.sinks or logging.hparams
+    feeds = [SinkHook(logging.sinks, summary_dir, logging.hparams)] if has_any else []
+    if logging.hparams and not (summary_dir or logging.sinks):
         raise ValueError(f"{who} has nowhere to write hparams: give it a directory, for TensorBoard, or sinks.")
     writers: list[Any] = []
-    if (summary_dir or feeds.sinks) and any(logging.cadence):
+    if (summary_dir or logging.sinks) and any(logging.cadence):
         secs, steps = logging.cadence
         trigger = chosen_trigger("SummarySaverHook", None, ("save_steps", steps), ("save_secs", secs), both=True)
         writers.append(SummarySaverHook(output_dir=summary_dir, scaffold=scaffold, trigger=trigger))
@@ -231,7 +233,7 @@ def usual_hooks(
                 lease_wait_secs=checkpoints.lease_wait_secs,
             )
         )
-    return ([feeds] if feeds.sinks or logging.hparams else []), writers
+    return feeds, writers
 
 
 def warn_if_nothing_saves(who: str, checkpoint_dir: str | None, hooks: Iterable[Any]) -> None:
@@ -255,7 +257,7 @@ def _filled(options: Options, **of_tensorflow: tuple[str, Any]) -> Options:
         if getattr(options, field) != getattr(default, field):
             raise _both(name, options, field)
         found[field] = value if field == "summary_dir" else _every(name, value)
-    return dataclasses.replace(options, **found)
+    return dataclasses.replace(options, **found) if found else options
 
 
 def _both(name: str, options: object, field: str) -> ValueError:

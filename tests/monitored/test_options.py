@@ -1,0 +1,130 @@
+"""The options of a training: one signature of `Loop`, and one way to say a thing in `MonitoredTrainingSession`."""
+
+from __future__ import annotations
+
+import inspect
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hookline as hl
+from hookline import train
+from hookline.testing import read_events
+
+SAVER = train.Saver()
+DAILY = ["logdir", "last_step", "epochs", "hooks", "progress", "log_steps", "watch", "on_nan", "warm_start", "train_on"]
+
+
+def step(state, batch):
+    return {"w": state["w"] + batch.mean()}, {"loss": state["w"]}
+
+
+def loop(**options):
+    return train.Loop(step, {"w": jnp.zeros(())}, hl.data.arrays(np.ones(12, "float32"), 1), **options)
+
+
+def session(**arguments):
+    with hl.Graph().as_default():
+        train.get_or_create_global_step()
+        return train.MonitoredTrainingSession(**arguments)
+
+
+def test_a_run_a_session_and_a_description_take_the_same_arguments_and_no_others():
+    run, opened, described = (
+        {
+            name: (parameter.kind, parameter.default)
+            for name, parameter in inspect.signature(function).parameters.items()
+        }
+        for function in (train.Loop.run, train.Loop.session, train.Loop.describe)
+    )
+    assert run == opened == described
+    assert list(run) == ["self", *DAILY, "checkpoints", "logging", "preemption"]
+
+
+def saved(folder):
+    return sorted(int(path.name.rpartition("-")[2]) for path in folder.glob("model.ckpt-*"))
+
+
+def summarised(folder, tag):
+    return [event.step for event in read_events(str(folder)) for value in event.summary.value if value.tag == tag]
+
+
+def test_a_loop_saves_writes_and_measures_as_its_options_say(tmp_path):
+    runs, events = tmp_path / "run", tmp_path / "events"
+    loop().run(
+        str(runs),
+        progress=False,
+        checkpoints=train.CheckpointOptions(save_steps=5, saver=train.Saver(max_to_keep=2)),
+        logging=train.LoggingOptions(summary_steps=4, rate_steps=6, summary_dir=str(events)),
+    )
+    assert saved(runs) == [10, 12]
+    assert summarised(events, "loss") == [1, 5, 9]
+    assert summarised(events, "global_step/sec") == [7]
+
+
+def test_a_session_of_a_graph_takes_the_same_options(tmp_path):
+    with hl.Graph().as_default():
+        train_op = train.get_or_create_global_step().assign_add(1)
+        with train.MonitoredTrainingSession(
+            checkpoint_dir=str(tmp_path),
+            hooks=[train.StopAtStepHook(last_step=6)],
+            checkpoints=train.CheckpointOptions(save_steps=2, saver=train.Saver(max_to_keep=1)),
+            logging=train.LoggingOptions(rate_steps=2, per_step={"tokens": 7}),
+        ) as opened:
+            while not opened.should_stop():
+                opened.run(train_op)
+    assert saved(tmp_path) == [6]
+    assert summarised(tmp_path, "tokens/sec") == [3, 5]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            {"save_checkpoint_steps": 5, "checkpoints": train.CheckpointOptions(save_steps=5)},
+            r"takes save_checkpoint_steps or CheckpointOptions\(save_steps=\.\.\.\), and got both",
+        ),
+        (
+            {"summary_dir": "a", "logging": train.LoggingOptions(summary_dir="a")},
+            r"takes summary_dir or LoggingOptions\(summary_dir=\.\.\.\), and got both",
+        ),
+        (
+            {"scaffold": train.Scaffold(saver=SAVER), "checkpoints": train.CheckpointOptions(saver=SAVER)},
+            r"takes scaffold.saver or CheckpointOptions\(saver=\.\.\.\), and got both",
+        ),
+        ({"checkpoints": train.CheckpointOptions(restore_hyperparams=False)}, "is for a Loop"),
+    ],
+)
+def test_a_thing_that_is_said_twice_is_refused(arguments, said):
+    with pytest.raises(ValueError, match=f"^MonitoredTrainingSession .*{said}"):
+        session(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "said"),
+    [
+        (lambda: train.CheckpointOptions(save_steps=0), ValueError, "save_steps > 0, or None for none, got 0"),
+        (lambda: train.CheckpointOptions(save_steps=2.5), TypeError, "a whole number as save_steps, got 2.5"),
+        (lambda: train.CheckpointOptions(save_secs="x"), TypeError, "a number as save_secs, got 'x'"),
+        (lambda: train.CheckpointOptions(saver="x"), TypeError, "a Saver .* as saver"),
+        (lambda: train.CheckpointOptions(lease_wait_secs=-1), ValueError, "lease_wait_secs >= 0"),
+        (lambda: train.LoggingOptions(rate_steps=0), ValueError, "rate_steps > 0"),
+        (lambda: train.LoggingOptions(strict_events=1), TypeError, "True or False as strict_events, got 1"),
+        (lambda: train.PreemptionOptions(timeout_secs=0), ValueError, "timeout_secs > 0, got 0"),
+        (lambda: train.CheckpointOptions(10), TypeError, "positional"),
+        (lambda: train.CheckpointOptions(every=10), TypeError, "unexpected keyword argument 'every'"),
+        (lambda: session(restore="latest"), TypeError, "unexpected keyword argument 'restore'"),
+        (lambda: loop().run(save_checkpoint_steps=3), TypeError, "unexpected keyword argument 'save_checkpoint_steps'"),
+    ],
+)
+def test_a_wrong_option_is_refused_where_it_is_written(make, error, said):
+    with pytest.raises(error, match=said):
+        make()
+
+
+def test_options_may_serve_several_trainings(tmp_path):
+    saves = train.CheckpointOptions(save_steps=6)
+    for name in "ab":
+        loop().run(str(tmp_path / name), progress=False, checkpoints=saves)
+        assert saved(tmp_path / name) == [0, 6, 12]
