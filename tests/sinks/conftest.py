@@ -72,5 +72,5 @@ def said(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
         yield lambda: [
             f"{record.levelname}: {record.getMessage()}"
             for record in caplog.records
-            if record.name.startswith(("hookline.sinks", "hookline.summary.outage"))
+            if record.name.startswith(("hookline.sinks", "hookline.summary"))
         ]
