@@ -132,13 +132,13 @@ class _Compilations(logging.Handler):
     count = 0
 
     def __enter__(self) -> _Compilations:
-        logger = logging.getLogger("hookline.session.compilation")
+        logger = logging.getLogger("hookline")
         logger.addHandler(self)
         logger.setLevel(logging.INFO)
         return self
 
     def __exit__(self, *_: object) -> None:
-        logging.getLogger("hookline.session.compilation").removeHandler(self)
+        logging.getLogger("hookline").removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
         self.count += record.getMessage().startswith("Compiling")
