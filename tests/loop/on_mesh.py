@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from tests.stand_ins import forget_programs
 
 import hookline as hl
-from hookline.session import shared_jit
 
 EXPLICIT, AUTO = jax.sharding.AxisType.Explicit, jax.sharding.AxisType.Auto
 LARGE = 2**18
@@ -65,7 +65,7 @@ class Log(logging.Handler):
 
 @contextlib.contextmanager
 def log() -> Any:
-    shared_jit.forget_all()
+    forget_programs()
     logger, found = logging.getLogger("hookline"), Log()
     logger.addHandler(found)
     try:
