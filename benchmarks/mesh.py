@@ -63,9 +63,9 @@ def by_loop(shardings, batch, stack):
     """The same under a monitored session that watches the loss for NaN, logs and counts steps a second."""
     with hl.Graph().as_default():
         batches = hl.data.iterator(lambda: iter(lambda: batch, None))
-    loop = hl.train.Loop(train_step, init, batches, sharding=shardings)
     config = hl.SessionConfig(max_runs_ahead=AHEAD)
-    session = stack.enter_context(loop.session(progress=False, config=config))
+    loop = hl.train.Loop(train_step, init, batches, sharding=shardings, config=config)
+    session = stack.enter_context(loop.session(progress=False))
     return interleaved.stepwise(lambda: session.run(loop.train_op))
 
 

@@ -110,7 +110,12 @@ def loop(job: Job, state: Any, train_step: Any, stack: contextlib.ExitStack, *, 
         logdir = stack.enter_context(tempfile.TemporaryDirectory())
         session = stack.enter_context(made.session(logdir, progress=False))
     else:
-        quiet = {"progress": False, "log_steps": None, "watch": None, "log_step_count_steps": 0}
+        quiet = {
+            "progress": False,
+            "log_steps": None,
+            "watch": None,
+            "logging": hl.train.LoggingOptions(rate_steps=None),
+        }
         session = stack.enter_context(made.session(**quiet))
     raw, last = session.raw_session(), 0
 

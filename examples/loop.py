@@ -51,7 +51,9 @@ def main():
     loop = hl.train.Loop(train_step, (model, optimizer), batches)
     evaluate = hl.train.Evaluate(eval_step, test_batches, every=100, keep_best="accuracy")
     stop = hl.train.StopIfNoImprovement("accuracy", patience=5)
-    loop.run(args.logdir, last_step=args.steps, hooks=[evaluate, stop], save_checkpoint_secs=10)
+    loop.run(
+        args.logdir, last_step=args.steps, hooks=[evaluate, stop], checkpoints=hl.train.CheckpointOptions(save_secs=10)
+    )
 
     best = hl.train.load(args.logdir, like=model, prefix="0", step="best")
     print(f"Curves: tensorboard --logdir {args.logdir}")

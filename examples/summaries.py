@@ -52,7 +52,10 @@ def main():
     train_op = build()
     stop = train.StopAtStepHook(last_step=args.steps)
     with train.MonitoredTrainingSession(
-        summary_dir=args.logdir, save_summaries_steps=10, hooks=[stop], hparams={"optimizer": "adam", "rate": RATE}
+        summary_dir=args.logdir,
+        save_summaries_steps=10,
+        hooks=[stop],
+        logging=train.LoggingOptions(hparams={"optimizer": "adam", "rate": RATE}),
     ) as sess:
         sess.summary_writer.add_graph(sess.graph)
         while not sess.should_stop():

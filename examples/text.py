@@ -104,7 +104,9 @@ def main():
         text = hl.summary.text("sample", hl.host_op(words)(made_up), collections=[])
     samples = hl.train.SummarySaverHook(save_steps=every, output_dir=args.logdir, summary_op=text)
     evaluate = hl.train.Evaluate(loss_fn, hl.data.arrays(test_windows, 128), every, keep_best="loss")
-    loop.run(args.logdir, args.steps, hooks=[samples, evaluate], save_checkpoint_steps=every)
+    loop.run(
+        args.logdir, args.steps, hooks=[samples, evaluate], checkpoints=hl.train.CheckpointOptions(save_steps=every)
+    )
 
     best = hl.train.load(args.logdir, like=model, prefix="0", step="best")
     print(words(np.asarray(nnx.jit(sample)(best))))

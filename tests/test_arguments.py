@@ -260,9 +260,9 @@ def test_a_negative_cadence_turns_the_hook_off_and_says_so(tmp_path, caplog):
     assert lines == [
         "MonitoredTrainingSession: save_checkpoint_secs=-3 turns this cadence off. Give None or 0 for that, or a "
         "number above 0.",
-        f"MonitoredTrainingSession saves no checkpoints in '{tmp_path}', because save_checkpoint_secs=-3: the training "
-        "cannot be resumed. Give a number of save_checkpoint_steps or save_checkpoint_secs; leave out both for a "
-        "checkpoint each 600 seconds. For summaries alone, give the directory as summary_dir.",
+        f"MonitoredTrainingSession saves no checkpoints in '{tmp_path}', because both cadences are off (one that is "
+        "given, also as None, replaces the default of 600 seconds): the training cannot be resumed. For summaries "
+        "alone, give the directory as summary_dir.",
     ]
 
 

@@ -16,8 +16,8 @@ SRC = Path(hookline.__file__).parent
 
 # From the bottom up. A module imports only its own part of the package and the layers below; neighbours do not meet.
 LAYERS = [
-    {"escapes"},
-    {"errors", "clock", "arguments", "interrupts", "log", "notebooks", "paths", "regular_file", "units", "version"},
+    {"log"},
+    {"errors", "clock", "arguments", "interrupts", "notebooks", "paths", "regular_file", "units", "version"},
     {"jax_internals", "listener"},
     {"preemption", "sharding"},
     {"graph"},

@@ -39,10 +39,11 @@ References:
 from __future__ import annotations
 
 import errno
+import re
 import signal
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from hookline.escapes import escaped
+from hookline.log import escaped
 
 __all__ = [
     "AbortedError",
@@ -77,7 +78,7 @@ class OpError(Exception):
         message: The text of the exception: the failing part, the failure and the remedy.
 
     Example:
-        >>> raise NotFoundError(None, None, "No checkpoint in '/runs/a'.")
+        >>> raise NotFoundError.from_message("No checkpoint in '/runs/a'.")
         Traceback (most recent call last):
         ...
         hookline.errors.NotFoundError: No checkpoint in '/runs/a'.
@@ -93,6 +94,11 @@ class OpError(Exception):
         self.node_def = node_def
         self.op = op
         self.message = escaped(message or "")  # Names in it may come from anywhere.
+
+    @classmethod
+    def from_message(cls, message: str) -> Self:
+        """Returns an error for which no single node is to blame."""
+        return cls(None, None, message)
 
     def __str__(self) -> str:
         return self.message
@@ -269,25 +275,11 @@ PREEMPTION_ERRORS = (AbortedError, UnavailableError)
 END_OF_INPUT = (OutOfRangeError, StopIteration)
 """The errors that end training cleanly."""
 
-_CLASS_OF_STATUS: dict[str, type[OpError]] = {
-    "CANCELLED": CancelledError,
-    "UNKNOWN": UnknownError,
-    "INVALID_ARGUMENT": InvalidArgumentError,
-    "DEADLINE_EXCEEDED": DeadlineExceededError,
-    "NOT_FOUND": NotFoundError,
-    "ALREADY_EXISTS": AlreadyExistsError,
-    "PERMISSION_DENIED": PermissionDeniedError,
-    "UNAUTHENTICATED": UnauthenticatedError,
-    "RESOURCE_EXHAUSTED": ResourceExhaustedError,
-    "FAILED_PRECONDITION": FailedPreconditionError,
-    "ABORTED": AbortedError,
-    "OUT_OF_RANGE": OutOfRangeError,
-    "UNIMPLEMENTED": UnimplementedError,
-    "INTERNAL": InternalError,
-    "UNAVAILABLE": UnavailableError,
-    "DATA_LOSS": DataLossError,
+# "DEADLINE_EXCEEDED" for DeadlineExceededError, and so on.
+_CLASS_OF_STATUS = {
+    re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__.removesuffix("Error")).upper(): kind
+    for kind in OpError.__subclasses__()
 }
-
 
 _CLASS_OF_ERRNO: dict[int | None, type[OpError]] = {
     errno.ENOSPC: ResourceExhaustedError,
@@ -322,7 +314,7 @@ def from_os_error(error: OSError, message: str) -> OpError:
         "Saver could not write '/runs': Permission denied."
     """
     kind = _CLASS_OF_ERRNO.get(error.errno, UnknownError)
-    return kind(None, None, f"{message}: {error.strerror or error}.")
+    return kind.from_message(f"{message}: {error.strerror or error}.")
 
 
 def from_exception(exc: BaseException) -> BaseException:

@@ -4,7 +4,7 @@ from hookline.interrupts import held_back
 
 with held_back():
     from hookline import log
-    from hookline.data.stream import Stream
+    from hookline.data.reader import Stream
     from hookline.errors import from_os_error
     from hookline.graph import spec as specs
     from hookline.graph.check import Check

@@ -85,10 +85,6 @@ class Watch:
         if self._heeds:
             _signals.add(self)
 
-    def renew(self) -> None:
-        """Catches signals again if other code has replaced the handlers."""
-        _signals.renew()
-
     def close(self) -> None:
         """Puts the previous handlers back if this is the last session; remembers a signal that came."""
         came = _signals.remove(self)
@@ -107,6 +103,11 @@ class Watch:
     def error(self) -> Preempted | Interrupted | None:
         """Returns the error with which to leave the session because of a signal, if any."""
         return None if self.number is None else _error(self.number)
+
+
+def renew() -> None:
+    """Catches signals again if other code has replaced the handlers of an open session."""
+    _signals.renew()
 
 
 def heard() -> int | None:

@@ -41,35 +41,27 @@ def open_regular(path: str, flags: int = os.O_RDONLY, *, follows: bool = True) -
     descriptor = os.open(path, flags | os.O_NONBLOCK | (0 if follows else os.O_NOFOLLOW), 0o666)
     try:
         _require_regular(os.fstat(descriptor))
-    except BaseException:
+    except BaseException:  # The descriptor goes back.
         os.close(descriptor)
         raise
     return descriptor
 
 
-def read_bytes(path: str, most_bytes: int, *, only_end: bool = False) -> bytes:
-    """Returns the contents of a file, or only the last `most_bytes` of a longer one.
+def read_text(path: str, most_bytes: int) -> str:
+    """Returns the text of a file of at most `most_bytes`.
 
     Raises:
-        NotReadable: It is no regular file, or a longer one.
+        NotReadable: It is no regular file, a longer one, or not UTF-8.
         OSError: It cannot be read.
     """
     with os.fdopen(open_regular(path), "rb") as file:
-        if only_end:
-            file.seek(max(os.fstat(file.fileno()).st_size - most_bytes, 0))
         # Before anything is read, since a sparse file takes no disk; and after it, since a file may grow.
-        elif os.fstat(file.fileno()).st_size > most_bytes:
-            raise _too_large(most_bytes)
-        found = file.read(most_bytes + 1)
-    if len(found) > most_bytes and not only_end:
-        raise _too_large(most_bytes)
-    return found[:most_bytes]
-
-
-def read_text(path: str, most_bytes: int) -> str:
-    """Returns the text of a file; raises as `read_bytes`, and `NotReadable` if it is not UTF-8."""
+        size = os.fstat(file.fileno()).st_size
+        found = b"" if size > most_bytes else file.read(most_bytes + 1)
+    if max(size, len(found)) > most_bytes:
+        raise NotReadable(f"it has more than {most_bytes:,} bytes")
     try:
-        return read_bytes(path, most_bytes).decode()
+        return found.decode()
     except UnicodeDecodeError as error:
         raise NotReadable("it is not text") from error
 
@@ -94,7 +86,3 @@ def files_below(directory: str, inside: str = "") -> Iterator[tuple[str, os.DirE
 def _require_regular(status: os.stat_result, name: str = "it") -> None:
     if not stat.S_ISREG(status.st_mode):
         raise NotReadable(f"{name} is {_KINDS.get(stat.S_IFMT(status.st_mode), 'something else')}, not a file")
-
-
-def _too_large(most_bytes: int) -> NotReadable:
-    return NotReadable(f"it has more than {most_bytes:,} bytes")

@@ -69,9 +69,12 @@ with held_back():
     )
     from hookline.loop import EvalResult, Evaluate, Loop, StopIfNoImprovement, WarmStart, load, save_safetensors
     from hookline.monitored import (
+        CheckpointOptions,
         ChiefSessionCreator,
+        LoggingOptions,
         MonitoredSession,
         MonitoredTrainingSession,
+        PreemptionOptions,
         RecoveryPolicy,
         Scaffold,
         SessionCreator,
@@ -83,6 +86,7 @@ with held_back():
     )
 
 __all__ = [
+    "CheckpointOptions",
     "CheckpointSaverHook",
     "CheckpointSaverListener",
     "CheckpointState",
@@ -96,6 +100,7 @@ __all__ = [
     "Firing",
     "FunctionHook",
     "GlobalStepWaiterHook",
+    "LoggingOptions",
     "LoggingTensorHook",
     "Loop",
     "LooperThread",
@@ -106,6 +111,7 @@ __all__ = [
     "NeverTriggerTimer",
     "Optimizer",
     "Preempted",
+    "PreemptionOptions",
     "ProfilerHook",
     "ProgressHook",
     "RecoveryPolicy",

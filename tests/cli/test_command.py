@@ -15,7 +15,7 @@ from tests import python
 from tests.terminal import Terminal
 
 from hookline.cli import main
-from hookline.cli.parser import parser
+from hookline.cli.main import parser
 
 COMMANDS = ["inspect", "diff", "events", "clean", "launch", "stop", "completion"]
 LIGHT = """

@@ -446,8 +446,8 @@ class Dies(hl.train.SessionRunHook):
 source = hl.data.arrays(np.arange(64, dtype=np.int32), 8, shuffle_seed=3, epochs=None)
 step = lambda total, batch: (total + batch.sum(), {})
 loop = hl.train.Loop(step, jnp.zeros((), jnp.int32), source)
-saves = {"save_checkpoint_steps": 10, "save_checkpoint_secs": None}
-total = loop.run(LOGDIR, 60, hooks=[Dies()], watch=None, progress=False, **saves)
+saves = hl.train.CheckpointOptions(save_steps=10)
+total = loop.run(LOGDIR, 60, hooks=[Dies()], watch=None, progress=False, checkpoints=saves)
 print("ended", attempt, int(total), sum(int(batch.sum()) for batch, _ in zip(iter(source), range(60))))
 """
 

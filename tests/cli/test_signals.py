@@ -7,7 +7,7 @@ from tests.python import run
 WAITS = """
 import os, signal, sys, threading
 from hookline import clock
-from hookline.cli.signals import Signals
+from hookline.cli.task import Signals
 
 def send():
     for count in range(1000):

@@ -19,7 +19,7 @@ from hookline import errors, summary, train
 from hookline.checkpoint import lease, owner
 from hookline.checkpoint.manifest import FILE_NAME
 from hookline.cli import main
-from hookline.escapes import escaped, in_a_line
+from hookline.log import escaped, in_a_line
 
 EVIL = "\x1b]0;x\x07\x1b[2J\r\x9b31m\x7f\u202e\u2066"
 RAW = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")

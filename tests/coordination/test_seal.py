@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from hookline.coordination import token
 from hookline.coordination.agreement import Agreement
-from hookline.coordination.board import MemoryBoard
+from hookline.coordination.board import MemoryBoard, Seal, SealedBoard, greeted
 from hookline.coordination.peers import Peers
 from hookline.coordination.roll_call import RollCall
-from hookline.coordination.seal import Seal, SealedBoard, greeted
 from hookline.errors import UnauthenticatedError
 
 SECRET, OTHER = b"a secret of the job", b"a secret of another"

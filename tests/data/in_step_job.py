@@ -589,7 +589,13 @@ def one_process_stops_for_good():
     found = []
     for hooks in ([Stop()], []):
         made = loop(hl.data.arrays(np.ones(160, dtype="float32"), 8))
-        made.run(str(folder() / "for good"), 20, hooks=hooks, progress=False, save_checkpoint_steps=1)
+        made.run(
+            str(folder() / "for good"),
+            20,
+            hooks=hooks,
+            progress=False,
+            checkpoints=train.CheckpointOptions(save_steps=1),
+        )
         found.append(hl.train.latest_checkpoint(str(folder() / "for good")).rpartition("-")[2])
     return found
 

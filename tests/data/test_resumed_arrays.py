@@ -196,5 +196,7 @@ def test_a_loop_that_resumes_with_another_batch_size_trains_each_example_of_an_e
     for size, last_step in ((8, 37), (16, None)):
         batches = hl.data.arrays(np.arange(240), size, shuffle_seed=3, epochs=2)
         loop = train.Loop(counting, {"seen": jnp.zeros(240, jnp.int32)}, batches, steps_per_run=steps_per_run)
-        state = loop.run(str(tmp_path), last_step=last_step, progress=False, save_checkpoint_steps=1000)
+        state = loop.run(
+            str(tmp_path), last_step=last_step, progress=False, checkpoints=train.CheckpointOptions(save_steps=1000)
+        )
     assert collections.Counter(np.asarray(state["seen"]).tolist()) == {2: 240}

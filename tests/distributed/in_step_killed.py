@@ -123,8 +123,8 @@ def train(folder, me, how, mishap):
         layout = {"sharding": hl.sharding.fsdp(mesh, min_size=1)(state)}
     source = hl.data.arrays(examples, 26, shuffle_seed=3, epochs=None)
     loop = hl.train.Loop(step, state, source, seed=5, steps_per_run=how["steps_per_run"], **layout)
-    saves = {"save_checkpoint_steps": SAVE_STEPS, "save_checkpoint_secs": None}
-    state = loop.run(folder / "run", LAST_STEP, hooks=[Steps()], progress=False, **saves)
+    saves = hl.train.CheckpointOptions(save_steps=SAVE_STEPS)
+    state = loop.run(folder / "run", LAST_STEP, hooks=[Steps()], progress=False, checkpoints=saves)
     leaves = jax.tree.leaves(jax.experimental.multihost_utils.process_allgather(state, tiled=True))
     (folder / f"ended-{me}").write_text(" ".join(np.asarray(leaf).tobytes().hex() for leaf in leaves))
 

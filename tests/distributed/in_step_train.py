@@ -48,8 +48,8 @@ def main():
     source = hl.data.arrays(np.arange(96, dtype=np.int32), 12, shuffle_seed=3, epochs=None)
     loop = hl.train.Loop(lambda total, batch: (total + batch.sum(), {}), jnp.zeros((), jnp.int32), source)
     mishap = Mishap(len(starts.read_text().splitlines()), me)
-    saves = {"save_checkpoint_steps": 10, "save_checkpoint_secs": None}
-    total = loop.run("run", 600, hooks=[mishap], watch=None, progress=False, **saves)
+    saves = hl.train.CheckpointOptions(save_steps=10)
+    total = loop.run("run", 600, hooks=[mishap], watch=None, progress=False, checkpoints=saves)
     expected = sum(int(batch.sum()) for batch, _ in zip(iter(source), range(600), strict=False))
     Path(f"ended-{me}").write_text(f"{int(total)} {expected} {jax.process_count()}")
 

@@ -268,7 +268,7 @@ def test_a_chief_that_has_lost_its_session_still_keeps_the_states_of_hooks_that_
                 Target(transport),
                 checkpoint_dir=str(tmp_path),
                 hooks=hooks,
-                recovery=hl.train.RecoveryPolicy(initial_backoff_secs=0),
+                checkpoints=hl.train.CheckpointOptions(recovery=hl.train.RecoveryPolicy(initial_backoff_secs=0)),
             ) as sess:
                 for _ in range(3):
                     sess.run(train)
@@ -330,6 +330,44 @@ def test_a_refused_run_changes_nothing_that_lives_in_the_worker_either():
             sess.run(train, options=hl.RunOptions(last_step=1), run_metadata=metadata)
             assert metadata.applied is applied
             assert (sess.run(step), sess.run(mine)) == (1, 1)
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_the_worker_s_own_variables_keep_their_values_between_runs_of_all_kinds(counts):
+    """Runs that write only them, only the servers' variables, both, none because of a limit; and loads in between."""
+    step = hl.train.get_or_create_global_step()
+    shared = hl.Variable(0.0, name="shared")
+    local = {"trainable": False, "collections": [hl.GraphKeys.LOCAL_VARIABLES]}
+    number = hl.Variable(0, name="number", **local)
+    total = hl.Variable(jnp.zeros(2), name="total", **local)
+    own = hl.group(total.assign(total + shared), *[number.assign_add(1)] * counts)
+    train = hl.group(step.assign_add(1), shared.assign_add(total[0] + 1.0))
+    both = hl.group(train, own)
+    noise = hl.op(lambda key: jax.random.uniform(key))(hl.random_key(3))
+    with hl.Session(Target(in_process(2))) as sess:
+        sess.run(hl.group(hl.global_variables_initializer(), hl.local_variables_initializer()))
+        expected, drawn = [0, 0.0, 0.0, 0], []
+        for kind in "tboobbtonrrbolbbono":
+            if kind == "l":
+                sess.load({"total": np.full(2, 0.5, np.float32), "number": 40})
+                expected[2:] = 0.5, 40
+                continue
+            if kind == "n":
+                drawn.append(float(sess.run(noise)))
+                continue
+            options = hl.RunOptions(last_step=0) if kind == "r" else None
+            sess.run({"t": train, "o": own, "b": both, "r": both}[kind], options=options)
+            _, was, sum_, _ = expected
+            if kind in "tb":
+                expected[0] += 1
+                expected[1] = was + sum_ + 1
+            if kind in "ob":
+                expected[2] = sum_ + was
+                expected[3] += counts
+            found = [sess.global_step, *(float(np.ravel(value)[0]) for value in sess.run([shared, total, number]))]
+            assert found == expected
+        assert len(set(drawn)) == len(drawn) == 2
+        assert sess.snapshot([number])["number"] == expected[3]
 
 
 def test_a_worker_neither_restores_nor_ends_nor_reopens_the_training_of_all():

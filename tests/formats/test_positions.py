@@ -33,7 +33,9 @@ def logdir(tmp_path, request):
 
 def resumed(logdir, kind, batch_size=8, last_step=60):
     loop = training.loop_of(kind, batch_size)
-    return loop.run(logdir, last_step=last_step, hooks=[], progress=False, save_checkpoint_steps=10)
+    return loop.run(
+        logdir, last_step=last_step, hooks=[], progress=False, checkpoints=hl.train.CheckpointOptions(save_steps=10)
+    )
 
 
 def assert_as_uninterrupted(state):

@@ -70,6 +70,10 @@ def loop_of(kind: str, batch_size: int = 8) -> train.Loop:
 if __name__ == "__main__":
     _, logdir, last_step, kind = sys.argv
     result = loop_of(kind).run(
-        logdir, last_step=int(last_step), hooks=hooks_of(kind), progress=False, save_checkpoint_steps=10
+        logdir,
+        last_step=int(last_step),
+        hooks=hooks_of(kind),
+        progress=False,
+        checkpoints=train.CheckpointOptions(save_steps=10),
     )
     print(repr(np.asarray(result["w"]).tolist()), int(result["seen"]))

@@ -215,9 +215,8 @@ def hooks_of_a_loop(layout: Layout, logdir: Path) -> dict[str, Any]:
                 Averaging(),
             ],
             log_steps=3,
-            log_step_count_steps=3,
-            save_summaries_steps=2,
-            save_checkpoint_steps=4,
+            logging=hl.train.LoggingOptions(rate_steps=3, summary_steps=2),
+            checkpoints=hl.train.CheckpointOptions(save_steps=4),
         )
     return {
         "state": numbers(state),
@@ -242,7 +241,14 @@ def policy(on_nan: str, layout: Layout, logdir: Path) -> dict[str, Any]:
     loop, found = layout.loop(examples(nan=True)), {}
     with log() as lines:
         try:
-            loop.run(str(logdir), 24, on_nan=on_nan, log_steps=None, progress=False, save_checkpoint_steps=3)
+            loop.run(
+                str(logdir),
+                24,
+                on_nan=on_nan,
+                log_steps=None,
+                progress=False,
+                checkpoints=hl.train.CheckpointOptions(save_steps=3),
+            )
         except hl.train.NanLossDuringTrainingError as error:
             found["raised"] = str(error)
     if on_nan not in ("raise", "stop"):
@@ -270,8 +276,9 @@ def interruption(kind: str, layout: Layout, logdir: Path) -> dict[str, Any]:
 
     keywords = {
         "progress": False,
-        "save_checkpoint_steps": 2,
-        "recovery": hl.train.RecoveryPolicy(initial_backoff_secs=0),
+        "checkpoints": hl.train.CheckpointOptions(
+            save_steps=2, recovery=hl.train.RecoveryPolicy(initial_backoff_secs=0)
+        ),
         "log_steps": 2,
     }
     if kind in ("resumed", "warm"):

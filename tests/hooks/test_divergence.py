@@ -69,7 +69,7 @@ class Job:
                 save_summaries_steps=None,
                 log_step_count_steps=None,
                 hooks=[*hooks, stop, Look()],
-                recovery=train.RecoveryPolicy(initial_backoff_secs=0),
+                checkpoints=train.CheckpointOptions(recovery=train.RecoveryPolicy(initial_backoff_secs=0)),
                 **arguments,
             ) as session,
         ):

@@ -94,9 +94,11 @@ def _trained(kind: str, logdir: str, last_step: int) -> dict[str, Any]:
         last_step,
         hooks=[Look(), evaluate],
         progress=False,
-        save_checkpoint_steps=2 if name in ("lost", "nan", "killed") else 100,
+        checkpoints=hl.train.CheckpointOptions(
+            save_steps=2 if name in ("lost", "nan", "killed") else 100,
+            recovery=hl.train.RecoveryPolicy(initial_backoff_secs=0),
+        ),
         on_nan="rollback" if name == "nan" else "raise",
-        recovery=hl.train.RecoveryPolicy(initial_backoff_secs=0),
     )
     arrays = [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in jax.tree.leaves(state)]
     return {

@@ -79,10 +79,8 @@ def trained(directory, source, steps_per_run, points):
         hooks=[At()],
         progress=False,
         log_steps=5,
-        save_checkpoint_steps=SAVE_STEPS,
-        save_checkpoint_secs=None,
-        save_summaries_steps=7,
-        log_step_count_steps=13,
+        checkpoints=hl.train.CheckpointOptions(save_steps=SAVE_STEPS, save_secs=None),
+        logging=hl.train.LoggingOptions(summary_steps=7, rate_steps=13),
     )
     found = hashlib.sha256()
     for leaf in jax.tree.leaves(state):

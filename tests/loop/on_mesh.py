@@ -429,8 +429,8 @@ def memory_before_a_restore() -> Any:
         with tempfile.TemporaryDirectory() as folder:
             loop = hl.train.Loop(nan_step, large, batches(), sharding=fsdp(mesh_of()))
             recovery = hl.train.RecoveryPolicy(initial_backoff_secs=0)
-            keywords = {"save_checkpoint_steps": 2, "on_nan": "rollback", "recovery": recovery, "progress": False}
-            loop.run(folder, 8, hooks=[Fail()], **keywords)
+            saves = hl.train.CheckpointOptions(save_steps=2, recovery=recovery)
+            loop.run(folder, 8, hooks=[Fail()], on_nan="rollback", checkpoints=saves, progress=False)
     finally:
         orbax_io.read = read
     return reads

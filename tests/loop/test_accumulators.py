@@ -110,7 +110,14 @@ def test_they_are_means_since_they_began_anew_also_over_a_restart(logs):
 def test_several_steps_in_a_run_have_the_same():
     loop = hl.train.Loop(train_step, objects(), batches(), reset_metrics_steps=3, steps_per_run=4)
     see = See(loop.metrics)
-    loop.run(last_step=9, hooks=[see], progress=False, watch=None, log_steps=None, log_step_count_steps=None)
+    loop.run(
+        last_step=9,
+        hooks=[see],
+        progress=False,
+        watch=None,
+        log_steps=None,
+        logging=hl.train.LoggingOptions(rate_steps=None),
+    )
     wanted, _ = by_hand(9, reset_after=(1, 4, 7))
     assert [see.seen[step] for step in range(1, 10)] == [pytest.approx(each, rel=1e-5) for each in wanted]
 

@@ -83,7 +83,7 @@ def test_bits_are_those_of_the_run_that_was_left_alone_and_of_a_recovery(tmp_pat
     alone.run(None, 8, progress=False)
     lose = RecordingHook(failures={"before_run": [None, None, None, AbortedError(None, None, "lost")]})
     lost = loop()
-    lost.run(str(tmp_path), 8, progress=False, hooks=[lose], save_checkpoint_steps=2)
+    lost.run(str(tmp_path), 8, progress=False, hooks=[lose], checkpoints=hl.train.CheckpointOptions(save_steps=2))
     assert jax.tree.all(jax.tree.map(np.array_equal, alone.averaged_result, lost.averaged_result))
     assert jax.tree.all(jax.tree.map(np.array_equal, alone.result, lost.result))
 
@@ -192,7 +192,8 @@ def test_all_of_it_lives_on_a_mesh(tmp_path):
         for last, steps in ((3, 1), (6, 2)):
             made = loop(mean_over=3, steps_per_run=steps)
             rides = [hl.train.Evaluate(evaluate, hl.data.arrays(x, 16), every=2, averaged=True)]
-            made.run(sys.argv[1], last, progress=False, hooks=rides, hyperparams="script")
+            script = hl.train.CheckpointOptions(restore_hyperparams=False)
+            made.run(sys.argv[1], last, progress=False, hooks=rides, checkpoints=script)
         alone = loop()
         alone.run(None, 6, progress=False)
         found = made.averaged_result

@@ -40,10 +40,13 @@ def on_train(name: str = "train") -> train.Evaluate:
 def trained(logdir: Any, last_step: int, *hooks: Any) -> list[int]:
     """Trains on to a step; returns the steps of the checkpoints that are there."""
     loop = train.Loop(step, {"n": jnp.zeros((), int)}, hl.data.arrays(np.arange(32.0), 2))
-    with loop.graph.as_default():
-        scaffold = train.Scaffold(saver=train.Saver(max_to_keep=2))
     loop.run(
-        str(logdir), last_step, hooks=hooks, save_checkpoint_steps=1, scaffold=scaffold, progress=False, log_steps=None
+        str(logdir),
+        last_step,
+        hooks=hooks,
+        checkpoints=train.CheckpointOptions(save_steps=1, saver=train.Saver(max_to_keep=2)),
+        progress=False,
+        log_steps=None,
     )
     return sorted(int(name.rpartition("-")[2]) for name in os.listdir(logdir) if name.startswith("model.ckpt-"))
 

@@ -165,7 +165,9 @@ HOOKS = {
     "summaries 1": lambda loop: [],
     "summaries 7": lambda loop: [],
 }
-QUIET = {"save_summaries_steps": None, "log_steps": None, "watch": None, "progress": False}
+QUIET = {
+    "logging": train.LoggingOptions(summary_steps=None), "log_steps": None, "watch": None, "progress": False,
+}  # fmt: skip
 
 
 def trained(model, optimizer, kinds=(), logdir=None, many=1, parts=1):
@@ -180,7 +182,8 @@ def trained(model, optimizer, kinds=(), logdir=None, many=1, parts=1):
     for kind in kinds:
         found += HOOKS[kind](loop)
         if kind.startswith("summaries"):
-            settings |= {"save_summaries_steps": int(kind.split()[1]), "log_steps": 5, "watch": "loss"}
+            written = train.LoggingOptions(summary_steps=int(kind.split()[1]))
+            settings |= {"logging": written, "log_steps": 5, "watch": "loss"}
     return bits(loop.run(logdir, hooks=found, last_step=LAST_STEP, **settings))
 
 

@@ -54,8 +54,8 @@ def test_a_step_has_one_program_and_equal_trainings_and_further_runs_and_recover
                 raise hl.errors.UnavailableError(None, None, "away")
 
     recovered = loop_of()
-    again = {"save_checkpoint_steps": 2, "recovery": hl.train.RecoveryPolicy(initial_backoff_secs=0)}
-    state = recovered.run(str(tmp_path), last_step=6, progress=False, hooks=[Away()], **again)
+    again = hl.train.CheckpointOptions(save_steps=2, recovery=hl.train.RecoveryPolicy(initial_backoff_secs=0))
+    state = recovered.run(str(tmp_path), last_step=6, progress=False, hooks=[Away()], checkpoints=again)
     assert not compiled()
     assert all(np.array_equal(one, results[0]) for one in results)
     assert np.array_equal(state["w"], loops[0].result["w"])

@@ -35,7 +35,12 @@ def batches():
 
 def test_it_says_what_the_state_is_and_what_would_be_written(tmp_path):
     loop = hl.train.Loop(train_step, init, batches)
-    made = loop.describe(str(tmp_path / "run"), 20, save_checkpoint_steps=10, save_summaries_steps=None)
+    made = loop.describe(
+        str(tmp_path / "run"),
+        20,
+        checkpoints=hl.train.CheckpointOptions(save_steps=10),
+        logging=hl.train.LoggingOptions(summary_steps=None),
+    )
     params, slots = made.parts
     assert (params.name, params.arrays, params.parameters, params.size_bytes) == ("params", 2, 10, 40)
     assert (slots.name, slots.arrays, slots.parameters) == ("slots", 5, 21)
@@ -81,7 +86,7 @@ def test_without_a_folder_nothing_is_written_but_by_ones_own_hooks(tmp_path):
         ("Report", "a report by mail", "at steps 5, 10, 15 and so on")
     ]
     assert made.programs[0].startswith("up to 4 steps; ")
-    table = str(loop.describe(sinks=[hl.sinks.JsonLines("points.jsonl")]))
+    table = str(loop.describe(logging=hl.train.LoggingOptions(sinks=[hl.sinks.JsonLines("points.jsonl")])))
     assert "\nSinkHook writes all summaries to JsonLines.\n" in table
 
 
@@ -97,15 +102,11 @@ def tags(folder):
 def test_the_steps_that_it_names_are_those_that_a_run_writes(tmp_path):
     def run(last_step):
         loop = hl.train.Loop(train_step, init, batches)
-        with loop.graph.as_default():
-            scaffold = hl.train.Scaffold(saver=hl.train.Saver(max_to_keep=None))
         evaluate = hl.train.Evaluate(lambda state, batch: {"mean": batch.mean()}, [1.0], every=6, on_start=True)
         arguments = {
             "hooks": [evaluate, Report()],
-            "save_checkpoint_steps": 4,
-            "save_summaries_steps": 5,
-            "log_step_count_steps": 3,
-            "scaffold": scaffold,
+            "checkpoints": hl.train.CheckpointOptions(save_steps=4, saver=hl.train.Saver(max_to_keep=None)),
+            "logging": hl.train.LoggingOptions(summary_steps=5, rate_steps=3),
         }
         described = loop.describe(str(tmp_path), last_step, **arguments).writes
         sizes = [len(tags(tmp_path).get("loss", ())), len(tags(tmp_path).get("global_step/sec", ()))]
@@ -185,12 +186,10 @@ def test_it_says_what_mesh_it_lies_on():
 
 def test_wrong_arguments_are_refused_as_by_the_session():
     loop = hl.train.Loop(train_step, init, batches)
-    with pytest.raises(TypeError, match="Did you mean save_checkpoint_steps"):
-        loop.describe(save_checkpoint_step=3)
     with pytest.raises(ValueError, match="no metric 'accuracy'"):
         loop.describe(watch="accuracy")
-    with pytest.raises(TypeError, match="chief_only_hooks must be a list of hooks, got 3"):
-        loop.describe(chief_only_hooks=3)
+    with pytest.raises(TypeError, match="hooks must be a list of hooks, got 3"):
+        loop.describe(hooks=3)
     with pytest.raises(hl.errors.NotFoundError, match="/nope"):
         loop.describe(warm_start="/nope")
 
@@ -208,7 +207,9 @@ def test_a_loop_has_one_open_session(tmp_path):
 
 def test_the_last_step_is_that_of_the_last_pass(tmp_path):
     data = hl.data.arrays(np.ones((24, 4), np.float32), 8)
-    made = hl.train.Loop(train_step, init, data).describe(str(tmp_path), epochs=4, save_checkpoint_steps=5)
+    made = hl.train.Loop(train_step, init, data).describe(
+        str(tmp_path), epochs=4, checkpoints=hl.train.CheckpointOptions(save_steps=5)
+    )
     assert made.begins == "It begins with the given state, to step 12."
     assert made.writes[1].when == "at steps 0, 5, 10, 12"
     assert hl.train.Loop(train_step, init, data).describe(None, 9, epochs=4).begins.endswith("to step 9.")

@@ -104,7 +104,12 @@ def test_an_evaluation_with_other_names_gets_the_first_parts(eval_step, value):
 
 
 def test_the_best_checkpoint_stays_and_is_written_where_there_is_none(tmp_path):
-    counting().run(str(tmp_path), last_step=12, hooks=[evaluating(keep_best="accuracy")], save_checkpoint_steps=3)
+    counting().run(
+        str(tmp_path),
+        last_step=12,
+        hooks=[evaluating(keep_best="accuracy")],
+        checkpoints=hl.train.CheckpointOptions(save_steps=3),
+    )
     state = hl.train.get_checkpoint_state(str(tmp_path))
     assert state.best == str(tmp_path / "model.ckpt-4")
     assert hl.train.load(str(tmp_path), like={"n": 0}, step="best")["n"] == 4
@@ -114,14 +119,11 @@ def test_the_best_checkpoint_stays_and_is_written_where_there_is_none(tmp_path):
 def test_beyond_max_to_keep_the_best_stays_and_the_one_before_goes(tmp_path):
     def run(last_step):
         loop = counting()
-        with loop.graph.as_default():
-            scaffold = hl.train.Scaffold(saver=hl.train.Saver(max_to_keep=2))
         loop.run(
             str(tmp_path),
             last_step,
             hooks=[evaluating(keep_best="accuracy")],
-            save_checkpoint_steps=1,
-            scaffold=scaffold,
+            checkpoints=hl.train.CheckpointOptions(save_steps=1, saver=hl.train.Saver(max_to_keep=2)),
         )
         return sorted(int(name.rpartition("-")[2]) for name in os.listdir(tmp_path) if name.startswith("model.ckpt-"))
 
@@ -132,7 +134,12 @@ def test_beyond_max_to_keep_the_best_stays_and_the_one_before_goes(tmp_path):
 
 def test_a_step_whose_checkpoint_is_due_is_written_once(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "hookline"):
-        counting().run(str(tmp_path), last_step=4, hooks=[evaluating(keep_best="accuracy")], save_checkpoint_steps=2)
+        counting().run(
+            str(tmp_path),
+            last_step=4,
+            hooks=[evaluating(keep_best="accuracy")],
+            checkpoints=hl.train.CheckpointOptions(save_steps=2),
+        )
     saved = [line for line in caplog.messages if line.startswith("Saved checkpoint")]
     assert [line.rstrip(".").rpartition("-")[2] for line in saved] == ["0", "2", "4"]
     assert hl.train.get_checkpoint_state(str(tmp_path)).best.endswith("-4")
@@ -164,7 +171,12 @@ def test_steps_that_are_trained_again_are_shown_once(tmp_path):
     lose = RecordingHook(failures={"after_run": [None] * 6 + [hl.errors.UnavailableError(None, None, "away")]})
     evaluate = evaluating()
     recovery = hl.train.RecoveryPolicy(initial_backoff_secs=0)
-    counting().run(str(tmp_path), 8, hooks=[evaluate, lose], save_checkpoint_steps=5, recovery=recovery)
+    counting().run(
+        str(tmp_path),
+        8,
+        hooks=[evaluate, lose],
+        checkpoints=hl.train.CheckpointOptions(save_steps=5, recovery=recovery),
+    )
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(tmp_path / "eval")).Reload()

@@ -55,10 +55,12 @@ def test_a_rate_that_falls_on_a_plateau_goes_on_from_each_checkpoint_as_without_
     def run(folder, last_step, told):
         evaluate = evaluating(on_result=halving(told), keep_best="loss", on_start=True)
         loop = looped(steps_per_run=steps_per_run)
-        with loop.graph.as_default():
-            scaffold = hl.train.Scaffold(saver=hl.train.Saver(max_to_keep=None))
         state = loop.run(
-            str(folder), last_step, hooks=[evaluate], save_checkpoint_steps=3, scaffold=scaffold, progress=False
+            str(folder),
+            last_step,
+            hooks=[evaluate],
+            checkpoints=hl.train.CheckpointOptions(save_steps=3, saver=hl.train.Saver(max_to_keep=None)),
+            progress=False,
         )
         return state, evaluate, loop
 
@@ -147,7 +149,9 @@ def test_a_function_with_a_cadence_changes_the_state_and_compiles_nothing_anew(t
         state["beta"] = state["beta"] * 0.5
 
     hook = hl.train.FunctionHook(anneal, hl.train.at_steps(3, 6), fetches=loop.metrics["loss"])
-    with loop.session(str(tmp_path), 8, hooks=[hook], save_checkpoint_steps=3, progress=False) as session:
+    with loop.session(
+        str(tmp_path), 8, hooks=[hook], checkpoints=hl.train.CheckpointOptions(save_steps=3), progress=False
+    ) as session:
         while not session.should_stop():
             with jax.log_compiles(session.raw_session().global_step > 3):
                 session.run(loop.train_op)

@@ -33,10 +33,10 @@ class StopAbove(hl.train.SessionRunHook):
 
 
 def train(
-    folder, last_step=30, *, metric="loss", patience=2, most=None, on_nan=None, stops=True, hooks_too=(), **arguments
+    folder, last_step=30, *, metric="loss", patience=2, most=None, on_nan=None, stops=True, hooks_too=(), **started
 ):
     """Trains in a new loop, as a new process would; returns the step at which it ends."""
-    loop = hl.train.Loop(step, {"w": jnp.zeros(())}, BATCHES)
+    loop = hl.train.Loop(step, {"w": jnp.zeros(())}, BATCHES, steps_per_run=started.pop("steps_per_run", 1))
     found = hl.train.Evaluate(evaluate, BATCHES[:1], every=2)
     hooks = [*hooks_too, found]
     if most is not None:
@@ -44,7 +44,15 @@ def train(
     elif on_nan is None and stops:
         hooks.append(hl.train.StopIfNoImprovement(metric, patience))
     watched = {"watch": None} if on_nan is None else {"on_nan": on_nan}
-    loop.run(folder, last_step, hooks=hooks, progress=False, save_checkpoint_steps=2, **watched, **arguments)
+    loop.run(
+        folder,
+        last_step,
+        hooks=hooks,
+        progress=False,
+        checkpoints=hl.train.CheckpointOptions(save_steps=2),
+        **watched,
+        **started,
+    )
     return int(loop.result["w"])
 
 
@@ -110,7 +118,7 @@ def test_a_stop_that_was_lifted_is_not_back_after_a_recovery(tmp_path, failed_re
     loop.run(str(tmp_path), 20, hooks=[StopAbove(loop.metrics["loss"], 6)], progress=False, watch=None)
     loop = hl.train.Loop(step, {"w": jnp.zeros(())}, BATCHES)
     policy = hl.train.RecoveryPolicy(max_attempts=1, initial_backoff_secs=0)
-    arguments = {"hooks": [LoseOnce()], "train_on": True, "recovery": policy}
+    arguments = {"hooks": [LoseOnce()], "train_on": True, "checkpoints": hl.train.CheckpointOptions(recovery=policy)}
     assert loop.run(str(tmp_path), 12, progress=False, watch=None, **arguments)["w"] == 12
 
 
@@ -173,7 +181,7 @@ def test_a_save_elsewhere_does_not_hide_that_the_reason_is_to_be_saved(tmp_path)
     assert train(str(tmp_path / "run")) == 6
 
 
-def test_hooks_of_the_chief_may_come_from_a_generator(tmp_path):
+def test_hooks_may_come_from_a_generator(tmp_path):
     class Counts(hl.train.SessionRunHook):
         runs = 0
 
@@ -181,7 +189,7 @@ def test_hooks_of_the_chief_may_come_from_a_generator(tmp_path):
             self.runs += 1
 
     hook = Counts()
-    train(str(tmp_path), 4, chief_only_hooks=(each for each in [hook]))
+    hl.train.Loop(step, {"w": jnp.zeros(())}, BATCHES).run(str(tmp_path), 4, hooks=(each for each in [hook]))
     assert hook.runs == 4
 
 

@@ -15,6 +15,7 @@ from hookline.errors import AbortedError
 from hookline.testing import RecordingHook
 
 X = np.ones((4, 2), "float32")
+SCRIPT = hl.train.CheckpointOptions(restore_hyperparams=False)
 
 
 def step(state, batch):
@@ -50,10 +51,10 @@ def test_a_rate_that_comes_back_is_said_and_may_be_the_scripts(make, tmp_path, c
     assert rate_of(run(0.5, 2)) == pytest.approx(0.01)
     assert told(caplog) == [
         "Loop: learning_rate (opt_state/hyperparams/learning_rate) is 0.01, as in the checkpoint; in the script it is "
-        "0.5. hyperparams='script' takes the script's."
+        "0.5. CheckpointOptions(restore_hyperparams=False) takes the script's."
     ]
     caplog.clear()
-    assert rate_of(run(0.5, 3, hyperparams="script")) == pytest.approx(0.5)
+    assert rate_of(run(0.5, 3, checkpoints=SCRIPT)) == pytest.approx(0.5)
     assert told(caplog) == [
         "Loop: learning_rate (opt_state/hyperparams/learning_rate) is 0.5, as in the script; in the checkpoint it is "
         "0.01."
@@ -69,9 +70,10 @@ def test_in_memory_it_may_be_the_scripts_again(tmp_path, caplog):
     made.run(str(tmp_path), 1, progress=False)
     caplog.set_level(logging.INFO, "hookline")
     assert rate_of(made.run(None, 2, progress=False)) == pytest.approx(0.5)
-    assert rate_of(made.run(None, 3, progress=False, hyperparams="script")) == pytest.approx(0.01)
+    assert rate_of(made.run(None, 3, progress=False, checkpoints=SCRIPT)) == pytest.approx(0.01)
     assert [text.partition(") ")[2] for text in told(caplog)] == [
-        "is 0.5, as in the previous run; in the script it is 0.01. hyperparams='script' takes the script's.",
+        "is 0.5, as in the previous run; in the script it is 0.01. CheckpointOptions(restore_hyperparams=False) takes "
+        "the script's.",
         "is 0.01, as in the script; in the previous run it is 0.5.",
     ]
 
@@ -80,7 +82,13 @@ def test_a_recovery_keeps_what_the_script_says(tmp_path, caplog):
     caplog.set_level(logging.INFO, "hookline")
     loop(0.01).run(str(tmp_path), 1, progress=False)
     lose = RecordingHook(failures={"before_run": [None, AbortedError(None, None, "lost")]})
-    found = loop(0.5).run(str(tmp_path), 5, progress=False, hyperparams="script", hooks=[lose])
+    found = loop(0.5).run(
+        str(tmp_path),
+        5,
+        progress=False,
+        checkpoints=SCRIPT,
+        hooks=[lose],
+    )
     assert rate_of(found) == pytest.approx(0.5)
     by_hand = loop(0.01).run(None, 1, progress=False)
     by_hand.opt_state.hyperparams["learning_rate"] = jnp.asarray(0.5)
@@ -92,7 +100,7 @@ def test_a_recovery_keeps_what_the_script_says(tmp_path, caplog):
 def test_what_a_hook_or_a_schedule_changes_is_nobodys_mistake(tmp_path, caplog):
     caplog.set_level(logging.INFO, "hookline")
     for last in (1, 2):
-        found = loop(optax.linear_schedule(0.0, 1.0, 10)).run(str(tmp_path), last, progress=False, hyperparams="script")
+        found = loop(optax.linear_schedule(0.0, 1.0, 10)).run(str(tmp_path), last, progress=False, checkpoints=SCRIPT)
     assert rate_of(found) == pytest.approx(0.1), "the schedule goes on"
     assert told(caplog) == []
 
@@ -174,13 +182,13 @@ def test_a_rate_that_was_added_is_nothing_to_watch(caplog):
 
 
 def test_where_there_are_none_the_script_cannot_set_them(caplog):
-    hl.train.Loop(lambda s, b: (s, {}), jnp.ones(()), [X]).run(None, progress=False, hyperparams="script")
-    assert "hyperparams='script' does nothing: the state has none of optax.inject_hyperparams" in caplog.text
+    hl.train.Loop(lambda s, b: (s, {}), jnp.ones(()), [X]).run(None, progress=False, checkpoints=SCRIPT)
+    assert "restore_hyperparams=False) does nothing: the state has none of optax.inject_hyperparams" in caplog.text
 
 
 def test_wrong_arguments_are_refused():
-    with pytest.raises(ValueError, match="'checkpoint' or 'script' as hyperparams, got 'mine'"):
-        loop(0.1).run(None, 1, hyperparams="mine")
+    with pytest.raises(TypeError, match="True or False as restore_hyperparams, got 'mine'"):
+        hl.train.CheckpointOptions(restore_hyperparams="mine")
     with pytest.raises(TypeError, match="requires a schedule as learning_rate, .* got 0.1"):
         loop(0.1, learning_rate=0.1)
     with pytest.raises(TypeError, match="returns one number for a count, and <lambda> does not"):

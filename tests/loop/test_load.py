@@ -76,7 +76,7 @@ def test_a_part_comes_by_its_prefix(tmp_path):
 
 
 def test_a_step_may_be_chosen(tmp_path):
-    trained("plain", tmp_path, last_step=6, save_checkpoint_steps=2)
+    trained("plain", tmp_path, last_step=6, checkpoints=hl.train.CheckpointOptions(save_steps=2))
     like = WRITTEN["plain"]().state
     assert [hl.train.load(str(tmp_path), like, step=step)["seen"] for step in (2, 4, "latest")] == [64, 128, 192]
     assert hl.train.load(str(tmp_path / "model.ckpt-2"), like)["seen"] == 64
@@ -166,7 +166,7 @@ def test_averages_of_a_part_are_no_part_of_the_state(tmp_path):
 
 
 def test_what_is_left_of_the_newest_is_told_and_an_older_one_has_to_be_asked_for(tmp_path):
-    trained("linen", tmp_path, last_step=4, save_checkpoint_steps=2)
+    trained("linen", tmp_path, last_step=4, checkpoints=hl.train.CheckpointOptions(save_steps=2))
     (tmp_path / "model.ckpt-4" / "hookline.json").unlink()
     with pytest.raises(hl.errors.DataLossError, match="model.ckpt-4' is broken and cannot be read: it has no hookline"):
         hl.train.load(str(tmp_path))

@@ -60,7 +60,7 @@ def test_a_published_step_comes_to_what_it_comes_to_by_hand(kind, tmp_path):
     job = WRITTEN[kind]()
 
     loop = hl.train.Loop(job.step, job.state, batches())
-    state = loop.run(str(tmp_path), last_step=30, save_summaries_steps=10)
+    state = loop.run(str(tmp_path), last_step=30, logging=hl.train.LoggingOptions(summary_steps=10))
 
     assert close(job.weights(state), job.weights(wanted))
     shown = written(tmp_path, "loss")
@@ -133,7 +133,7 @@ def test_a_key_for_whoever_wants_one_another_in_each_step_and_the_same_after_a_r
     def loop(seed=None):
         return hl.train.Loop(step, {"sum": jnp.zeros(())}, batches(), seed=seed)
 
-    whole = loop().run(str(tmp_path / "a"), 6, save_summaries_steps=1)
+    whole = loop().run(str(tmp_path / "a"), 6, logging=hl.train.LoggingOptions(summary_steps=1))
     loop().run(str(tmp_path / "b"), 2)
     again = loop().run(str(tmp_path / "b"), 6)
     other = loop(seed=7).run(last_step=6)
@@ -243,7 +243,7 @@ def test_metrics_of_every_kind_are_numbers_by_name(make, names, tmp_path, caplog
 
     loop = hl.train.Loop(step, {"n": jnp.zeros((), int)}, batches())
     with caplog.at_level(logging.INFO, "hookline"):
-        loop.run(str(tmp_path), last_step=3, save_summaries_steps=1, log_steps=1)
+        loop.run(str(tmp_path), last_step=3, logging=hl.train.LoggingOptions(summary_steps=1), log_steps=1)
 
     assert loop.metrics.keys() == names
     for name in names:
@@ -261,9 +261,8 @@ def test_each_thing_has_one_argument_that_switches_it_off(tmp_path, caplog, caps
             progress=False,
             log_steps=None,
             watch=None,
-            save_summaries_steps=None,
-            save_checkpoint_secs=None,
-            log_step_count_steps=None,
+            logging=hl.train.LoggingOptions(summary_steps=None, rate_steps=None),
+            checkpoints=hl.train.CheckpointOptions(save_secs=None),
         )
     assert os.listdir(tmp_path) == []
     lines = [line for line in caplog.messages if "saves no checkpoints" not in line]
@@ -274,7 +273,7 @@ def test_each_thing_has_one_argument_that_switches_it_off(tmp_path, caplog, caps
 
 def test_without_a_directory_steps_a_second_are_in_the_log(caplog):
     with caplog.at_level(logging.INFO, "hookline"):
-        counting().run(last_step=30, log_step_count_steps=10)
+        counting().run(last_step=30, logging=hl.train.LoggingOptions(rate_steps=10))
     assert any(line.startswith("global_step/sec") for line in caplog.messages)
 
 
@@ -290,7 +289,7 @@ def test_a_loss_that_is_nan_ends_the_training_or_does_what_is_said(tmp_path):
     with pytest.raises(hl.train.NanLossDuringTrainingError, match="global step 4"):
         nan_at(4).run(str(tmp_path / "raise"), last_step=10)
     assert nan_at(4).run(last_step=10, watch=None)["n"] == 10
-    assert nan_at(4).run(last_step=5, on_nan="skip", recovery=None)["n"] == 3
+    assert nan_at(4).run(last_step=5, on_nan="skip", checkpoints=hl.train.CheckpointOptions(recovery=None))["n"] == 3
 
 
 def test_nothing_to_watch_is_said_and_a_wrong_name_refused(caplog):
@@ -307,7 +306,9 @@ def test_nothing_to_watch_is_said_and_a_wrong_name_refused(caplog):
 def test_it_recovers_from_a_lost_session(tmp_path):
     hook = RecordingHook(failures={"after_run": [None] * 4 + [hl.errors.UnavailableError(None, None, "away")]})
     recovery = hl.train.RecoveryPolicy(initial_backoff_secs=0)
-    state = counting().run(str(tmp_path), 8, hooks=[hook], save_checkpoint_steps=2, recovery=recovery)
+    state = counting().run(
+        str(tmp_path), 8, hooks=[hook], checkpoints=hl.train.CheckpointOptions(save_steps=2, recovery=recovery)
+    )
     assert hook.callbacks.count("after_create_session") == 2
     assert state["n"] == 8
 
@@ -508,7 +509,9 @@ def test_weak_types_become_what_a_hand_written_loop_makes_of_them(form, begin, s
             state = init if form == "function" else init()
             loop = hl.train.Loop(step, state, [*rewards], steps_per_run=steps_per_run)
             caplog.clear()
-            final = loop.run(tmp_path, last_step, progress=False, save_summaries_steps=None, log_steps=None)
+            final = loop.run(
+                tmp_path, last_step, progress=False, logging=hl.train.LoggingOptions(summary_steps=None), log_steps=None
+            )
     for name, leaf in by_hand.items():
         assert (final[name].dtype, final[name].weak_type) == (leaf.dtype, leaf.weak_type)
         np.testing.assert_array_equal(final[name], leaf)
@@ -566,7 +569,9 @@ def test_a_loop_without_checkpoints_begins_anew_with_the_state_that_it_was_given
     loop = hl.train.Loop(lambda state, batch: ({"w": state["w"] + 1}, {}), {"w": jnp.zeros((600, 600))}, batches)
     recovery = hl.train.RecoveryPolicy(initial_backoff_secs=0)
     for hooks in ([Fail()], []):
-        state = loop.run(last_step=3, progress=False, hooks=hooks, recovery=recovery)
+        state = loop.run(
+            last_step=3, progress=False, hooks=hooks, checkpoints=hl.train.CheckpointOptions(recovery=recovery)
+        )
         assert state["w"][0, 0] == 3
 
 

@@ -60,7 +60,7 @@ def test_nothing_is_said_where_nothing_is_saved(tmp_path, caplog):
     trained(numbers(), str(tmp_path), 3, resume_data=False)
     trained(numbers, str(tmp_path / "other"), 3)
     loop = hl.train.Loop(counted, STEP, numbers())
-    loop.run(str(tmp_path / "more"), 3, progress=False, save_checkpoint_secs=None)
+    loop.run(str(tmp_path / "more"), 3, progress=False, checkpoints=hl.train.CheckpointOptions(save_secs=None))
     (no_checkpoints,) = warnings(caplog)
     assert "saves no checkpoints" in no_checkpoints
 

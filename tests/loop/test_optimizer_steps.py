@@ -111,7 +111,7 @@ def test_it_is_said_what_was_counted(tmp_path, caplog):
     told = "ptimizer steps are counted by opt_state/gradient_step (optax.MultiSteps); ema and optimizer_step go by that"
     assert f"Loop: o{told}" in caplog.text
     assert f"\nO{told}" in str(made.describe())
-    made.run(str(tmp_path), 9, progress=False, save_summaries_steps=4)
+    made.run(str(tmp_path), 9, progress=False, logging=hl.train.LoggingOptions(summary_steps=4))
     points = [
         (e.step, v.simple_value)
         for e in read_events(str(tmp_path))

@@ -56,14 +56,14 @@ SOURCES = {
 class Watched:
     """A loop, and the batches that its steps have got."""
 
-    def __init__(self, source):
+    def __init__(self, source, steps_per_run=1):
         self._got = []
 
         def step(state, batch):
             jax.debug.callback(lambda batch: self._got.append(batch.tolist()), batch, ordered=True)
             return {"sum": state["sum"] + batch.sum()}, {}
 
-        self.loop = hl.train.Loop(step, {"sum": jnp.zeros((), jnp.int32)}, source)
+        self.loop = hl.train.Loop(step, {"sum": jnp.zeros((), jnp.int32)}, source, steps_per_run=steps_per_run)
 
     def run(self, *arguments, **keywords):
         """Runs the loop, and returns the batches."""
@@ -101,7 +101,7 @@ def test_epochs_count_from_step_0_over_restarts(kind, steps_per_run, tmp_path, c
     make, order = SOURCES[kind]
 
     def run(**arguments):
-        return Watched(make()).run(str(tmp_path), steps_per_run=steps_per_run, **arguments)
+        return Watched(make(), steps_per_run).run(str(tmp_path), **arguments)
 
     assert run(epochs=3, last_step=4) == order[:4]
     assert run(epochs=2) == order[4:6]

@@ -287,7 +287,9 @@ def test_a_step_of_a_published_form_trains_as_it_is(name):
     loop = hl.train.Loop(case.step, case.state, batches)
     assert sorted(loop.metrics) == sorted(case.metrics)
     last = Last(loop.metrics)
-    final = loop.run(hooks=[last], progress=False, log_steps=None, watch=None, log_step_count_steps=None)
+    final = loop.run(
+        hooks=[last], progress=False, log_steps=None, watch=None, logging=hl.train.LoggingOptions(rate_steps=None)
+    )
     state, told = by_hand(cases()[name])
     assert jax.tree.structure(final) == jax.tree.structure(state)
     assert_same(jax.tree.map(_numbers, final), jax.tree.map(_numbers, state))

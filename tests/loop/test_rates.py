@@ -44,9 +44,10 @@ def loop(**more):
     return hl.train.Loop(step, {"w": jnp.ones((SIZE, SIZE))}, hl.data.arrays(X, 8, epochs=None), **more)
 
 
-def run(made, logdir=None, tick=Tick, **more):
+def run(made, logdir=None, tick=Tick, progress=False, **rates):
+    written = hl.train.LoggingOptions(rate_steps=4, **rates)
     with FakeClock() as clock:
-        made.run(logdir and str(logdir), 9, log_step_count_steps=4, hooks=[tick(clock)], **{"progress": False, **more})
+        made.run(logdir and str(logdir), 9, hooks=[tick(clock)], progress=progress, logging=written)
 
 
 def numbers(logdir):

@@ -55,7 +55,9 @@ def test_a_recovery_takes_them_back(tmp_path):
     lose = RecordingHook(failures={"before_run": [None] * 8 + [AbortedError(None, None, "lost")]})
     made = loop()
     look = Look(made, 9, 12)
-    made.run(str(tmp_path), 12, progress=False, hooks=[look, lose], save_checkpoint_steps=3)
+    made.run(
+        str(tmp_path), 12, progress=False, hooks=[look, lose], checkpoints=hl.train.CheckpointOptions(save_steps=3)
+    )
     assert {step: means["mean/loss"] for step, means in look.seen.items()} == {
         number: pytest.approx(wanted(number), rel=1e-5) for number in (9, 12)
     }

@@ -176,7 +176,7 @@ def test_a_number_that_becomes_another_dtype_is_told_once_and_compiles_nothing_a
 
     with caplog.at_level(logging.INFO, "hookline"):
         loop = hl.train.Loop(step, {"scale": 2.0, "n": 0, "rate": 0.1}, batches())
-        final = loop.run(last_step=5, log_step_count_steps=None, watch=None)
+        final = loop.run(last_step=5, logging=hl.train.LoggingOptions(rate_steps=None), watch=None)
     told = [line for line in caplog.messages if "returns in another type" in line]
     assert len(told) == 1
     assert "scale (bfloat16)" in told[0]
@@ -314,17 +314,6 @@ def test_an_iterator_that_can_go_to_a_position_is_none_of_these(tmp_path):
     assert [run(last_step) for last_step in (3, 8)] == [(3, {"mean": 1.5}), (8, {"mean": 1.5})]
 
 
-# Parameter servers -------------------------------------------------------------------------------------------------
-
-
-def test_parameter_servers_are_refused_with_the_reason():
-    loop = hl.train.Loop(steps_on, STATE, batches())
-    with pytest.raises(ValueError, match="does not train on parameter servers.*returns the whole state"):
-        loop.run(last_step=1, master="ray://cluster")
-    with pytest.raises(ValueError, match="takes no is_chief"):
-        loop.session(last_step=1, is_chief=False)
-
-
 # Other wrong arguments ---------------------------------------------------------------------------------------------
 
 
@@ -334,13 +323,9 @@ def test_parameter_servers_are_refused_with_the_reason():
         ({"progress": hl.train.ProgressHook()}, "True or False as progress.*among the hooks"),
         ({"progress": None}, "True or False as progress, got None"),
         ({"log_steps": "100"}, "Loop requires a whole number as log_steps"),
-        ({"checkpoint_dir": "runs"}, "as logdir, not as checkpoint_dir"),
-        ({"last_stp": 3}, "^Loop takes no argument 'last_stp'. Did you mean last_step?"),
-        ({"save_checkpoint_step": 3}, "'save_checkpoint_step'. Did you mean save_checkpoint_steps or"),
-        (
-            {"callbacks": []},
-            "^Loop takes no argument 'callbacks'. It takes logdir, last_step, hooks, progress, .*recovery",
-        ),
+        ({"checkpoint_dir": "runs"}, "unexpected keyword argument 'checkpoint_dir'"),
+        ({"checkpoints": "runs"}, r"requires a CheckpointOptions \(or None\) as checkpoints, got 'runs'"),
+        ({"logging": hl.train.CheckpointOptions()}, "requires a LoggingOptions .* as logging"),
     ],
 )
 def test_arguments_of_another_kind_are_refused(arguments, message):

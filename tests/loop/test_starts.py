@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
@@ -63,7 +62,7 @@ def run(tmp_path, capsys, caplog):
             state = {"v": jnp.zeros(3)} if "another model" in directory else {}
             last, early = (9, [Enough()]) if "early" in directory else (None if at_end else 4, [])
             loop(BATCHES if at_end else lambda: endless(), **state).run(
-                folder, last, progress=False, save_checkpoint_steps=2, hooks=early
+                folder, last, progress=False, checkpoints=hl.train.CheckpointOptions(save_steps=2), hooks=early
             )
         if "broken" in directory:
             broken(folder)
@@ -81,7 +80,8 @@ def run(tmp_path, capsys, caplog):
 
         number = {"None": None, "reached": 4, "lower": 3, "higher": 9}[re.match(r"\w+", last_step)[0]]
         more = dict(re.findall(r"with `(\w+)=([^`]+)`", last_step))
-        more = {name: ast.literal_eval(value) for name, value in more.items()}
+        names = {"hl": hl}
+        more = {name: eval(value, names) for name, value in more.items()}
         caplog.clear()
         error, saved = "", None if folder is None else hl.train.latest_checkpoint(folder)
         try:

@@ -173,10 +173,9 @@ def test_with_all_usual_hooks_whatever_is_written_is_that_of_single_steps(kind, 
             directory,
             last_step=last_step,
             hooks=[evaluate],
-            save_checkpoint_steps=10,
-            save_summaries_steps=7,
+            checkpoints=train.CheckpointOptions(save_steps=10),
+            logging=train.LoggingOptions(summary_steps=7, rate_steps=20),
             log_steps=5,
-            log_step_count_steps=20,
         )
         loaded = bits([train.load_variable(directory, name) for name in names_in(directory)])
         return bits(state), loaded, shown(directory), saved(caplog), ended(caplog)
@@ -224,7 +223,8 @@ class Notes(train.SessionRunHook):
 
 def runs_of(loop, fetches=None, **keywords):
     """Returns what each run of a training gives."""
-    with loop.session(progress=False, **keywords) as session:
+    quiet = train.LoggingOptions(rate_steps=None)
+    with loop.session(progress=False, logging=quiet, **keywords) as session:
         found = []
         while not session.should_stop():
             found.append(session.run(loop.train_op if fetches is None else fetches))
@@ -233,11 +233,11 @@ def runs_of(loop, fetches=None, **keywords):
 
 def test_lines_in_the_log_end_no_run(caplog):
     caplog.set_level(logging.INFO, "hookline")
-    runs = runs_of(endless(64), last_step=64 * 5, log_steps=3, log_step_count_steps=None)
+    runs = runs_of(endless(64), last_step=64 * 5, log_steps=3)
     assert len(runs) == 1 + 5, "the first one asks everybody"
     lines = ended(caplog)
     assert len(lines) == 107
-    runs_of(endless(1), last_step=64 * 5, log_steps=3, log_step_count_steps=None)
+    runs_of(endless(1), last_step=64 * 5, log_steps=3)
     assert ended(caplog) == lines
 
 
@@ -256,8 +256,8 @@ def test_a_run_that_has_news_for_hooks_goes_no_further_than_the_next_one_who_is_
     loop = endless(16)
     with loop.graph.as_default():  # It takes a while, and so has not come when its run is over.
         long = hl.op(lambda loss: (jnp.full((1500, 1500), loss) @ jnp.ones((1500, 1500))).sum())(loop.metrics["loss"])
-    late, alone = Late(long), {"progress": False, "log_steps": None, "log_step_count_steps": None}
-    with loop.session(last_step=100, hooks=[late], **alone) as session:
+    late, alone = Late(long), train.LoggingOptions(rate_steps=None)
+    with loop.session(last_step=100, hooks=[late], progress=False, log_steps=None, logging=alone) as session:
         while not session.should_stop():
             session.run(loop.train_op)
             jax.block_until_ready(session.raw_session().snapshot())
@@ -557,8 +557,10 @@ def test_a_session_that_is_lost_on_the_way_is_made_again_and_ends_alike(steps_pe
 
     def run(n, directory, hooks):
         recovery = train.RecoveryPolicy(initial_backoff_secs=0)
-        keywords = {"save_checkpoint_steps": 25, "save_summaries_steps": 7, "recovery": recovery, "progress": False}
-        return endless(n).run(str(directory), last_step, hooks=hooks, **keywords), shown(str(directory))["loss"]
+        saves = train.CheckpointOptions(save_steps=25, recovery=recovery)
+        written = train.LoggingOptions(summary_steps=7)
+        options = {"checkpoints": saves, "logging": written, "progress": False}
+        return endless(n).run(str(directory), last_step, hooks=hooks, **options), shown(str(directory))["loss"]
 
     failing = Fail()
     assert run(steps_per_run, tmp_path / "lost", [failing]) == run(1, tmp_path / "whole", [])
@@ -597,8 +599,7 @@ def test_a_rollback_comes_at_the_same_step_whatever_clocks_and_restarts_end_runs
                     last_step,
                     hooks=[Passes(), Ticks(), *hooks],
                     progress=False,
-                    save_checkpoint_steps=100,
-                    save_checkpoint_secs=None,
+                    checkpoints=train.CheckpointOptions(save_steps=100, save_secs=None),
                     on_nan="rollback",
                 )
         return state
@@ -647,8 +648,6 @@ def test_convolutions_in_a_loop_are_warned_of_once(caplog):
 def test_what_is_no_number_of_steps_is_refused(given, error):
     with pytest.raises(error, match="Loop requires .*steps_per_run"):
         endless(given)
-    with pytest.raises(error, match="steps_per_run"):
-        endless(4).session(steps_per_run=given)
 
 
 def test_a_number_that_is_larger_than_the_data_or_than_all_steps_changes_nothing():
@@ -725,7 +724,7 @@ def test_a_hook_of_an_old_script_gets_each_step_and_is_named_once(caplog):
 
 def test_hooks_that_fire_now_and_then_are_not_said_to_cut_runs(caplog):
     caplog.set_level(logging.INFO, "hookline")
-    endless(8).run(last_step=600, progress=False, log_steps=20, log_step_count_steps=30)
+    endless(8).run(last_step=600, progress=False, log_steps=20, logging=train.LoggingOptions(rate_steps=30))
     assert not [line for line in caplog.messages if "each run holds one step" in line]
 
 

@@ -99,7 +99,7 @@ def test_with_slots_a_changed_model_goes_on_where_the_old_one_was(old, tmp_path)
 
 
 def test_it_takes_the_step_that_is_asked_for(tmp_path):
-    train(state(body=3), tmp_path / "a", 4, save_checkpoint_steps=2)
+    train(state(body=3), tmp_path / "a", 4, checkpoints=hl.train.CheckpointOptions(save_steps=2))
     early = hl.train.load(str(tmp_path / "a"), state(body=3), step=2)
     averages = loop(state(body=3), ema=0.0)
     averages.run(None, 1, progress=False, warm_start=WarmStart(str(tmp_path / "a"), step=2))
@@ -187,11 +187,3 @@ def test_what_is_wrong_is_said_with_the_names_of_arrays(old, tmp_path):
         WarmStart(logdir, step="newest")
     with pytest.raises(TypeError, match="warm_start"):
         train(state(body=3), None, warm_start=True)
-
-
-def test_the_init_fn_of_a_scaffold_comes_before(old):
-    logdir, _ = old
-    called = []
-    scaffold = hl.train.Scaffold(init_fn=lambda scaffold, session: called.append(session.global_step))
-    train(state(body=3, head=2), None, 1, warm_start=logdir, scaffold=scaffold)
-    assert called == [0]

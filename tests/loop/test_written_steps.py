@@ -38,9 +38,10 @@ class See(hl.train.SessionRunHook):
         self.seen.append(jax.device_get(run_values.results))
 
 
-def run(loop, *args, hooks=(), **arguments):
+def run(loop, *args, hooks=(), summary_steps=100, **arguments):
     see = See(loop.metrics)
-    loop.run(*args, hooks=[*hooks, see], progress=False, log_step_count_steps=None, **arguments)
+    written = hl.train.LoggingOptions(rate_steps=None, summary_steps=summary_steps)
+    loop.run(*args, hooks=[*hooks, see], progress=False, logging=written, **arguments)
     return see.seen
 
 
@@ -54,7 +55,7 @@ def measured(state, batch):
 def test_an_array_is_a_metric_a_short_line_of_the_log_and_a_histogram(tmp_path, caplog):
     loop = hl.train.Loop(lambda state, batch: (state, measured(state, batch)), STATE, batches())
     with caplog.at_level(logging.INFO, "hookline"):
-        seen = run(loop, str(tmp_path), last_step=2, log_steps=1, save_summaries_steps=1)
+        seen = run(loop, str(tmp_path), last_step=2, log_steps=1, summary_steps=1)
     np.testing.assert_array_equal(seen[1]["by_class"], X[2:4].sum(axis=0))
     np.testing.assert_array_equal(seen[1]["confusion"], np.outer(X[2], X[3]))
     assert "step 1: by_class = [3.0 5.0 7.0], confusion = [[ 0 0 0] [ 3 4 5] [ 6 8 10]], loss = 2.5" in caplog.messages

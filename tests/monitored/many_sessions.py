@@ -90,7 +90,10 @@ def recovering(logdir: Path) -> None:
     hooks = [train.StopAtStepHook(last_step=3), lost, Writes(logdir)]
     policy = train.RecoveryPolicy(initial_backoff_secs=0.001)
     summaries = {"summary_dir": str(logdir), "save_summaries_steps": 1}
-    run(train.MonitoredTrainingSession(hooks=hooks, recovery=policy, **summaries), train_op)
+    run(
+        train.MonitoredTrainingSession(hooks=hooks, checkpoints=train.CheckpointOptions(recovery=policy), **summaries),
+        train_op,
+    )
 
 
 def singular(logdir: Path) -> None:

@@ -62,7 +62,7 @@ def job(directory, *hooks, steps=100, faults=(), **arguments):
             hooks=hooks,
             log_step_count_steps=None,
             save_summaries_steps=None,
-            recovery=RecoveryPolicy(initial_backoff_secs=0),
+            checkpoints=train.CheckpointOptions(recovery=RecoveryPolicy(initial_backoff_secs=0)),
             **arguments,
         ) as session:
             for _ in range(steps):

@@ -209,7 +209,9 @@ def test_a_state_that_no_hook_takes_is_named_once_also_over_recoveries_which_go_
             train_op = train.get_or_create_global_step().assign_add(1)
         hook = Counts("b", 2)
         with train.MonitoredTrainingSession(
-            checkpoint_dir=str(tmp_path), hooks=[hook], recovery=train.RecoveryPolicy(initial_backoff_secs=0)
+            checkpoint_dir=str(tmp_path),
+            hooks=[hook],
+            checkpoints=train.CheckpointOptions(recovery=train.RecoveryPolicy(initial_backoff_secs=0)),
         ) as session:
             for _ in range(2):
                 session.run(train_op)

@@ -48,7 +48,9 @@ def test_a_session_that_is_dropped_without_being_closed_lets_go_of_its_folder_an
         with hl.Graph().as_default():
             train_op = train.get_or_create_global_step().assign_add(1)
             folder = str(tmp_path / str(number))
-            session = train.MonitoredTrainingSession(checkpoint_dir=folder, on_preemption="ignore")
+            session = train.MonitoredTrainingSession(
+                checkpoint_dir=folder, preemption=train.PreemptionOptions(on_signal="ignore")
+            )
             session.run(train_op)
         owner = Path(folder, ".hookline-owner")
         assert owner.exists()

@@ -147,7 +147,7 @@ def test_a_broken_newest_checkpoint_is_an_error_that_names_the_argument_or_is_mo
         with pytest.raises(DataLossError, match=r"model.ckpt-25' .*restore='latest-readable'"):
             model.session(tmp_path)
     assert broken.is_dir()
-    with model.session(tmp_path, restore="latest-readable") as session:
+    with model.session(tmp_path, checkpoints=train.CheckpointOptions(restore="latest-readable")) as session:
         assert session.run(model.step) == 20
         np.testing.assert_array_equal(session.run(model.weight), np.full(2000, 20, np.float32))
     assert not (broken / "hookline.json").exists() or train.load_variable(str(broken), "global_step") == 25
@@ -196,7 +196,7 @@ def test_what_is_left_of_the_newest_checkpoint_is_broken_not_gone(model, tmp_pat
             match=rf"'{newest}' is broken and cannot be read: {flaw}\. Restore .*restore='latest-readable'",
         ):
             model.session(tmp_path)
-    with model.session(tmp_path, restore="latest-readable") as session:
+    with model.session(tmp_path, checkpoints=train.CheckpointOptions(restore="latest-readable")) as session:
         assert session.run(model.step) == 20
         for _ in range(5):
             session.run(model.train)
@@ -216,7 +216,7 @@ def test_what_is_left_of_the_only_checkpoint_is_broken_too(model, tmp_path, dama
     with pytest.raises(DataLossError, match=rf"model.ckpt-25' is broken .*{flaw}"):
         model.session(tmp_path)
     with pytest.raises(DataLossError, match=r"None of the checkpoints in .* can be read"):
-        model.session(tmp_path, restore="latest-readable")
+        model.session(tmp_path, checkpoints=train.CheckpointOptions(restore="latest-readable"))
 
 
 @pytest.mark.parametrize("damage", [without_manifest, pytest.param(emptied, marks=pytest.mark.campaign)])
@@ -226,7 +226,7 @@ def test_what_is_left_of_newer_checkpoints_is_noticed_without_the_state_file(mod
     (tmp_path / "checkpoint").unlink()
     with pytest.raises(DataLossError, match="model.ckpt-25' is broken"):
         model.session(tmp_path)
-    with model.session(tmp_path, restore="latest-readable") as session:
+    with model.session(tmp_path, checkpoints=train.CheckpointOptions(restore="latest-readable")) as session:
         assert session.run(model.step) == 20
 
 
@@ -237,7 +237,7 @@ def test_what_is_left_of_an_older_checkpoint_is_moved_aside_by_a_start_that_goes
         assert session.run(model.step) == 25
     assert (tmp_path / "model.ckpt-20").exists()
     spoil(tmp_path / "model.ckpt-25")
-    with model.session(tmp_path, restore="latest-readable") as session:
+    with model.session(tmp_path, checkpoints=train.CheckpointOptions(restore="latest-readable")) as session:
         assert session.run(model.step) == 10
         for _ in range(15):
             session.run(model.train)
@@ -253,7 +253,7 @@ def test_where_no_checkpoint_can_be_read_nothing_is_moved_and_nothing_begins(mod
     for path in paths:
         spoil(path)
     with pytest.raises(DataLossError, match=r"None of the checkpoints in .* can be read; to begin anew, use another"):
-        model.session(tmp_path, restore="latest-readable")
+        model.session(tmp_path, checkpoints=train.CheckpointOptions(restore="latest-readable"))
     assert sorted(tmp_path.glob("model.ckpt-*")) == paths
 
 
@@ -283,7 +283,7 @@ def test_a_checkpoint_of_a_later_version_is_not_skipped(model, tmp_path):
     trained(model, tmp_path)
     (tmp_path / "model.ckpt-25" / "hookline.json").write_text('{"format": 99}')
     with pytest.raises(FailedPreconditionError, match="upgrade hookline"):
-        model.session(tmp_path, restore="latest-readable")
+        model.session(tmp_path, checkpoints=train.CheckpointOptions(restore="latest-readable"))
     assert (tmp_path / "model.ckpt-25").is_dir()
 
 

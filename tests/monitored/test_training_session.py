@@ -76,9 +76,8 @@ def test_the_signature_is_the_documented_one():
     assert parameters == [
         "master", "is_chief", "checkpoint_dir", "scaffold", "hooks", "chief_only_hooks", "save_checkpoint_secs",
         "save_summaries_steps", "save_summaries_secs", "config", "stop_grace_period_secs", "log_step_count_steps",
-        "max_wait_secs", "save_checkpoint_steps", "summary_dir", "save_graph_def", "recovery",
-        "restore", "lease_wait_secs", "strict_events", "on_preemption", "grace_secs", "steps_per_run",
-        "sinks", "hparams",
+        "max_wait_secs", "save_checkpoint_steps", "summary_dir", "save_graph_def", "steps_per_run",
+        "checkpoints", "logging", "preemption",
     ]  # fmt: skip
 
 

@@ -49,7 +49,8 @@ class Stuck(train.SessionRunHook):
         time.sleep(60)
 """)
     cell = notebook.run(
-        f"make().run({str(tmp_path)!r}, last_step=100, save_checkpoint_steps=10, hooks=[Slow(), Stuck()])",
+        f"saves = train.CheckpointOptions(save_steps=10)\n"
+        f"make().run({str(tmp_path)!r}, last_step=100, checkpoints=saves, hooks=[Slow(), Stuck()])",
         interrupts=("step 1/100", "it is stuck"),
     )
     assert cell.error == "KeyboardInterrupt: "
@@ -97,7 +98,7 @@ MOMENTS = {
                     time.sleep(1)
         loop = make()
         saver = train.CheckpointSaverHook(folder, save_steps=3, listeners=[Save()])
-        loop.run(folder, last_step=10**9, save_checkpoint_secs=None, hooks=[saver])
+        loop.run(folder, last_step=10**9, checkpoints=train.CheckpointOptions(save_secs=None), hooks=[saver])
     """,
     "while it waits for a batch": """
         def slow():

@@ -34,7 +34,9 @@ def slow(state, batch):
 
 def compile_for_long(directory, grace_secs):
     loop = train.Loop(slow, jnp.zeros(()), hl.data.arrays(np.ones(8, np.float32), 1, epochs=None))
-    loop.run(directory, 10, hooks=[Saying()], progress=False, grace_secs=grace_secs)
+    loop.run(
+        directory, 10, hooks=[Saying()], progress=False, preemption=train.PreemptionOptions(timeout_secs=grace_secs)
+    )
 
 
 def main(way, directory, grace_secs):
@@ -49,7 +51,10 @@ def main(way, directory, grace_secs):
     train_op = step.assign_add(1)
     hooks = [Waiting()] if way == "waits at its end" else []
     with train.MonitoredTrainingSession(
-        checkpoint_dir=directory, hooks=hooks, save_checkpoint_steps=1000, grace_secs=float(grace_secs)
+        checkpoint_dir=directory,
+        hooks=hooks,
+        save_checkpoint_steps=1000,
+        preemption=train.PreemptionOptions(timeout_secs=float(grace_secs)),
     ) as session:
         session.run(train_op)
         if way != "waits at its end":

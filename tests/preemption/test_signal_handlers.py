@@ -60,7 +60,7 @@ def test_no_handler_calls_what_might_take_a_lock():
     assert found == {
         "preemption.py": {"catch"},
         "distributed/connection.py": {"_leave"},
-        "cli/signals.py": {"_catch"},
+        "cli/task.py": {"_catch"},
         "interrupts.py": {"hold"},
     }
 

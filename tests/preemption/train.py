@@ -15,7 +15,7 @@ def main():
             checkpoint_dir="run",
             hooks=[hl.train.StopAtStepHook(last_step=150)],
             save_checkpoint_steps=10**9,
-            grace_secs=100,
+            preemption=hl.train.PreemptionOptions(timeout_secs=100),
         ) as sess,
     ):
         while not sess.should_stop():

@@ -285,7 +285,7 @@ def _session(model, directory, watch, reach, save_steps, in_background):
             save_checkpoint_secs=None,
             save_summaries_steps=1,
             log_step_count_steps=None,
-            recovery=train.RecoveryPolicy(initial_backoff_secs=0),
+            checkpoints=train.CheckpointOptions(recovery=train.RecoveryPolicy(initial_backoff_secs=0)),
         ) as session,
     ):
         while not session.should_stop():

@@ -68,7 +68,7 @@ class Model:
                 save_checkpoint_secs=None,
                 save_summaries_steps=1,
                 log_step_count_steps=3,
-                recovery=train.RecoveryPolicy(initial_backoff_secs=0),
+                checkpoints=train.CheckpointOptions(recovery=train.RecoveryPolicy(initial_backoff_secs=0)),
             ) as session,
         ):
             while not session.should_stop():

@@ -26,16 +26,19 @@ def eval_step(state: Any, batch: Any) -> Any:
     return {"loss": 10.0 * state["n"] + 0.0 * batch.mean()}
 
 
-def train(folder: Any, last_step: int, sinks: Any, hooks: Any = (), **arguments: Any) -> Any:
+def train(folder: Any, last_step: int, sinks: Any, hooks: Any = (), **written: Any) -> Any:
     """Trains with summaries each 2 steps, an evaluation each 4 and a checkpoint each 6."""
     batches = hl.data.arrays(np.ones(4, np.float32), batch_size=1, epochs=None)
     loop = hl.train.Loop(train_step, {"n": jnp.zeros((), int)}, batches)
     evaluate = hl.train.Evaluate(eval_step, hl.data.arrays(np.ones(2, np.float32), batch_size=2), every=4)
-    settings = {"save_summaries_steps": 2, "progress": False, "log_step_count_steps": None, **arguments}
-    if folder is not None:
-        settings.setdefault("save_checkpoint_steps", 6)
+    written: Any = {"summary_steps": 2, "rate_steps": None, "sinks": sinks, **written}
     return loop.run(
-        None if folder is None else os.fspath(folder), last_step, sinks=sinks, hooks=[evaluate, *hooks], **settings
+        None if folder is None else os.fspath(folder),
+        last_step,
+        hooks=[evaluate, *hooks],
+        progress=False,
+        checkpoints=hl.train.CheckpointOptions(save_steps=6),
+        logging=hl.train.LoggingOptions(**written),
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests import summaries
 
 from hookline import errors
-from hookline.sinks import Sink, feeder
+from hookline.sinks import Sink
 from hookline.sinks.feeding import Feeding
 from hookline.testing import FakeClock
 
@@ -139,7 +139,7 @@ def test_the_step_does_not_wait_for_a_sink_that_hangs_nor_does_the_end_for_ever(
     goes_on = threading.Event()
     sink = Noting(lambda what: goes_on.wait(20) if what == "write" else None)
     sink.close_secs = 0.05
-    monkeypatch.setattr(feeder, "_SYNC_SECS", 0.05)
+    monkeypatch.setattr("hookline.sinks.feeding._SYNC_SECS", 0.05)
     feeding, writer = fed(sink)
     put(writer, 1)
     writer.sync()
@@ -155,8 +155,8 @@ def test_the_step_does_not_wait_for_a_sink_that_hangs_nor_does_the_end_for_ever(
 def test_a_sink_that_is_too_slow_loses_what_does_not_wait(fed, said, monkeypatch):
     writes, goes_on = threading.Event(), threading.Event()
     sink = Noting(lambda what: (writes.set(), goes_on.wait(20)) if what == "write" else None)
-    monkeypatch.setattr(feeder, "_MOST_WAITING", 3)
-    monkeypatch.setattr(feeder, "_GATHER_SECS", 0)
+    monkeypatch.setattr("hookline.sinks.feeding._MOST_WAITING", 3)
+    monkeypatch.setattr("hookline.sinks.feeding._GATHER_SECS", 0)
     feeding, writer = fed(sink)
     put(writer, 0)
     assert writes.wait(20)

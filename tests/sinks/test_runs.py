@@ -119,7 +119,7 @@ def test_a_run_that_fails_is_closed_as_failed_and_keeps_what_came_before(tmp_pat
 def test_without_a_directory_the_sinks_are_all_there_is(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     noting = Noting()
-    train(None, 8, [Csv("here.csv"), noting], log_step_count_steps=2)
+    train(None, 8, [Csv("here.csv"), noting], rate_steps=2)
     found = read_csv(tmp_path / "here.csv")
     assert [point for point in found if not point[1].endswith("/sec")] == losses(8)
     assert len(found) > len(losses(8))
@@ -166,7 +166,9 @@ def test_all_kinds_of_summaries_are_taken_apart(tmp_path):
     taking = Taking()
     hooks = [hl.train.StopAtStepHook(last_step=1)]
     train_op = step.assign_add(1)
-    with hl.train.MonitoredTrainingSession(summary_dir=str(tmp_path), sinks=[taking], hooks=hooks) as session:
+    with hl.train.MonitoredTrainingSession(
+        summary_dir=str(tmp_path), logging=hl.train.LoggingOptions(sinks=[taking]), hooks=hooks
+    ) as session:
         while not session.should_stop():
             session.run(train_op)
     found = {point.tag: (point.kind, point.value) for point in taking.points if point.step == 1}
@@ -229,7 +231,7 @@ def test_hyperparameters_are_flat_and_tensorboard_has_them(tmp_path):
         ({"hparams": {"n": 10**400}}, ValueError, "'n' is too large for a number of 64 bits"),
         ({"hparams": {"a": 1}}, ValueError, "nowhere to write hparams"),
         ({"sinks": [Csv()]}, errors.InvalidArgumentError, "Csv requires a path"),
-        ({"sink": [Csv()]}, TypeError, "Did you mean sinks"),
+        ({"sink": [Csv()]}, TypeError, "unexpected keyword argument 'sink'"),
     ],
 )
 def test_wrong_arguments_say_what_to_do(arguments, error, message):

@@ -12,8 +12,8 @@ import jax
 from hookline import errors
 from hookline.checkpoint import leaves
 from hookline.checkpoint.manifest import Leaf, Manifest
-from hookline.escapes import in_a_line
 from hookline.graph.spec import UNKNOWN
+from hookline.log import in_a_line
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,8 +5,16 @@ have it. An owner file beside it names the owner. If locks do not work (hosts th
 does not lock across them), the owner's heartbeat decides. An owner without a heartbeat, by the clock of the waiting
 process, loses the lease, and notices this before it writes anything again.
 
-A user may remove both files, or put a copy of the directory in its place. The owner notices this, and takes the lease
-again if no other process has it and none has saved there since: the directory is as the owner left it.
+A user may remove the directory, or only the two files, or put a copy in its place. The owner notices this before it
+writes again. It takes the lease again only if there is nothing that another process could have saved.
+
+Example: process 1 has saved in D and trains on, somebody removes D or the files, and 1 comes to its next save.
+    D is gone                           1 makes it anew and goes on: `rm -rf D` costs no step that it makes
+    D has no checkpoint, and no owner   1 goes on
+    2 has the lock, 2 is the owner      1 ends: "taken over by process 2"
+    2 has the lock, no owner yet        1 looks for a second, since who only waits for a lease locks for a moment, too
+    2 is the owner, and was killed      1 ends: "taken over by process 2, which has ended"
+    D has checkpoints, and no owner     1 ends: 2 may have saved them and closed, or they are those of a copy
 """
 
 from __future__ import annotations
@@ -24,12 +32,10 @@ import weakref
 from collections.abc import Callable, Iterator
 
 from hookline import arguments, clock, log, preemption
-from hookline.checkpoint import durable, failures, layout, owner, traces
+from hookline.checkpoint import durable, failures, layout, owner
 from hookline.checkpoint.owner import Owner
-from hookline.checkpoint.state_file import STATE_FILE_NAME
-from hookline.checkpoint.traces import Traces
 from hookline.errors import FailedPreconditionError, OpError
-from hookline.regular_file import NotReadable, open_regular
+from hookline.regular_file import NotReadable, open_regular, read_text
 
 # Nothing else may open this file: closing any descriptor of it would give up the lock.
 LOCK_NAME = ".hookline-lock"
@@ -43,13 +49,9 @@ _LOOK_EVERY_SECS = 0.2
 _LOOKS, _LOOK_AGAIN_SECS = 20, 0.05
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 _HELD_BY_OTHERS = (errno.EACCES, errno.EAGAIN)
-_SOMEBODY = "another process"
+_SOMEBODY, _UNKNOWN = "another process", "a writer that left no name"
 
 _logger = log.of(__name__)
-
-
-class _Change(str):
-    """A change in a directory by an unknown writer."""
 
 
 class Lease:
@@ -57,19 +59,18 @@ class Lease:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
+        self._lock_path, self._owner_path = os.path.join(directory, LOCK_NAME), os.path.join(directory, OWNER_NAME)
         self._changing = threading.RLock()  # Taken before the other one.
         self._acquiring = threading.RLock()
-        # The contents of the owner file that this process wrote; None unless it has the lease.
+        # What this process wrote to the owner file, and its text; None unless it has the lease.
         self._owner: Owner | None = None
+        self._text = ""
         self._descriptor: int | None = None
         self._locked = False
         self._loss: str | None = None
         self._beaten = clock.monotonic()
-        # The contents of the directory, as long as only this process has changed it; None if they are not known.
-        self._traces: Traces | None = None
         # Another owner's last heartbeat, and the time at which it was first seen.
         self._seen: tuple[Owner, float] | None = None
-        self.state_files = {STATE_FILE_NAME}
         self.holds, self.session = 0, object()  # The last session that was opened to save there.
 
     def acquire(self, wait_secs: float) -> None:
@@ -83,7 +84,7 @@ class Lease:
             self._check_loss()
             if self._owner is not None:
                 return
-            start, told = clock.monotonic(), False
+            start, is_said = clock.monotonic(), False
             while obstacle := self._take(self._who_has_it):
                 waited = clock.monotonic() - start
                 if waited >= wait_secs:
@@ -93,14 +94,14 @@ class Lease:
                         f"'{self._directory}' has a writer: {obstacle} saves its checkpoints there, and still did "
                         f"after {wait_secs:g} s. End it, or use another directory.",
                     )
-                if not told:
+                if not is_said:
                     _logger.warning(
                         "'%s' has a writer: %s saves its checkpoints there. Waiting up to %g s for its end.",
                         self._directory,
                         obstacle,
                         wait_secs,
                     )
-                    told = True
+                    is_said = True
                 preemption.sleep(min(_LOOK_EVERY_SECS, wait_secs - waited))
 
     def share(self) -> Callable[[], None]:
@@ -110,7 +111,7 @@ class Lease:
         return functools.partial(_give_back, self, iter([None]))
 
     def check(self) -> None:
-        """Checks that this process still has the lease; takes it again if it was lost but no other process took it.
+        """Checks that this process still has the lease; takes it again if nothing can have been saved there since.
 
         Raises:
             FailedPreconditionError: This process has lost it for good.
@@ -134,29 +135,16 @@ class Lease:
         """
         with self._changing:
             self.check()
-            try:
-                yield
-            finally:
-                with self._acquiring:
-                    self._note()
+            yield
 
     def beat(self) -> None:
         """Writes a heartbeat, unless another process has taken over."""
         if not self._acquiring.acquire(blocking=False):
             return  # The thread inside checks too.
         try:
-            if self._owner is None or self._loss is not None:
-                return
-            if self._renew():
+            if self._owner is not None and self._loss is None and self._renew():
                 self._owner = dataclasses.replace(self._owner, beat=self._owner.beat + 1)
                 self._write_owner()
-            # During a change, the directory differs from the noted contents. A missing directory may come back: the
-            # next save decides whether to make it anew.
-            elif os.path.isdir(self._directory) and self._changing.acquire(blocking=False):
-                try:
-                    self._take_again()
-                finally:
-                    self._changing.release()
         except (OSError, OpError) as error:  # If this cannot be written, no save can, and the save will raise.
             _logger.info("The lease of '%s' could not be renewed: %s", self._directory, error)
         finally:
@@ -168,9 +156,9 @@ class Lease:
             if self._owner is None:
                 return
             with contextlib.suppress(OSError):
-                if self._loss is None and self._is_mine(self._read_owner()):
-                    os.remove(self._path(OWNER_NAME))
-                    os.remove(self._path(LOCK_NAME))  # Others that have opened it check that it is still the same.
+                if self._loss is None and self._is_mine(owner.read(self._owner_path)):
+                    os.remove(self._owner_path)
+                    os.remove(self._lock_path)  # Others that have opened it check that it is still the same.
             self._close()
             self._owner = None
 
@@ -191,31 +179,31 @@ class Lease:
         """
         durable.make_directories(self._directory)
         try:  # What is behind a link would be another directory's lock, or be made there.
-            descriptor = open_regular(self._path(LOCK_NAME), os.O_RDWR | os.O_CREAT, follows=False)
+            descriptor = open_regular(self._lock_path, os.O_RDWR | os.O_CREAT, follows=False)
         except NotReadable as error:
             raise FailedPreconditionError(
-                None, None, f"'{self._path(LOCK_NAME)}' cannot be locked: {error}. Remove it if no process saves there."
+                None, None, f"'{self._lock_path}' cannot be locked: {error}. Remove it if no process saves there."
             ) from error
         try:
             locked = lock(descriptor)
-            found = self._read_owner()
-            if locked is None or not _same_file(descriptor, self._path(LOCK_NAME)):
+            found = owner.read(self._owner_path)
+            if locked is None or not _same_file(descriptor, self._lock_path):
                 return _SOMEBODY if found is None or self._is_mine(found) else str(found)
             if has_it := whose(found, locked):
                 return has_it
             mine = Owner.this_process(_HEARTBEAT_SECS)
             if locked:  # Other processes may have been killed while they wrote owner files.
-                for left in filter(owner.is_unfinished, map(self._path, os.listdir(self._directory))):
-                    os.remove(left)
-            owner.write(self._path(OWNER_NAME), mine)
+                for left in (os.path.join(self._directory, name) for name in os.listdir(self._directory)):
+                    if owner.is_unfinished(left):
+                        os.remove(left)
+            text = owner.write(self._owner_path, mine)
             if not locked:
                 clock.sleep(_LOOK_EVERY_SECS)  # If two processes take over at the same moment, the last one has it.
-                found = self._read_owner()
+                found = owner.read(self._owner_path)
                 if found is None or found.token != mine.token:
                     return str(found or _SOMEBODY)
-            self._owner, self._locked, self._beaten = mine, locked, clock.monotonic()
+            self._owner, self._text, self._locked, self._beaten = mine, text, locked, clock.monotonic()
             self._descriptor, descriptor = descriptor, None
-            self._note()
             return ""
         finally:
             if descriptor is not None:
@@ -225,16 +213,16 @@ class Lease:
         return "" if found is None or self._is_gone(found, locked) else str(found)
 
     def _take_again(self) -> str:
-        """Takes the lease again if no other process has had it since it was lost; otherwise returns the owner."""
+        """Takes the lease again where nothing can have been saved since it was lost; otherwise returns who has it."""
         self._close()  # Closing it later would give up the new lock, if it is the same file.
-        looks = 0
-        while (whose := self._take(self._who_had_it)) == _SOMEBODY and looks < _LOOKS:
+        whose, looks = self._take(self._who_had_it), 0
+        while whose == _SOMEBODY and looks < _LOOKS:
             clock.sleep(_LOOK_AGAIN_SECS)
-            looks += 1
+            whose, looks = self._take(self._who_had_it), looks + 1
         if not whose:
             _logger.warning(
-                "The files of the lease of '%s' were removed or replaced. Nobody else has saved there since: this "
-                "process has taken the lease again.",
+                "The files of the lease of '%s' were removed. No checkpoint is there: this process has taken the lease "
+                "again.",
                 self._directory,
             )
         return whose
@@ -242,56 +230,44 @@ class Lease:
     def _who_had_it(self, found: Owner | None, locked: bool) -> str:
         if found is not None and not self._is_mine(found):
             return f"{found}, which has ended" if self._is_gone(found, locked) else str(found)
-        if not layout.names(self._directory):  # The earlier checkpoints were removed.
-            return ""
-        if self._traces is None:
-            return _Change("its earlier contents are not known")
-        changed = traces.change(self._traces, self._directory)
-        return _Change(f"its contents have changed: {changed}") if changed else ""
+        return _UNKNOWN if layout.names(self._directory) else ""
 
     def _lost_to(self, whose: str) -> str:
-        files = f"({LOCK_NAME}, {OWNER_NAME}) were removed or replaced"
         silent_secs = clock.monotonic() - self._beaten
         is_silent = silent_secs > _BEATS_TO_MISS * _HEARTBEAT_SECS
         silent, advice = f"this process gave no sign of life for {silent_secs:.0f} s", " Was it stopped?"
-        if isinstance(whose, _Change):
+        if whose == _UNKNOWN:
             return (
-                f"The lease files in '{self._directory}' {files}, and {whose}. This process saves nothing more there. "
-                "Another process has saved there, or somebody has restored a copy"
+                f"The lease files in '{self._directory}' ({LOCK_NAME}, {OWNER_NAME}) were removed or replaced, and "
+                "checkpoints are there. Another process may have saved them, or somebody has restored a copy: this "
+                "process saves nothing more there"
             ) + (f"; {silent}.{advice}" if is_silent else ".")
-        why = silent if is_silent else f"the files of this process's lease there {files}, or its host slept"
+        removed = f"the files of this process's lease there ({LOCK_NAME}, {OWNER_NAME}) were removed or replaced"
+        why = silent if is_silent else f"{removed}, or its host slept"
         text = f"'{self._directory}' was taken over by {whose}, because {why}: this process saves nothing more there."
         return text + (advice if is_silent else "")
 
     def _renew(self) -> bool:
         """Returns whether this process has the lease; writes the owner file again if only that is missing."""
-        if not self._keeps_lock():
-            return False
-        found = self._read_owner()
-        if found is None and self._locked:
-            self._write_owner()
-        elif not self._is_mine(found):
-            return False
-        if self._traces is None:
-            self._note()
-        return True
-
-    def _keeps_lock(self) -> bool:
         if self._descriptor is None:
             return False
-        if not self._locked:
-            return True  # Only the owner file decides.
-        # If anything in this process has read the lock file, the lock is gone.
-        return _same_file(self._descriptor, self._path(LOCK_NAME)) and lock(self._descriptor) is True
-
-    def _note(self) -> None:
-        """Notes the contents of the directory, if this process has the lease."""
-        self._traces = None
-        with contextlib.suppress(OSError, OpError):
-            found = traces.look(self._directory, self.state_files)
-            # Checked afterwards: a process that still has the lease had it while it read the directory.
-            if self._keeps_lock() and self._is_mine(self._read_owner()):
-                self._traces = found
+        if self._locked:
+            # If anything in this process has read the lock file, the lock is gone, and somebody may try it right now.
+            has_it, looks = lock(self._descriptor), 0
+            while has_it is None and looks < _LOOKS:
+                clock.sleep(_LOOK_AGAIN_SECS)
+                has_it, looks = lock(self._descriptor), looks + 1
+            if not has_it or not _same_file(self._descriptor, self._lock_path):
+                return False
+        try:  # Without locks the owner file alone decides.
+            text = read_text(self._owner_path, owner.MOST_BYTES)
+        except (FileNotFoundError, NotADirectoryError, NotReadable):
+            text = ""
+        if text != self._text and not self._is_mine(found := owner.parsed(text)):
+            if found is not None or not self._locked:
+                return False
+            self._write_owner()
+        return True
 
     def _is_gone(self, found: Owner, locked: bool) -> bool:
         # An owner may be alive without its lock if it copied the directory: reading a locked file drops the lock. So
@@ -308,15 +284,9 @@ class Lease:
     def _is_mine(self, found: Owner | None) -> bool:
         return found is not None and self._owner is not None and found.token == self._owner.token
 
-    def _path(self, name: str) -> str:
-        return os.path.join(self._directory, name)
-
-    def _read_owner(self) -> Owner | None:
-        return owner.read(self._path(OWNER_NAME))
-
     def _write_owner(self) -> None:
         assert self._owner is not None
-        owner.write(self._path(OWNER_NAME), self._owner)
+        self._text = owner.write(self._owner_path, self._owner)
         self._beaten = clock.monotonic()
 
     def _close(self) -> None:
@@ -340,8 +310,8 @@ def lock(descriptor: int) -> bool | None:
 
 _leases: dict[str, Lease] = {}
 _guard = threading.RLock()
-_Told = queue.SimpleQueue[Callable[[], None] | None]
-_told = _Told()  # What the thread is to call; None ends it.
+_Inbox = queue.SimpleQueue[Callable[[], None] | None]
+_inbox = _Inbox()  # What the thread is to call; None ends it.
 
 
 def hold(directory: str, wait_secs: float = DEFAULT_WAIT_SECS, path: str = "") -> Callable[[], None]:
@@ -377,7 +347,7 @@ def hold(directory: str, wait_secs: float = DEFAULT_WAIT_SECS, path: str = "") -
 
 def give_back_with(holder: object, give_back: Callable[[], None]) -> None:
     """Has a thread give a lease back soon after its holder is garbage, such as the hook of a session never closed."""
-    weakref.finalize(holder, lambda: _told.put(give_back)).atexit = False
+    weakref.finalize(holder, lambda: _inbox.put(give_back)).atexit = False
 
 
 def of(directory: str) -> Lease | None:
@@ -395,21 +365,21 @@ def _give_back(lease: Lease, once: Iterator[None]) -> None:
             for name in [name for name, other in _leases.items() if other is lease]:
                 del _leases[name]
             if not _leases:
-                _told.put(None)
+                _inbox.put(None)
 
 
 def _beat_in_background() -> None:
-    global _told
+    global _inbox
     if len(_leases) == 1 and next(iter(_leases.values())).holds == 1:
-        _told = _Told()
-        threading.Thread(target=_beat, args=(_told,), name="hookline-leases", daemon=True).start()
+        _inbox = _Inbox()
+        threading.Thread(target=_beat, args=(_inbox,), name="hookline-leases", daemon=True).start()
 
 
-def _beat(told: _Told) -> None:
+def _beat(inbox: _Inbox) -> None:
     while True:
         calls = []
         with contextlib.suppress(queue.Empty):
-            if (give_back := told.get(timeout=_HEARTBEAT_SECS)) is None:
+            if (give_back := inbox.get(timeout=_HEARTBEAT_SECS)) is None:
                 return
             calls.append(give_back)
         with _guard:

@@ -231,7 +231,6 @@ class CheckpointManager:
         state = retention.state(newest)
 
         def write() -> None:
-            lease.state_files.add(state_file)
             with lease.changing():
                 write_state(directory, state, state_file, leaving)
 

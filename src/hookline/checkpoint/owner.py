@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -12,9 +13,10 @@ import socket
 from collections.abc import Callable
 
 from hookline.checkpoint import durable, failures, schema
-from hookline.regular_file import read_text
+from hookline.regular_file import NotReadable, read_text
 
-_MOST_BYTES = 2**16
+MOST_BYTES = 2**16
+"""The largest owner file that is read."""
 _LONGEST_BEAT_SECS = 3600.0
 
 
@@ -86,10 +88,16 @@ _OWNER = schema.record(
 def read(path: str) -> Owner | None:
     """Returns the contents of an owner file, or None if there is none; raises other system errors."""
     try:
-        return schema.parse(read_text(path, _MOST_BYTES), _OWNER)
-    except (FileNotFoundError, NotADirectoryError):
+        return parsed(read_text(path, MOST_BYTES))
+    except (FileNotFoundError, NotADirectoryError, NotReadable):
         return None
-    except ValueError:  # hookline did not write this file; it names no owner.
+
+
+def parsed(text: str) -> Owner | None:
+    """Returns the owner in a text; None if hookline did not write it."""
+    try:
+        return schema.parse(text, _OWNER)
+    except ValueError:
         return None
 
 
@@ -98,26 +106,32 @@ def is_unfinished(path: str) -> bool:
     return _UNFINISHED.fullmatch(os.path.basename(path)) is not None and os.path.isfile(path)
 
 
-def write(path: str, owner: Owner) -> None:
-    """Writes an owner file atomically."""
-    temporary = f"{path}.{owner.token}"
-    with durable.create(temporary) as file:
-        file.write(json.dumps(dataclasses.asdict(owner)).encode())
-    os.replace(temporary, path)
+def write(path: str, owner: Owner) -> str:
+    """Writes an owner file atomically, and returns its text."""
+    temporary, text = f"{path}.{owner.token}", json.dumps(dataclasses.asdict(owner))
+    try:
+        with durable.create(temporary) as file:
+            file.write(text.encode())
+        os.replace(temporary, path)
+    except BaseException:  # In the way of the next heartbeat.
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        raise
+    return text
 
 
 @functools.cache
 def _boot_id() -> str:
-    return _told_by_the_system("sys/kernel/random/boot_id", _text).strip() or socket.gethostname()
+    return _of_the_system("sys/kernel/random/boot_id", _text).strip() or socket.gethostname()
 
 
 def _namespace() -> str:
-    return _told_by_the_system("self/ns/pid", os.readlink)
+    return _of_the_system("self/ns/pid", os.readlink)
 
 
 def _started(pid: int) -> str:
     """Returns the start time of a process, which tells it from a later one of the same number; "" if there is none."""
-    fields = _told_by_the_system(f"{pid}/stat", _text).rpartition(")")[2].split()
+    fields = _of_the_system(f"{pid}/stat", _text).rpartition(")")[2].split()
     return fields[19] if len(fields) > 19 else ""
 
 
@@ -126,7 +140,7 @@ def _text(path: str) -> str:
         return file.read()
 
 
-def _told_by_the_system(name: str, read: Callable[[str], str]) -> str:
+def _of_the_system(name: str, read: Callable[[str], str]) -> str:
     try:
         return read(f"/proc/{name}")
     except OSError as error:

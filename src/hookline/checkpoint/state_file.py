@@ -17,8 +17,7 @@ from hookline.errors import DataLossError, FailedPreconditionError, NotFoundErro
 from hookline.regular_file import read_text
 
 STATE_FILE_NAME = "checkpoint"
-MOST_BYTES = 16 * 2**20
-"""The largest state file that is read."""
+_MOST_BYTES = 16 * 2**20
 
 _logger = log.of(__name__)
 
@@ -163,13 +162,8 @@ _STATE = schema.record(
 )
 
 
-def parsed(text: str) -> CheckpointState:
-    """Returns the contents of a state file from its text, with relative paths; raises `ValueError` if it is none."""
-    return schema.parse(text, _STATE).state
-
-
 def _read(path: str) -> _Written:
-    return schema.parse(read_text(path, MOST_BYTES), _STATE)
+    return schema.parse(read_text(path, _MOST_BYTES), _STATE)
 
 
 def _is_inside(name: str) -> bool:
@@ -195,7 +189,7 @@ _warned: set[tuple[str, str]] = set()
 def _of_another(path: str, error: Exception) -> str:
     """Describes the owner of a state file that is not hookline's."""
     try:
-        named = re.match(r'model_checkpoint_path: "([^"]*)"', read_text(path, MOST_BYTES))
+        named = re.match(r'model_checkpoint_path: "([^"]*)"', read_text(path, _MOST_BYTES))
     except (OSError, ValueError):
         named = None
     if named:

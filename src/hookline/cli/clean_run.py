@@ -16,7 +16,7 @@ def run(arguments: argparse.Namespace) -> int:
     shown.require_rich()
     directory = runs.folder(arguments.run)
     if examine.is_one(directory):
-        raise NotFoundError(None, None, f"'{directory}' is a checkpoint. Give the folder of its run.")
+        raise NotFoundError.from_message(f"'{directory}' is a checkpoint. Give the folder of its run.")
     with runs.examined():
         contents = examine.contents(directory)
         if not contents.checkpoints and not runs.is_run(directory):

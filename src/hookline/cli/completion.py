@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from hookline.cli.parser import parser
+from hookline.cli.main import parser
 
 try:
     import shtab

@@ -71,12 +71,12 @@ def _checkpoint(path: str) -> tuple[Found, str]:
         contents = examine.contents(runs.folder(path))
         if contents.newest is None:
             why = contents.surprise or "it has no complete checkpoint"
-            raise NotFoundError(None, None, f"'{path}': {why}.") if runs.is_run(path) else runs.no_run(path, why)
+            raise NotFoundError.from_message(f"'{path}': {why}.") if runs.is_run(path) else runs.no_run(path, why)
         found = contents.newest
         if contents.due is not None and contents.due is not found:
             note = f"{contents.due.name} is passed over, for it is broken: {contents.due.flaw}."
     if found.manifest is None:
-        raise NotFoundError(None, None, f"Checkpoint '{found.path}' is broken: {found.flaw}.")
+        raise NotFoundError.from_message(f"Checkpoint '{found.path}' is broken: {found.flaw}.")
     return found, note
 
 

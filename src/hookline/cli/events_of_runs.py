@@ -15,7 +15,7 @@ from tensorboard.util import tensor_util
 
 from hookline.cli import runs, shown
 from hookline.errors import DataLossError, NotFoundError
-from hookline.escapes import in_a_line
+from hookline.log import in_a_line
 from hookline.regular_file import NotReadable, open_regular
 from hookline.summary.protos import DecodeError, Event
 from hookline.summary.records import read_records
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     tags = sorted({tag for scalars in found.values() for tag in scalars})
     wanted = [tag for tag in tags if _is_wanted(tag, arguments.tag)]
     if tags and not wanted:
-        raise NotFoundError(None, None, f"no scalar is called {' or '.join(arguments.tag)}. Found: {', '.join(tags)}.")
+        raise NotFoundError.from_message(f"no scalar is called {' or '.join(arguments.tag)}. Found: {', '.join(tags)}.")
     lines = [(tag, folder, found[folder][tag]) for tag in wanted for folder in found if tag in found[folder]]
     if arguments.csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")

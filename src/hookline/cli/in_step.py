@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import math
@@ -17,11 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from hookline import clock
-from hookline.cli import shown
 from hookline.cli.guardian import Guardian
-from hookline.cli.output import Echo
-from hookline.cli.signals import Signals
-from hookline.cli.task import ASKED, as_of_shell, ended, is_failure, started
+from hookline.cli.task import ASKED, Echo, Signals, as_of_shell, ended, is_failure, restarts, say, started
 from hookline.distributed.in_step import environment
 from hookline.distributed.processes import ProcessGroup, stop_all
 from hookline.monitored import RecoveryPolicy
@@ -58,6 +56,19 @@ class InStepLaunch:
     restarts: RecoveryPolicy | None = None
 
 
+def run(arguments: argparse.Namespace) -> int:
+    """Starts the processes, waits, and returns the exit status."""
+    return launch_in_step(
+        InStepLaunch(
+            command=(str(arguments.script), *arguments.arguments),
+            processes=arguments.processes,
+            grace_secs=arguments.grace,
+            check_every_launch=arguments.check_every_launch,
+            restarts=restarts(arguments),
+        )
+    )
+
+
 def launch_in_step(what: InStepLaunch) -> int:
     """Runs a script in several synchronous processes, shows their output, and waits for their end.
 
@@ -84,7 +95,7 @@ def launch_in_step(what: InStepLaunch) -> int:
             if signals.caught or not is_failure(status):
                 return status
             wait_secs = policy.backoff_secs(attempt, generator)
-            _say(f"all are started again in {wait_secs:.1f} s ({attempt} of {policy.max_attempts} times).")
+            say(f"all are started again in {wait_secs:.1f} s ({attempt} of {policy.max_attempts} times).")
             if signals.wait(wait_secs):
                 return signals.exit_status
 
@@ -172,18 +183,18 @@ class _Job:
         first, status = self._first()
         if status in _LEFT:
             # All leave together; a second request would interrupt those that still save.
-            _say(f"process {first} {ended(status)}.")
+            say(f"process {first} {ended(status)}.")
             deadline = clock.monotonic() + self._what.grace_secs
             while None in self._statuses() and not self._signals.again and clock.monotonic() < deadline:
                 clock.sleep(_LOOK_EVERY_SECS)
         elif None in self._statuses():
-            _say(f"process {first} {ended(status)}. The others are ended, within {secs:g} s.")
+            say(f"process {first} {ended(status)}. The others are ended, within {secs:g} s.")
             self._wait(by_themselves)
             left = max(begun + secs - clock.monotonic(), 0)
             others = [group for group in self._groups if group.status() is None]
             stop_all(others, left, lambda: bool(self._signals.caught))
         else:
-            _say(f"process {first} {ended(status)}.")
+            say(f"process {first} {ended(status)}.")
         return as_of_shell(status) if is_failure(status) else self._end_in_order(as_of_shell(status))
 
     def _first(self) -> tuple[int, int]:
@@ -203,15 +214,11 @@ class _Job:
         stop_all(self._groups)
         failed = {index: each for index, each in enumerate(self._statuses()) if each and is_failure(each)}
         for index, each in failed.items():
-            _say(f"process {index} {ended(each)}.")
+            say(f"process {index} {ended(each)}.")
         return as_of_shell(self._first()[1]) if failed else status
 
     def _stop_on_signal(self) -> int:
         name = signal.Signals(self._signals.caught[0]).name
-        _say(f"stopping on {name}, within {self._what.grace_secs:g} s; once more to stop at once.")
+        say(f"stopping on {name}, within {self._what.grace_secs:g} s; once more to stop at once.")
         stop_all(self._groups, self._what.grace_secs, lambda: self._signals.again)
         return self._end_in_order(self._signals.exit_status)
-
-
-def _say(text: str) -> None:
-    shown.complain(f"hookline launch: {text}")

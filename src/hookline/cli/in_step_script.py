@@ -34,7 +34,7 @@ def _main(path: str) -> None:
         if (status := service.status_of(exit)) not in (0, *_LEFT):
             service.leave_at_once(status)
         raise
-    except BaseException as error:
+    except BaseException as error:  # Printed as Python would; the status tells the launcher who has failed.
         if isinstance(error, RuntimeError) and "distributed.initialize" in str(error):
             error.add_note("The launcher has called it. Call hookline.distributed.initialize(): it does nothing here.")
         error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next

@@ -1,7 +1,8 @@
-"""`hookline launch`: a script as a chief and workers, on one machine."""
+"""`hookline launch` and `stop`: a script as a chief and workers, on one machine; and the end of its servers."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import functools
@@ -13,11 +14,8 @@ import sys
 from collections.abc import Iterator
 
 from hookline import clock
-from hookline.cli import shown
 from hookline.cli.guardian import Guardian
-from hookline.cli.output import Echo
-from hookline.cli.signals import Signals
-from hookline.cli.task import Task, as_of_shell, is_failure, started
+from hookline.cli.task import Echo, Signals, Task, as_of_shell, is_failure, restarts, say, started
 from hookline.distributed.cluster import Cluster, ClusterOptions
 from hookline.distributed.connection import await_head
 from hookline.distributed.processes import ProcessGroup, stop_all
@@ -52,6 +50,30 @@ class Launch:
     job: str | None = None
     grace_secs: float = 30.0
     restarts: RecoveryPolicy | None = None
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Starts the processes, waits, and returns the exit status."""
+    return launch(
+        Launch(
+            command=(sys.executable, str(arguments.script), *arguments.arguments),
+            workers=arguments.workers or 1,
+            servers=arguments.servers or 1,
+            address=arguments.address,
+            token_path=arguments.token_path,
+            job=arguments.job,
+            grace_secs=arguments.grace,
+            restarts=restarts(arguments),
+        )
+    )
+
+
+def stop(arguments: argparse.Namespace) -> int:
+    """Ends the parameter servers of a job, and returns the exit status."""
+    options = ClusterOptions(token_path=arguments.token_path)
+    count = Cluster(arguments.address, job=arguments.job, options=options).stop_servers()
+    print(f"Ended {count} parameter servers of job {arguments.job!r}.")
+    return 0
 
 
 def launch(what: Launch) -> int:
@@ -109,7 +131,7 @@ def _stop_servers(what: Launch, job: str) -> None:
     stopper = ProcessGroup(_stop_command(what, job), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     if stopper.wait(_STOP_SERVERS_SECS) != 0:
         stopper.kill()
-        _say(f"the parameter servers of job {job!r} on {what.address} could not be ended. Do it with `hookline stop`.")
+        say(f"the parameter servers of job {job!r} on {what.address} could not be ended. Do it with `hookline stop`.")
 
 
 def _stop_command(what: Launch, job: str) -> list[str]:
@@ -149,7 +171,7 @@ class _Job:
             if not status:
                 if late:
                     secs = self._what.grace_secs
-                    _say(f"{', '.join(late)} did not end within {secs:g} seconds after the chief: stopped.")
+                    say(f"{', '.join(late)} did not end within {secs:g} seconds after the chief: stopped.")
                 return 0
             # Only a chief saves the results of workers.
             stop_all(self._processes(), self._what.grace_secs, lambda: self._signals.again)
@@ -166,7 +188,7 @@ class _Job:
         environment = {**self._environment, **task}
         name = _name(rank)
         start = functools.partial(started, name, self._what.command, environment, self._guardian, self._echo)
-        self._tasks[name] = Task(name, start, self._what.restarts, _say)
+        self._tasks[name] = Task(name, start, self._what.restarts, say)
 
     def _wait(self, names: list[str], timeout_secs: float | None) -> int | None:
         """Waits until the named tasks have ended for good, and returns the status of the first."""
@@ -183,7 +205,7 @@ class _Job:
 
     def _stop_on_signal(self, running: list[str]) -> int:
         first = signal.Signals(self._signals.caught[0])
-        _say(f"stopping on {first.name}, within {self._what.grace_secs:g} s; once more to stop at once.")
+        say(f"stopping on {first.name}, within {self._what.grace_secs:g} s; once more to stop at once.")
         for task in self._tasks.values():
             task.process.ask_to_end()
         deadline = clock.monotonic() + self._what.grace_secs
@@ -203,7 +225,3 @@ class _Job:
 
 def _name(rank: int) -> str:
     return f"worker {rank - 1}" if rank else "chief"
-
-
-def _say(text: str) -> None:
-    shown.complain(f"hookline launch: {text}")

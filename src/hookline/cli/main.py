@@ -1,17 +1,306 @@
-"""The `hookline` command line."""
+"""The `hookline` command: its options, its help, and what runs a command. Its imports are quick."""
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import os
 import signal
 import sys
+import textwrap
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
 
 from hookline.cli import shown
-from hookline.cli.parser import parser
 from hookline.errors import OpError
 from hookline.interrupts import held_back
+from hookline.log import escaped
+from hookline.version import __version__
+
+MAX_RESTARTS = 10
+_NOT_IN_STEP = ("workers", "servers", "address", "token_path", "job")
+
+_RUN = "folder with the checkpoints of a run, or one checkpoint in it, such as runs/a/model.ckpt-40"
+_EVERY = """
+The exit status is 0, or 1 if the command failed or there is no run, or 2 if the arguments are wrong.
+"""
+
+
+_Commands: TypeAlias = "argparse._SubParsersAction[Any]"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Prints nothing that a terminal acts on, when it repeats an argument."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        super()._print_message(escaped(message), file)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command. `module` and `function` in its result name what does the work."""
+    made = _Parser(
+        prog="hookline",
+        description="Inspects runs of hookline, and starts training scripts in several processes.",
+        epilog="hookline COMMAND --help describes a command, with examples.",
+    )
+    made.add_argument("--version", action="version", version=f"hookline {__version__}")
+    commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_inspect(commands)
+    _add_diff(commands)
+    _add_events(commands)
+    _add_clean(commands)
+    _add_launch(commands)
+    _add_stop(commands)
+    _add_completion(commands)
+    return made
+
+
+def _command(
+    commands: _Commands,
+    module: str,
+    name: str,
+    summary: str,
+    text: str,
+    examples: str = "",
+) -> argparse.ArgumentParser:
+    paragraphs = (" ".join(part.split()) for part in text.strip().split("\n\n"))
+    made = commands.add_parser(
+        name,
+        help=summary,
+        description="\n\n".join(textwrap.fill(part, 78) for part in paragraphs),
+        epilog=f"examples:\n{textwrap.indent(textwrap.dedent(examples).strip(), '  ')}" if examples else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.set_defaults(module=module, function="run")
+    return made
+
+
+def _add_inspect(commands: _Commands) -> None:
+    made = _command(
+        commands,
+        "inspect_run",
+        "inspect",
+        "show the checkpoints of a run, and the variables of one",
+        f"""
+        Lists the checkpoints of a run, newest first, with step, age, size and the devices that they were saved from;
+        names the newest complete one, those that are broken or half-written with the reason, and the process that
+        saves there now. Then it reads the variables of the newest one, or of the given checkpoint, compares them with
+        their checksums, and shows their shapes, dtypes and norms.
+
+        It needs one CPU, whatever the devices were, and holds one variable in memory at a time. It writes nothing, so
+        the training may be running.
+
+        {_EVERY} With --verify it is 1 as well if a checkpoint is broken.
+        """,
+        """
+        hookline inspect runs/a
+        hookline inspect runs/a/model.ckpt-40
+        hookline inspect runs/a --no-values          # from the descriptions alone, for large models
+        hookline inspect runs/a --verify             # reads every checkpoint
+        hookline inspect runs/a --json | jq .newest
+        """,
+    )
+    made.add_argument("run", metavar="RUN", help=_RUN)
+    values = made.add_mutually_exclusive_group()
+    values.add_argument("--no-values", action="store_true", help="read no variable: show shapes and dtypes, no norms")
+    values.add_argument("--verify", action="store_true", help="read all checkpoints, not only one, and compare them")
+    made.add_argument("--all", action="store_true", help="list the states of hooks too, not only how many there are")
+    made.add_argument("--json", action="store_true", help="print JSON: sizes in bytes, times in seconds")
+
+
+def _add_diff(commands: _Commands) -> None:
+    made = _command(
+        commands,
+        "diff_runs",
+        "diff",
+        "compare the variables of two checkpoints",
+        f"""
+        Lists the variables that only B has, those that only A has, those with another shape or dtype, and for the
+        others the largest difference of an element, the norm of the difference over the norm of A, and the number of
+        elements that differ. A NaN equals a NaN. Two variables are in memory at a time.
+
+        A run stands for its newest complete checkpoint; a line names a newer one that is broken.
+
+        {_EVERY} It is 1 as well if a variable of a broken checkpoint could not be compared.
+        """,
+        """
+        hookline diff runs/a runs/b
+        hookline diff runs/a/model.ckpt-40 runs/a/model.ckpt-80
+        hookline diff runs/a runs/b --json
+        """,
+    )
+    made.add_argument("a", metavar="A", help="folder of a run, or one checkpoint")
+    made.add_argument("b", metavar="B", help="the same, to compare with it")
+    made.add_argument("--json", action="store_true", help="print JSON, including the variables that are the same")
+
+
+def _add_events(commands: _Commands) -> None:
+    made = _command(
+        commands,
+        "events_of_runs",
+        "events",
+        "show the scalars of runs as a table, as CSV or as JSON",
+        f"""
+        Reads event files with TensorBoard's reader: those of each folder and of the folders below it, such as the
+        "eval" of an evaluation. The table has a line for each scalar and folder: the number of points, the first and
+        the last step, the last, least and greatest value, and the curve. Steps that a training repeated after a restart
+        count once, as in TensorBoard.
+
+        If an event file ends in the middle of a record, or a record is damaged, a line says how much of it was read:
+        TensorBoard reads no further either. In a running training the end may still be on its way.
+
+        {_EVERY}
+        """,
+        """
+        hookline events runs/a
+        hookline events runs/a runs/b --tag 'loss*'
+        hookline events runs/a --csv > scalars.csv
+        hookline events runs/a --json | jq '.[].value'
+        """,
+    )
+    made.add_argument("runs", metavar="RUN", nargs="+", help="folder with event files in it or below it")
+    made.add_argument(
+        "--tag",
+        metavar="PATTERN",
+        action="append",
+        help="only scalars with a matching name, as in 'eval/*'; may be repeated",
+    )
+    form = made.add_mutually_exclusive_group()
+    form.add_argument("--csv", action="store_true", help="print every point as CSV: run,tag,step,wall_time,value")
+    form.add_argument("--json", action="store_true", help="print every point as JSON, with the same fields")
+
+
+def _add_clean(commands: _Commands) -> None:
+    made = _command(
+        commands,
+        "clean_run",
+        "clean",
+        "remove old checkpoints, and half-written ones of killed processes",
+        f"""
+        Lists the checkpoints to remove, and removes them only with --yes. The newest N complete checkpoints stay. So
+        do, beyond that number, the best, the last that has proved good, the last one of a failed training, those that
+        keep_checkpoint_every_n_hours keeps for good, and broken ones, which may be worth a look. Half-written
+        checkpoints of killed processes are removed.
+
+        Without --keep, N is the max_to_keep of the training, which the run's state file records. With --yes, the
+        newest checkpoint is read first: if it is broken, nothing is removed. While another process saves there,
+        nothing is removed either.
+
+        {_EVERY}
+        """,
+        """
+        hookline clean runs/a                        # only lists them
+        hookline clean runs/a --keep 1 --yes
+        """,
+    )
+    made.add_argument("run", metavar="RUN", help="folder with the checkpoints of a run")
+    made.add_argument("--keep", type=_positive, metavar="N", help="the number of newest checkpoints to keep")
+    made.add_argument("--yes", action="store_true", help="remove them, instead of only listing them")
+    made.add_argument(
+        "--wait",
+        type=_seconds,
+        default=0.0,
+        metavar="SECS",
+        help="with --yes: how long to wait for the end of another process that saves there (default: 0). One on "
+        "another host that gives no sign of life for 30 seconds counts as ended",
+    )
+
+
+def _add_launch(commands: _Commands) -> None:
+    made = _command(
+        commands,
+        "launch",
+        "launch",
+        "run a script in several processes: chief and workers with parameter servers, or in step",
+        """
+        Runs a script several times at once, as a chief and workers that find each other with
+        Cluster.from_environment(): asynchronous training with parameter servers. Without --address it starts a private
+        Ray cluster on the loopback interface. Ctrl-C and SIGTERM ask every task to save and end, and stop all started
+        processes. The exit status is that of the chief.
+
+        With --in-step the processes train synchronously on this machine, with jax.distributed and without Ray; the
+        exit status is that of the first one that fails.
+        """,
+        """
+        hookline launch --workers 4 --servers 2 train.py --steps 1000
+        hookline launch --in-step --processes 4 train.py
+        """,
+    )
+    add = made.add_argument
+    add("--in-step", action="store_true", help="run synchronously: all processes make each step together")
+    add("--processes", type=_positive, default=None, metavar="N", help="the number of processes in step")
+    add("--check-every-launch", action="store_true", help="compare each program among the processes before its launch")
+    add("--workers", type=_positive, default=None, help="the number of training processes, with the chief (default: 1)")
+    add("--servers", type=_positive, default=None, help="the number of parameter servers (default: 1)")
+    add("--address", default=None, metavar="HOST:PORT", help="join the Ray cluster with this head")
+    add("--token-path", default=None, metavar="FILE", help="the token of that Ray cluster")
+    add("--job", default=None, help="name of the job on the Ray cluster (default: a new one)")
+    add("--grace", type=_seconds, default=30.0, metavar="SECS", help="the longest time for a stop (default: 30)")
+    add(
+        "--restart",
+        choices=["none", "on-failure"],
+        default="none",
+        help="whether to restart a failed task; with --in-step all processes (default: none)",
+    )
+    add(
+        "--max-restarts",
+        type=_positive,
+        default=None,
+        metavar="N",
+        help=f"the most restarts of each task, or of all, with waits from 1 to 60 seconds (default: {MAX_RESTARTS})",
+    )
+    add("script", type=Path, help="the Python script")
+    add("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
+
+
+def _add_stop(commands: _Commands) -> None:
+    text = "Ends the parameter servers of a job and frees their variables. Checkpoints stay."
+    made = _command(commands, "launch", "stop", "end the parameter servers of a job on a Ray cluster", text)
+    made.set_defaults(function="stop")
+    made.add_argument("--address", required=True, metavar="HOST:PORT", help="head of the Ray cluster")
+    made.add_argument("--job", required=True, help="name of the job")
+    made.add_argument("--token-path", default=None, metavar="FILE", help="the token of the Ray cluster")
+
+
+def _add_completion(commands: _Commands) -> None:
+    made = _command(
+        commands,
+        "completion",
+        "completion",
+        "print a script that completes this command in a shell",
+        """
+        Prints a script for a shell, which then completes commands, options and folders on Tab. The completion starts no
+        Python.
+        """,
+        """
+        eval "$(hookline completion bash)"           # in ~/.bashrc
+        hookline completion zsh > ~/.zfunc/_hookline # a folder of $fpath, before compinit
+        hookline completion fish > ~/.config/fish/completions/hookline.fish
+        """,
+    )
+    made.add_argument("shell", choices=["bash", "zsh", "fish"], help="the shell")
+
+
+def _positive(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"requires a whole number of at least 1, got {text!r}")
+    return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        secs = float(text)
+    except ValueError:
+        secs = -1.0
+    if not 0 <= secs < float("inf"):
+        raise argparse.ArgumentTypeError(f"requires a number of seconds, got {text!r}")
+    return secs
+
 
 FAILED = 1
 MISUSED = 2
@@ -40,9 +329,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = parser().parse_args(argv)
         command = f"hookline {arguments.command}"
+        if arguments.command == "launch":
+            # Before the imports, so that wrong options are reported without a wait for JAX.
+            _check_launch(arguments)
         with held_back():
             module = importlib.import_module(f"hookline.cli.{arguments.module}")
-        status = module.run(arguments)
+        status = getattr(module, arguments.function)(arguments)
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
@@ -55,6 +347,34 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         shown.complain(f"{command}: {_said(error)}")
         return MISUSED if isinstance(error, ValueError | ModuleNotFoundError) else FAILED
+
+
+def _check_launch(arguments: argparse.Namespace) -> None:
+    """Checks the combination of options, and chooses the module for it."""
+    if not arguments.script.is_file():
+        raise ValueError(f"there is no script {str(arguments.script)!r}. Give the path of a Python file.")
+    if arguments.in_step:
+        for name in _NOT_IN_STEP:
+            if getattr(arguments, name) is not None:
+                option = f"--{name.replace('_', '-')}"
+                raise ValueError(
+                    f"{option} does not go with --in-step: it is for a chief and workers, with parameter servers on "
+                    "Ray. Processes in step have neither, and are counted by --processes."
+                )
+        if arguments.processes is None:
+            raise ValueError("--in-step requires --processes N, the number of processes on this machine.")
+    elif arguments.processes is not None:
+        raise ValueError(
+            "--processes requires --in-step. The processes of a chief and workers are counted by --workers."
+        )
+    elif arguments.check_every_launch:
+        raise ValueError("--check-every-launch requires --in-step: a chief and workers launch different programs.")
+    elif arguments.address is None and arguments.token_path is not None:
+        raise ValueError("--token-path requires --address: a private Ray cluster makes its own token.")
+    if arguments.restart == "none" and arguments.max_restarts is not None:
+        raise ValueError("--max-restarts requires --restart on-failure: without it no task is started again.")
+    if arguments.in_step:
+        arguments.module = "in_step"
 
 
 def _said(error: Exception) -> str:

@@ -67,7 +67,7 @@ def folder(path: str) -> str:
     path = normal(path)
     if not os.path.isdir(path):
         there = "is a file, not a folder" if os.path.exists(path) else "does not exist"
-        raise NotFoundError(None, None, f"'{path}' {there}.{_neighbours(path)}")
+        raise NotFoundError.from_message(f"'{path}' {there}.{_neighbours(path)}")
     return path
 
 
@@ -111,7 +111,7 @@ def no_run(directory: str, lacks: str) -> NotFoundError:
     message = f"'{directory}' {'is empty' if not entries else f'is not a run: {lacks}'}."
     if below:
         message += f" Did you mean {', '.join(below[:5])}{' ...' if below[5:] else ''}?"
-    return NotFoundError(None, None, message)
+    return NotFoundError.from_message(message)
 
 
 def is_run(directory: str) -> bool:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hookline.escapes import escaped, in_a_line
+from hookline.log import escaped, in_a_line
 
 _BARS = "▁▂▃▄▅▆▇█"
 _CURVE_WIDTH = 24

@@ -1,17 +1,135 @@
-"""One task of `hookline launch`: its process, and further processes after failures."""
+"""What launchers share: the processes of tasks and their restarts, their output, and signals to stop."""
 
 from __future__ import annotations
 
+import argparse
+import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
+from typing import IO, TextIO
 
-from hookline import clock
+from hookline import clock, preemption
+from hookline.cli import shown
 from hookline.cli.guardian import Guardian
-from hookline.cli.output import Echo
+from hookline.cli.main import MAX_RESTARTS
 from hookline.distributed.processes import ProcessGroup
 from hookline.monitored import RecoveryPolicy
+
+_FINISH_SECS = 5.0
+
+
+class Echo:
+    r"""Shows the lines of several processes as they come, whole and never mixed.
+
+    A line that a process overwrites (with a carriage return, as progress bars do) is shown as a separate line. Empty
+    lines are left out.
+
+    Args:
+        width: The space for names.
+        without: A pattern to remove from lines.
+
+    Example:
+        >>> import io
+        >>> echo, shown = Echo(width=8), io.StringIO()
+        >>> echo.follow("chief", io.BytesIO(b"step 1\rstep 2\n"), shown)
+        >>> echo.finish()
+        >>> print(shown.getvalue(), end="")
+        chief    | step 1
+        chief    | step 2
+    """
+
+    def __init__(self, width: int, without: re.Pattern[bytes] | None = None) -> None:
+        self._width, self._without = width, without
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+
+    def follow(self, name: str, source: IO[bytes] | None, to: TextIO) -> None:
+        """Shows the lines of `source` until it ends, and closes it."""
+        assert source is not None
+        thread = threading.Thread(target=self._copy, args=(f"{name:{self._width}} | ", source, to), daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def finish(self) -> None:
+        """Waits until everything has been shown."""
+        for thread in self._threads:
+            thread.join(_FINISH_SECS)
+
+    def _copy(self, prefix: str, source: IO[bytes], to: TextIO) -> None:
+        rest = b""
+        with source:
+            while chunk := source.read1(65536):  # type: ignore[attr-defined]
+                *lines, rest = (rest + chunk).replace(b"\r", b"\n").split(b"\n")
+                self._show(prefix, lines, to)
+            self._show(prefix, [rest], to)
+
+    def _show(self, prefix: str, lines: list[bytes], to: TextIO) -> None:
+        if self._without is not None:
+            lines = [self._without.sub(b"", line) for line in lines]
+        texts = [line.decode(errors="replace").rstrip() for line in lines]
+        with self._lock:
+            to.write("".join(f"{prefix}{text}\n" for text in texts if text))
+            to.flush()
+
+
+_LOOK_EVERY_SECS = 0.05
+
+
+class Signals:
+    """Catches SIGINT, SIGTERM, and SIGHUP of a closed terminal, inside the `with` block.
+
+    The handler takes no lock: it may interrupt the main thread while that thread holds it, or itself. So there is no
+    event to be set, and waits look at what was caught.
+
+    Attributes:
+        caught: The signals so far.
+        again: Whether another one came, later than a duplicate delivery of the first could.
+    """
+
+    _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def __init__(self) -> None:
+        self.again = False
+        self.caught: list[int] = []
+        self._first_at: float | None = None
+
+    @property
+    def exit_status(self) -> int:
+        """The exit status of a command that has ended in order on the first signal."""
+        return 128 + self.caught[0]
+
+    def came(self) -> bool:
+        """Returns whether a signal was caught."""
+        return bool(self.caught)
+
+    def wait(self, timeout_secs: float) -> bool:
+        """Waits until a signal is caught or the time is over, and returns whether one was caught."""
+        deadline = clock.monotonic() + timeout_secs
+        while not self.caught and (left := deadline - clock.monotonic()) > 0:
+            clock.sleep(min(left, _LOOK_EVERY_SECS))
+        return self.came()
+
+    def __enter__(self) -> Signals:
+        # Ignored signals stay ignored: this is how `nohup` and shells protect a background process.
+        caught = [number for number in self._NUMBERS if signal.getsignal(number) != signal.SIG_IGN]
+        self._before = {number: signal.signal(number, self._catch) for number in caught}
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _catch(self, number: int, frame: FrameType | None) -> None:
+        now = clock.monotonic()
+        if self._first_at is None:
+            self._first_at = now
+        self.again = self.again or now - self._first_at > preemption.SAME_SECS[number]
+        self.caught.append(number)
+
 
 ASKED = (signal.SIGTERM, signal.SIGINT)
 """The signals for an orderly end of a task."""
@@ -97,3 +215,15 @@ def started(
     echo.follow(name, process.stdout, sys.stdout)
     echo.follow(name, process.stderr, sys.stderr)
     return process
+
+
+def restarts(arguments: argparse.Namespace) -> RecoveryPolicy | None:
+    """Returns the restarts that the options ask for."""
+    if arguments.restart == "none":
+        return None
+    return RecoveryPolicy(arguments.max_restarts or MAX_RESTARTS, initial_backoff_secs=1.0)
+
+
+def say(text: str) -> None:
+    """Prints a message of the launcher to the standard error."""
+    shown.complain(f"hookline launch: {text}")

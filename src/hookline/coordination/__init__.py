@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hookline.coordination.coordinator import Coordinator
-from hookline.coordination.looper_thread import LooperThread
+from hookline.coordination.coordinator import Coordinator, LooperThread
 
 __all__ = ["Coordinator", "LooperThread"]

@@ -25,6 +25,17 @@ its main thread has taken decision r, at boundary r; so boundary r + 1 is no sma
 so no pledge is above n.
 
 A run without a proposal costs one comparison.
+
+An example: the chief has started 7 runs and process 1 has started 5 when process 1 is asked to save.
+
+    process 1 proposes "save": limit 5, no run starts      the chief goes on
+    it sets the key 0/call
+    its listener pledges (5, save)                         the listener closes the door, reads 7, pledges (7): limit 7
+                                                           its main thread counts run 8: 8 > 7, so back to 7, and waits
+                                                           the chief reads both: boundary max(7, 5) = 7
+    it reads the decision: limit 7, runs 6 and 7 start     it takes the decision at 7, where it stands: saves step 7
+    it takes the decision at 7: saves step 7               limit infinity: run 8 starts
+    limit infinity: run 8 starts
 """
 
 from __future__ import annotations
@@ -296,9 +307,7 @@ class Agreement(Member):
                 if isinstance(self._lost, UnauthenticatedError):
                     raise self._lost
                 if self._lost is not None:
-                    raise UnavailableError(
-                        None,
-                        None,
+                    raise UnavailableError.from_message(
                         f"Process {self.index} cannot reach the others that it runs in step with: {self._lost}. One of "
                         "them has probably ended; look at what each printed last.",
                     ) from self._lost
@@ -366,7 +375,7 @@ class Agreement(Member):
                 request = listener.send(self._do(request))
         except StopIteration:
             pass
-        except BaseException as error:
+        except BaseException as error:  # Whatever it was: a main thread that waits must hear of it.
             self.lose(error)
 
 

@@ -1,11 +1,16 @@
-"""Boards: keys and texts that processes share."""
+"""The board on which processes in step write, and seals, which keep strangers from it."""
 
 from __future__ import annotations
 
+import hmac
+import json
+import secrets
 import threading
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from hookline import clock
+from hookline.errors import UnauthenticatedError
 
 
 class Board(Protocol):
@@ -58,3 +63,144 @@ class MemoryBoard:
             below = prefix if prefix.endswith("/") else f"{prefix}/"
             for key in [key for key in self._values if key == prefix or key.startswith(below)]:
                 del self._values[key]
+
+
+_VERSION, _CODE = "v1:", 64
+
+
+class Seal:
+    """A secret with which processes seal texts: an HMAC of the place of a text and of the text itself."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def sealed(self, place: str, text: str) -> str:
+        """Returns the text with its seal."""
+        return f"{_VERSION}{self._code(place, text)}:{text}"
+
+    def opened(self, place: str, sealed: str) -> str | None:
+        """Returns the text; None if its seal is missing, or is for another place, text or secret."""
+        text = sealed[len(_VERSION) + _CODE + 1 :]
+        is_ours = hmac.compare_digest(_bytes(sealed), _bytes(self.sealed(place, text)))
+        return text if is_ours else None
+
+    def of(self, attempt: str) -> Seal:
+        """Returns a seal for one start of a job: what was sealed in another one does not open with it."""
+        return Seal(hmac.digest(self._secret, attempt.encode(), "sha256"))
+
+    def _code(self, place: str, text: str) -> str:
+        return hmac.digest(self._secret, _bytes(f"{len(place)}:{place}{text}"), "sha256").hex()
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")
+
+
+def is_sealed(text: str) -> bool:
+    """Returns whether a text has a seal, of any secret."""
+    return text.startswith(_VERSION)
+
+
+class SealedBoard:
+    """A board whose entries are sealed. An entry that is not, or has a wrong seal, is an error and never a value.
+
+    Args:
+        board: The board on which strangers can write.
+        seal: The seal of this job and attempt.
+
+    Example:
+        >>> from hookline.coordination.board import MemoryBoard
+        >>> everyones = MemoryBoard()
+        >>> ours = SealedBoard(everyones, Seal(b"secret"))
+        >>> ours.set("decision", "go on"), everyones.set("answer", "stop")
+        (True, True)
+        >>> ours.get("decision", 0)
+        'go on'
+        >>> ours.get("answer", 0)
+        Traceback (most recent call last):
+        ...
+        hookline.errors.UnauthenticatedError: The entry 'answer' on the board of this job has no valid seal: ...
+    """
+
+    def __init__(self, board: Board, seal: Seal) -> None:
+        self._board, self._seal = board, seal
+
+    def set(self, key: str, value: str) -> bool:
+        """See `Board`."""
+        return self._board.set(key, self._seal.sealed(key, value))
+
+    def get(self, key: str, timeout_secs: float) -> str | None:
+        """See `Board`.
+
+        Raises:
+            UnauthenticatedError: Somebody else has written the entry.
+        """
+        found = self._board.get(key, timeout_secs)
+        if found is not None and (found := self._seal.opened(key, found)) is None:
+            raise UnauthenticatedError.from_message(
+                f"The entry {key!r} on the board of this job has no valid seal: somebody other than its processes has "
+                "written it. It has had no effect, and the job ends. See 'Safety' in docs/in-step.md.",
+            )
+        return found
+
+    def delete(self, prefix: str) -> None:
+        """See `Board`."""
+        self._board.delete(prefix)
+
+
+def greeted(
+    ask: Callable[[str, Any, Callable[[list[Any]], Any]], Any], secret: bytes | None, index: int
+) -> Seal | None:
+    """Greets the other processes, and returns the seal of all entries from then on; None if they have no token.
+
+    Each contributes a random number, so that the seal of this attempt is new: what a stranger has copied from an
+    earlier attempt does not open, and a process that is left of one cannot take part.
+
+    Args:
+        ask: The method of `Peers`, on a board without seals.
+        secret: The token of the job; None for none.
+        index: The number of this process.
+
+    Raises:
+        UnauthenticatedError: They have not all the same token, or somebody else has written on the board.
+        DeadlineExceededError: A process has not come.
+    """
+    ours, mine = None if secret is None else Seal(secret), secrets.token_hex(8)
+
+    def closed(place: str, text: str) -> str:
+        return text if ours is None else ours.sealed(place, text)
+
+    def opened(place: str, text: Any) -> str | None:
+        if not isinstance(text, str):
+            return None
+        return ours.opened(place, text) if ours is not None else None if is_sealed(text) else text
+
+    def answer(given: list[Any]) -> str:
+        numbers = [opened(f"greeting/{process}", text) for process, text in enumerate(given)]
+        strange = [process for process, number in enumerate(numbers) if number is None]
+        refused = ", ".join(_about(process, given[process], ours, 0) for process in strange)
+        return closed("answer", json.dumps([refused, numbers]))
+
+    try:
+        told = ask("a greeting", closed(f"greeting/{index}", mine), answer)
+        text = opened("answer", told)
+        refused, numbers = (_about(0, told, ours, index), []) if text is None else json.loads(text)
+        if not refused and numbers[index] != mine:
+            refused = f"somebody else has answered process {index}"
+    except (ValueError, TypeError, LookupError):  # No process writes such an entry.
+        refused, numbers = "somebody who is not one of them has written on their board", []
+    if refused:
+        raise UnauthenticatedError.from_message(
+            f"The processes of this job do not trust each other: {refused}. All need the same token "
+            "(HOOKLINE_TOKEN_PATH, or token_path of hookline.distributed.initialize), or none.",
+        )
+    return None if ours is None else ours.of(json.dumps(numbers))
+
+
+def _about(process: int, text: Any, ours: Seal | None, asking: int) -> str:
+    """Describes why the greeting of a process does not open, in a clause."""
+    if ours is None:
+        return f"process {process} has a token, and process {asking} has none"
+    if isinstance(text, str) and is_sealed(text):
+        return f"process {process} has another token than process {asking}"
+    return f"process {process} has no token, and process {asking} has one"

@@ -13,8 +13,7 @@ import jax
 
 from hookline import clock, log
 from hookline.coordination import service, token
-from hookline.coordination.board import Board
-from hookline.coordination.seal import SealedBoard, greeted
+from hookline.coordination.board import Board, SealedBoard, greeted
 from hookline.errors import AbortedError, DeadlineExceededError
 from hookline.graph import placement
 
@@ -119,9 +118,7 @@ class Peers:
                 return found
             now = clock.monotonic()
             if now >= begun + timeout_secs:
-                raise DeadlineExceededError(
-                    None,
-                    None,
+                raise DeadlineExceededError.from_message(
                     f"Process {self.index} of {self.count} has waited {timeout_secs:g} s for process {of} ({about}), "
                     f"which has not come to the same place. All processes must run the same script with the same "
                     f"arguments; look at what process {of} printed last.",

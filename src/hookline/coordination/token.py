@@ -41,7 +41,7 @@ def found(token_path: str | None, environ: MutableMapping[str, str]) -> bytes | 
     try:
         text = file_of(path, missing).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise UnauthenticatedError(None, None, f"The token file {path} cannot be read: {error.strerror}.") from error
+        raise UnauthenticatedError.from_message(f"The token file {path} cannot be read: {error.strerror}.") from error
     return _checked(text, str(path))
 
 
@@ -53,7 +53,7 @@ def file_of(path: str | Path, missing: str) -> Path:
     """
     path = Path(path)
     if not path.is_file():
-        raise UnauthenticatedError(None, None, missing)
+        raise UnauthenticatedError.from_message(missing)
     if path.stat().st_mode & 0o077:
         _logger.warning("The token file %s can be read by others: chmod 600 it.", path)
     return path
@@ -62,9 +62,7 @@ def file_of(path: str | Path, missing: str) -> Path:
 def _checked(text: str, where: str) -> bytes:
     text = text.strip()
     if len(text) < _LEAST_CHARACTERS:
-        raise UnauthenticatedError(
-            None,
-            None,
+        raise UnauthenticatedError.from_message(
             f"The token in {where} has {len(text)} characters, and anybody can guess it: take {_LEAST_CHARACTERS} or "
             "more, such as of `python -c 'import secrets; print(secrets.token_hex(32))'`.",
         )

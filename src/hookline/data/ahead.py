@@ -180,7 +180,7 @@ class Ahead:
                 return True
             except ReadCancelled:
                 self._stream = None  # A reader that continues after the stop begins again.
-            except BaseException as error:
+            except BaseException as error:  # The batches read so far go to the runs, and then the error.
                 if row:
                     self._put(row, most)
                 # A Ctrl-C is meant for the run that waits, even if batches were read before it came.
@@ -323,7 +323,7 @@ class Ahead:
             value = batches.stacked([part.batch(place) for part, place in rows], capacity)
             if not self._places.stay_on_host:
                 value = self._places.put(value, jax.tree.map(outline, parts[0].batch(0)))
-        except BaseException:
+        except BaseException:  # The batches go back: the next run gets them.
             for part in reversed(parts):
                 self.give_back(part)
             raise

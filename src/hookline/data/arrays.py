@@ -12,8 +12,7 @@ import numpy as np
 
 from hookline import arguments, log
 from hookline.data.batches import crc32c
-from hookline.data.gathered import Gathered
-from hookline.data.memory import room
+from hookline.data.gathered import Gathered, room
 
 _logger = log.of(__name__)
 

@@ -15,8 +15,7 @@ import numpy as np
 from hookline import log
 from hookline.coordination import peers
 from hookline.data import gathered
-from hookline.data.gathered import Gathered
-from hookline.data.memory import room
+from hookline.data.gathered import Gathered, room
 from hookline.errors import InvalidArgumentError
 from hookline.graph import spec as specs
 
@@ -191,16 +190,14 @@ class Form:
                 "gives text or objects" if any(texts) else "gives batches whose form is not known before the first run"
             )
         if self._size is None and (last_batch == "pad" or (last_batch == "drop" and is_text)):
-            raise InvalidArgumentError(
-                None,
-                None,
+            raise InvalidArgumentError.from_message(
                 f"{who}: last_batch={last_batch!r} requires batches whose arrays have a common length, the number of "
                 f"examples, got {specs.describe(self._fixed)}.",
             )
         if last_batch == "pad":
             if is_text:
-                raise InvalidArgumentError(
-                    None, None, f"{who}: last_batch='pad' requires batches of numbers; text and objects have no zero."
+                raise InvalidArgumentError.from_message(
+                    f"{who}: last_batch='pad' requires batches of numbers; text and objects have no zero."
                 )
             mask = jax.ShapeDtypeStruct((self._size,), np.dtype(bool))
             self.spec, self.example = Padded(self._fixed, mask), Padded(self.example, mask)
@@ -311,9 +308,7 @@ class Form:
         )
         if self._lengths is not None:
             may = "the lengths of arrays may differ" + ", with one number of examples" * (self._size is not None)
-        return InvalidArgumentError(
-            None,
-            None,
+        return InvalidArgumentError.from_message(
             f"{self._who}: a batch {problem}. All batches must be like the first one, or like spec=...; only {may}.",
         )
 

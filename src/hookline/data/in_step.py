@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import io
+import json
 import math
 from typing import Any
 
 import jax
+import numpy as np
 
-from hookline.data import batches, positions
+from hookline.data import batches
 from hookline.data.ahead import Ahead, Item
 from hookline.data.joint import Joint
 from hookline.data.places import outline
@@ -60,9 +64,7 @@ class AheadInStep(Ahead):
         except StopIteration:
             if self.most is None or not self._is_known:
                 raise
-        raise FailedPreconditionError(
-            None,
-            None,
+        raise FailedPreconditionError.from_message(
             f"{self._who}: its source has ended after {self._count} batches, but the other processes expect "
             f"{self.most:g}. Give the number of batches for runs, length=..., without dropped ones.",
         )
@@ -114,7 +116,7 @@ class AheadInStep(Ahead):
             self._tell()
         try:
             value = item.placed if item.placed is not None else self._places.put(item.value)
-        except BaseException:
+        except BaseException:  # The batch goes back: the next run gets it.
             self.give_back(item)
             raise
         return _Held(self, item.number, value, position=item.position, of=(item,))
@@ -126,7 +128,7 @@ class AheadInStep(Ahead):
         try:
             value = batches.stacked([part.value for part in parts], capacity)
             value = self._places.put(value, jax.tree.map(outline, parts[0].value))
-        except BaseException:
+        except BaseException:  # The batches go back: the next run gets them.
             for part in reversed(parts):
                 self.give_back(part)
             raise
@@ -206,14 +208,73 @@ class ReaderInStep(Reader):
         own = self._value()
         value = own
         if self._joint.is_part:
-            every = self._joint.peers.gather(f"position of {self._node.name}", positions.encoded(own))
-            value = positions.joined(every)
+            every = self._joint.peers.gather(f"position of {self._node.name}", _encoded(own))
+            value = _joined(every)
         return Position(value, lambda: self._sequence.saved(own), self._sequence.before_save)
 
     def go_to(self, position: dict[str, Any]) -> None:  # noqa: D102
         peers = self._joint.peers
-        super().go_to(positions.own(position, peers.index, peers.count) if self._joint.is_part else position)
+        super().go_to(_own(position, peers.index, peers.count) if self._joint.is_part else position)
 
 
 def _shapes(batch: Any) -> list[Any]:
     return [leaf.shape for leaf in jax.tree.leaves(batch)]
+
+
+# A position of several processes as one: each has its own position in its part of the data.
+
+
+def _joined(positions: list[str]) -> dict[str, Any]:
+    """Joins the positions of all processes, each given as text, to one."""
+    return {"count": _decoded(positions[0])["count"], "of": positions}
+
+
+def _own(position: dict[str, Any], process: int, count: int) -> dict[str, Any]:
+    """Returns the position of one of `count` processes; a position of another number of processes cannot be used."""
+    texts = position.get("of", [None])
+    if not position["count"] and len(texts) != count:
+        return START
+    return _decoded(texts[process]) if len(texts) == count else {"count": position["count"], "of": texts}
+
+
+def _encoded(position: dict[str, Any]) -> str:
+    """Encodes a position as text.
+
+    Raises:
+        TypeError: It holds values other than dicts with text keys, lists, tuples, numbers, text, bytes and arrays.
+    """
+    return json.dumps(_written(position))
+
+
+def _decoded(text: str) -> dict[str, Any]:
+    """Decodes a position from the result of `_encoded`."""
+    return _read(json.loads(text))
+
+
+def _written(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, bytes):
+        return {"bytes": base64.b64encode(value).decode()}
+    if isinstance(value, dict):
+        return {"dict": [[key, _written(part)] for key, part in value.items()]}
+    if isinstance(value, list | tuple):
+        return {"list" if isinstance(value, list) else "tuple": [_written(part) for part in value]}
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        held = io.BytesIO()
+        np.save(held, np.asarray(value), allow_pickle=False)
+        return {"array": base64.b64encode(held.getvalue()).decode()}
+    raise TypeError(f"A position cannot be sent to other processes, because it contains a {type(value).__name__}.")
+
+
+def _read(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    ((kind, held),) = value.items()
+    if kind == "bytes":
+        return base64.b64decode(held)
+    if kind == "dict":
+        return {key: _read(part) for key, part in held}
+    if kind == "array":
+        return np.load(io.BytesIO(base64.b64decode(held)), allow_pickle=False)
+    return [_read(part) for part in held] if kind == "list" else tuple([_read(part) for part in held])

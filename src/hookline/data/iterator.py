@@ -27,6 +27,9 @@ from hookline.graph.nodes import Source
 
 _logger = log.of(__name__)
 
+ANY_LENGTHS = object()
+"""The `spec` of a `Loop`'s batches, which may have other lengths than the first one."""
+
 
 def iterator(
     source: Any,
@@ -107,37 +110,7 @@ def iterator(
         `tf.data.Iterator.get_next`, whose position a checkpoint held only if it was saved with
         `tf.data.experimental.make_saveable_from_iterator`.
     """
-    return make_iterator(
-        source,
-        prefetch=prefetch,
-        last_batch=last_batch,
-        spec=spec,
-        sharding=sharding,
-        device=device,
-        resume=resume,
-        keep_bytes=keep_bytes,
-        length=length,
-        distinct=distinct,
-        name=name,
-    )
-
-
-def make_iterator(
-    source: Any,
-    *,
-    prefetch: int | None = None,
-    last_batch: LastBatch = "keep",
-    spec: Any = None,
-    sharding: Any = None,
-    device: Any = None,
-    resume: bool = True,
-    keep_bytes: int = 256 * 2**20,
-    length: float | None = None,
-    distinct: bool = True,
-    name: str | None = None,
-    any_lengths: bool = False,
-) -> Tensor:
-    """Makes an `iterator`; with `any_lengths` its batches may have other lengths than the first one, as in a `Loop`."""
+    any_lengths, spec = spec is ANY_LENGTHS, None if spec is ANY_LENGTHS else spec
     check_last_batch("iterator", last_batch)
     if prefetch is not None:
         prefetch = arguments.whole("iterator", "prefetch", prefetch, at_least=0)

@@ -124,8 +124,8 @@ class Joint:
         """Returns the error in the reports of the processes, if any."""
         for process, report in enumerate(every):
             if report.error is not None:
-                return FailedPreconditionError(
-                    None, None, f"{self._who}: process {process} could not read its first batch: {report.error}"
+                return FailedPreconditionError.from_message(
+                    f"{self._who}: process {process} could not read its first batch: {report.error}"
                 )
         if (process := _other([report.examples for report in every])) is not None:
             return self._refused(
@@ -174,7 +174,7 @@ class Joint:
         return None
 
     def _refused(self, why: str) -> InvalidArgumentError:
-        return InvalidArgumentError(None, None, f"{self._who}: {why}")
+        return InvalidArgumentError.from_message(f"{self._who}: {why}")
 
 
 def unknown_length() -> str:

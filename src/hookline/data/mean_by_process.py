@@ -13,8 +13,7 @@ from hookline.data.iterator import BatchSource, over_all
 from hookline.data.sources import shown
 from hookline.errors import InvalidArgumentError
 from hookline.graph import placement
-from hookline.graph.graph import get_default_graph
-from hookline.graph.tracing import TRACED
+from hookline.graph.graph import TRACED, get_default_graph
 
 
 def mean_by_process(name: str, values: Any, sharding: Any = None, mask: Any = None) -> dict[str, jax.Array]:
@@ -49,10 +48,10 @@ def mean_by_process(name: str, values: Any, sharding: Any = None, mask: Any = No
     arguments.text("mean_by_process", "name", name)
     if not getattr(values, "ndim", 0):
         problem = f"one array with a value for each example, shape (batch, ...), got {shown(values)}"
-        raise InvalidArgumentError(None, None, f"mean_by_process({name!r}) requires {problem}.")
+        raise InvalidArgumentError.from_message(f"mean_by_process({name!r}) requires {problem}.")
     if mask is not None and np.shape(mask) != (len(values),):
         problem = f"a mask of shape ({len(values)},), one boolean for each example, got {np.shape(mask)}"
-        raise InvalidArgumentError(None, None, f"mean_by_process({name!r}) requires {problem}.")
+        raise InvalidArgumentError.from_message(f"mean_by_process({name!r}) requires {problem}.")
     place = placement.as_sharding(sharding)
     if place is not None and not isinstance(place, jax.sharding.Sharding):
         raise TypeError(f"mean_by_process requires a jax.sharding.Sharding or a jax.Device as sharding, got {place!r}.")

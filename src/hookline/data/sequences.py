@@ -32,8 +32,8 @@ def checked(position: Any, who: str) -> dict[str, Any]:
     for name in ("count", *(found.keys() & {"skip", "crc32c", "passes"})):
         number = found.get(name)
         if not isinstance(number, int | np.integer) or number < 0:
-            raise DataLossError(
-                None, None, f"{who} cannot resume at the checkpoint's position: its {name} is {number!r}, no number."
+            raise DataLossError.from_message(
+                f"{who} cannot resume at the checkpoint's position: its {name} is {number!r}, no number."
             )
     return found
 
@@ -369,7 +369,7 @@ def in_arrays(position: dict[str, Any], arrays: Arrays | None) -> tuple[int, int
 
 def refusal(text: str) -> FailedPreconditionError:
     """Returns the error for a source that cannot serve a reader."""
-    return FailedPreconditionError(None, None, text)
+    return FailedPreconditionError.from_message(text)
 
 
 def _foreign(who: str, position: dict[str, Any], restart: Restart) -> FailedPreconditionError:
@@ -428,6 +428,6 @@ def _decoded(state: Any, who: str) -> Any:
         ((kind, value),) = state.items()
         return json.loads(value) if kind == "json" else value
     except (AttributeError, TypeError, ValueError, RecursionError) as error:
-        raise DataLossError(
-            None, None, f"{who} cannot resume at the checkpoint's position: the state in it is damaged."
+        raise DataLossError.from_message(
+            f"{who} cannot resume at the checkpoint's position: the state in it is damaged."
         ) from error

@@ -1,17 +1,161 @@
-"""The choice of a sequence for a source."""
+"""What a source becomes: a sequence that starts again, that has a state, or that gives each batch once."""
 
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping
+import secrets
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
+from hookline import log
+from hookline.coordination import peers
+from hookline.data import batches
 from hookline.data.arrays import Arrays
-from hookline.data.one_shot import OneShot
-from hookline.data.sequences import Repeatable, Resumable, accessors
+from hookline.data.sequences import (
+    Demand,
+    Read,
+    Repeatable,
+    Resumable,
+    Sequence,
+    accessors,
+    length_of,
+    refusal,
+    taken_over,
+)
+
+_logger = log.of(__name__)
+
+
+class OneShot(Sequence):
+    """An iterator that cannot be restarted. It keeps the batches since the last checkpoint, to go back there.
+
+    Args:
+        iterator: The iterator.
+        who: The iterator of the graph, for messages.
+        keep_bytes: The largest number of bytes of batches to keep, not counting the latest; `None` if no reader goes
+            back and each continues after the previous one.
+    """
+
+    def __init__(self, iterator: Iterator[Any], who: str, keep_bytes: int | None) -> None:
+        self._iterator, self._who, self._keep_bytes = iterator, who, keep_bytes or 0
+        self.length = length_of(iterator)
+        self._returns = keep_bytes is not None
+        # Positions from another process do not belong to this iterator.
+        self._token = secrets.token_hex(8)
+        # A reader may stay inside the iterator for long; the kept batches are managed without waiting for it.
+        self._reading, self._lock = threading.Lock(), threading.Lock()
+        self._kept: deque[Any] = deque()
+        self._first = self._bytes = 0
+        self._error: BaseException | None = None
+        self._reader: object = None
+        self._has_warned = self._has_announced = False
+
+    def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:  # noqa: D102
+        reader, count = object(), self._start(position)
+        with self._reading:
+            self._reader = reader
+        while True:
+            with self._reading:
+                if self._reader is not reader:
+                    raise taken_over(self._who)
+                try:
+                    batch = self._at(count)
+                except StopIteration:
+                    return
+            count += 1
+            yield self._numbered(batch, count)
+
+    def _numbered(self, batch: Any, count: int) -> Read:
+        # The checksum is for a function that makes the iterator, if the next process gives one.
+        return Read(batch, lambda _: {"count": count, "token": self._token, "crc32c": batches.crc32c(batch)})
+
+    def _at(self, count: int) -> Any:
+        """Returns a kept batch, or else the next one."""
+        with self._lock:
+            if count < self._first:
+                raise refusal(
+                    f"{self._who} cannot go back to batch {count}: its source is an iterator that cannot be restarted, "
+                    f"and only its last {self._keep_bytes} bytes are kept (keep_bytes), from batch {self._first} on. "
+                    f"Give a function that makes the iterator, save more often, or keep more."
+                )
+            if count < self._first + len(self._kept):
+                return self._kept[count - self._first]
+        batch = batches.owned(self._next())
+        with self._lock:
+            self._kept.append(batch)
+            self._bytes += batches.nbytes(batch)
+            while self._bytes > self._keep_bytes and len(self._kept) > 1:
+                self._let_go()
+        return batch
+
+    def _next(self) -> Any:
+        if self._error is not None:
+            raise self._error
+        try:
+            return next(self._iterator)
+        except StopIteration:
+            raise
+        except KeyboardInterrupt as error:
+            self._error = refusal(
+                f"{self._who}: a KeyboardInterrupt came while its source, an iterator, was reading, and the iterator "
+                f"may not be able to continue. Give a function that makes the iterator, so that it can be restarted."
+            )
+            self._error.__cause__ = error
+            raise
+        except BaseException as error:  # The generator has ended: each later read raises this again.
+            self._error = error
+            raise
+
+    def _start(self, position: dict[str, Any]) -> int:
+        if not self._returns:
+            return self._first + len(self._kept)
+        if not position["count"] or position.get("token") == self._token:
+            return position["count"]
+        if not self._has_warned:
+            self._has_warned = True
+            _logger.warning(
+                "%s starts from the beginning, though the checkpoint had used %d batches: its source, %s, cannot be "
+                "set to a position. Give a function that makes the iterator to resume there. If the data shall begin "
+                "anew at each start, %s.",
+                self._who,
+                position["count"],
+                _described(self._iterator),
+                self.restart.anew,
+            )
+        return 0
+
+    def _let_go(self) -> None:
+        self._bytes -= batches.nbytes(self._kept.popleft())
+        self._first += 1
+
+    def before_save(self) -> None:  # noqa: D102
+        if not (self._has_warned or self._has_announced) and peers.speaks():
+            _logger.warning(
+                "%s: its source, %s, cannot be set to a position, so a later start of the training %s. To resume, give "
+                "a function that makes it, hookline.data.arrays, or a source with get_state and set_state. If the data "
+                "shall begin anew at each start, %s.",
+                self._who,
+                _described(self._iterator),
+                self.restart.outcome,
+                self.restart.anew,
+            )
+        self._has_announced = True
+
+    def saved(self, position: dict[str, Any]) -> None:  # noqa: D102
+        with self._lock:
+            if position.get("token") == self._token:
+                while self._first < position["count"] and self._kept:
+                    self._let_go()
+
+
+def _described(iterator: Any) -> str:
+    name = getattr(iterator, "__name__", None)  # A generator has that of its function.
+    return f"a {type(iterator).__name__}" if name is None else f"the {type(iterator).__name__} {name!r}"
 
 
 def sequence_of(

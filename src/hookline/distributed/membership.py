@@ -13,7 +13,7 @@ from hookline.distributed.transport import Transport
 from hookline.distributed.updates import PortableUpdate, check_same, portable, shared_variables
 from hookline.graph.global_step import get_global_step
 from hookline.graph.graph import Graph
-from hookline.graph.keys import GraphKeys
+from hookline.graph.registry import GraphKeys
 from hookline.graph.variable import Update, Variable
 
 logger = log.of(__name__)

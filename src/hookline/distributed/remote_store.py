@@ -23,7 +23,7 @@ from hookline.distributed.wire import flatten, pack_all
 from hookline.graph import spec as specs
 from hookline.graph.global_step import get_global_step
 from hookline.graph.graph import Graph
-from hookline.graph.keys import GraphKeys
+from hookline.graph.registry import GraphKeys
 from hookline.graph.variable import Update, Variable, check_value
 from hookline.session.local_store import LocalStore
 from hookline.session.slots import Leaves
@@ -34,7 +34,7 @@ logger = log.of(__name__)
 _POLL_SECS = 1.0
 
 
-class RemoteStore:
+class RemoteStore(VariableStore):
     """The store of global variables on parameter servers, and of all others in this process.
 
     It belongs to one epoch of the servers. Calls after a restore, or to a restarted server, raise an `AbortedError`,
@@ -66,14 +66,13 @@ class RemoteStore:
         overlap: bool = False,
         deliver_secs: float = 60.0,
     ) -> None:
-        self.local = self.home = self.context = None
         self._graph = graph
         self._transport = transport
         self._remote: set[Variable] = set()
         self._seen = 0
         self.worker_index = worker_index
         self._global_step = get_global_step(graph)
-        self.local_store: VariableStore = LocalStore(graph)
+        self._here = LocalStore(graph)
         self._max_staleness, self._deliver_secs = max_staleness, deliver_secs
         self._members = Membership(
             graph, transport, self.is_remote, worker_index == 0, placement or {}, max_staleness=max_staleness
@@ -86,6 +85,11 @@ class RemoteStore:
         self._entrance: Entrance | None = None
         self._entered: tuple[Entrance | None, tuple[int, int, Sequence[int]]] = (None, (0, 0, ()))
         self._closed = threading.Event()
+
+    @property
+    def here(self) -> LocalStore:
+        """The store of the variables that each worker has for itself."""
+        return self._here
 
     def is_remote(self, variable: Variable) -> bool:
         """Returns whether a variable lives on a server: global variables do, except those that each worker owns."""
@@ -100,32 +104,28 @@ class RemoteStore:
     def take(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
         """Returns current values, flattened: pulled from their servers, or received with the last submit."""
         variables = list(variables)
-        remote = [variable.op.name for variable in variables if self.is_remote(variable)]
-        if not remote:
-            return self.local_store.take(variables)
-        pulled = self._pulls.take(remote)
-        return tuple(pulled[v.op.name] if self.is_remote(v) else self.local_store.take([v])[0] for v in variables)
+        remote, local = self._apart(variables)
+        taken = dict(zip(local, self._here.take(local), strict=True))
+        pulled = self._pulls.take([variable.op.name for variable in remote]) if remote else {}
+        return tuple(taken[v] if v in taken else pulled[v.op.name] for v in variables)
+
+    def _apart(self, variables: Sequence[Variable]) -> tuple[list[Variable], list[Variable]]:
+        """Returns those of the variables that live on servers, and the others."""
+        remote = [variable for variable in variables if self.is_remote(variable)]
+        return remote, [variable for variable in variables if variable not in self._remote]
 
     def structure(self, variable: Variable) -> Any:
         """Returns the tree structure of a variable that has a value."""
         if not self.is_remote(variable):
-            return self.local_store.structure(variable)
+            return self._here.structure(variable)
         if variable.spec is not specs.UNKNOWN:
             return jax.tree.structure(variable.spec)
         return self._pulls.structure(variable.op.name)
 
-    def put(self, values: Iterable[tuple[Variable, Leaves, Any, int | None]]) -> None:
-        """Sets variables in this process; those on servers change by `submit`."""
-        values = list(values)
-        for variable, *_ in values:
-            if self.is_remote(variable):
-                raise ValueError(f"Variable {variable.op.name!r} lives on a parameter server and cannot be put here.")
-        self.local_store.put(values)
-
     def counter(self, variable: Variable) -> int:
         """Returns the value of an integer scalar; for the global step, the last known value."""
         if not self.is_remote(variable):
-            return self.local_store.counter(variable)
+            return self._here.counter(variable)
         if variable is self._global_step:
             return self.step()
         return int(self.take([variable])[0][0])
@@ -133,19 +133,18 @@ class RemoteStore:
     def uninitialized(self, variables: Iterable[Variable]) -> list[str]:
         """Returns the names of variables without a value."""
         variables = list(variables)
-        remote = [variable for variable in variables if self.is_remote(variable)]
+        remote, local = self._apart(variables)
         held = self._members.held() if remote else frozenset()
-        local = set(self.local_store.uninitialized(v for v in variables if not self.is_remote(v)))
-        names = [variable.op.name for variable in variables]
-        return [n for v, n in zip(variables, names, strict=True) if n in local or (self.is_remote(v) and n not in held)]
+        missing = {*self._here.uninitialized(local), *(v.op.name for v in remote if v.op.name not in held)}
+        return [variable.op.name for variable in variables if variable.op.name in missing]
 
     def destroyed(self) -> bool:
         """Returns whether a local value was donated to a program that then did not start."""
-        return self.local_store.destroyed()
+        return self._here.destroyed()
 
     def broken(self) -> BaseException | None:
         """Returns the error that destroyed a local value, if any."""
-        return self.local_store.broken()
+        return self._here.broken()
 
     # The global step --------------------------------------------------------------------------------------------
 
@@ -155,7 +154,7 @@ class RemoteStore:
     def step(self) -> int:
         """Returns the last known global step."""
         if not self._shares_step():
-            return self.local_store.step()
+            return self._here.step()
         if self._step is None:
             self._step = self._members.step()
         return self._step
@@ -163,7 +162,7 @@ class RemoteStore:
     def known_step(self) -> int | None:
         """Returns the last known global step, or `None` if this worker knows none."""
         if not self._shares_step():
-            return self.local_store.known_step()
+            return self._here.known_step()
         return self._step
 
     def wait_for_step(self, step: int, timeout_secs: float | None) -> int:
@@ -173,7 +172,7 @@ class RemoteStore:
             OutOfRangeError: The training has ended below `step`.
         """
         if not self._shares_step():
-            return self.local_store.wait_for_step(step, timeout_secs)
+            return self._here.wait_for_step(step, timeout_secs)
         ticket, now = self._members.ticket(0), 0
         for secs in self._waits(math.inf if timeout_secs is None else timeout_secs):
             now, sealed = self._transport.call(0, "wait_for_step", ticket, step, secs).get()
@@ -295,16 +294,16 @@ class RemoteStore:
         for variable, value in values.items():
             if variable.spec is not specs.UNKNOWN:
                 check_value(variable.op.name, variable.spec, value)
-        remote = {variable: value for variable, value in values.items() if self.is_remote(variable)}
-        self.local_store.load({v: value for v, value in values.items() if v not in remote}, owned=owned)
+        remote, local = self._apart([*values])
+        self._here.load({variable: values[variable] for variable in local}, owned=owned)
         if not remote:
             return
-        whole = self._remote <= remote.keys()
+        whole = self._remote.issubset(remote)
         if whole:
             self._begin()
         else:
             self._members.begin_unless_begun()
-        puts = [(v.op.name, Put(v.op.name, *flatten(_as_held(v, value)))) for v, value in remote.items()]
+        puts = [(v.op.name, Put(v.op.name, *flatten(_as_held(v, values[v])))) for v in remote]
         self._step = self._transactions.set(puts).step
         if whole:
             self._tell_lost_steps()
@@ -325,18 +324,17 @@ class RemoteStore:
 
     def values(self, variables: Iterable[Variable]) -> dict[str, Any]:
         """Returns the values by name, all after the same transactions; the local ones are not copied."""
-        return self._whole(variables, self.local_store.values)
+        return self._whole(variables, self._here.values)
 
     def snapshot(self, variables: Iterable[Variable]) -> dict[str, Any]:
         """Returns a copy of the values by name, all after the same transactions."""
-        return self._whole(variables, self.local_store.snapshot)
+        return self._whole(variables, self._here.snapshot)
 
     def _whole(
         self, variables: Iterable[Variable], take_local: Callable[[Iterable[Variable]], dict[str, Any]]
     ) -> dict[str, Any]:
         variables = list(variables)
-        remote = [variable for variable in variables if self.is_remote(variable)]
-        local = [variable for variable in variables if not self.is_remote(variable)]
+        remote, local = self._apart(variables)
         result = take_local(local) if local else {}
         if remote:
             self._step, values = self._pulls.snapshot([variable.op.name for variable in remote])

@@ -1,16 +1,10 @@
 """The computation: graphs, operations, tensors, variables and their updates."""
 
-from hookline.graph.default import (
-    add_to_collection,
-    control_dependencies,
-    get_collection,
-    name_scope,
-)
-from hookline.graph.eval_step import get_or_create_eval_step
 from hookline.graph.global_step import (
     assert_global_step,
     create_global_step,
     get_global_step,
+    get_or_create_eval_step,
     get_or_create_global_step,
     global_step,
 )
@@ -33,12 +27,23 @@ from hookline.graph.initialisers import (
     variables,
     variables_initializer,
 )
-from hookline.graph.keys import GraphKeys
 from hookline.graph.latch import latch
 from hookline.graph.moving_average import ExponentialMovingAverage
-from hookline.graph.ops import constant, group, host_op, no_op, op, placeholder
+from hookline.graph.ops import (
+    add_to_collection,
+    constant,
+    control_dependencies,
+    get_collection,
+    group,
+    host_op,
+    name_scope,
+    no_op,
+    op,
+    placeholder,
+)
 from hookline.graph.optimizer import Optimizer
 from hookline.graph.random import random_key
+from hookline.graph.registry import GraphKeys
 from hookline.graph.variable import Variable, update
 
 __all__ = [

@@ -1,9 +1,12 @@
-"""Front ends: the classes, results and checks that users of a graph get."""
+"""Front ends: the classes, results and checks that users of a graph get, and the line of theirs that made a node."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection
 from typing import Any, Self
+
+from hookline import notebooks
 
 
 class FrontEnd:
@@ -56,3 +59,16 @@ class OfFrontEnd:
     def _graph_for(cls, *args: Any, **kwargs: Any) -> Any:
         """Returns the graph for which an object with these arguments is made."""
         raise NotImplementedError
+
+
+def user_location(hidden_modules: tuple[str, ...] = ()) -> str:
+    """Returns the line of the nearest caller, for messages about the operation made there.
+
+    Args:
+        hidden_modules: Modules and packages whose lines are passed over, as those of this package are.
+    """
+    hidden = tuple(f"{name}." for name in (__name__.partition(".")[0], *hidden_modules))
+    frame = sys._getframe(1)
+    while frame.f_back is not None and f"{frame.f_globals.get('__name__', '')}.".startswith(hidden):
+        frame = frame.f_back
+    return notebooks.place(frame.f_code.co_filename, frame.f_lineno)

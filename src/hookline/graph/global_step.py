@@ -1,4 +1,4 @@
-"""The global step: the integer variable that counts training steps; a graph has at most one."""
+"""The global step and the evaluation step: integer variables that count runs; a graph has at most one of each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from hookline import arguments
 from hookline.graph.graph import Graph, Tensor, get_default_graph
-from hookline.graph.keys import GraphKeys
+from hookline.graph.registry import GraphKeys
 from hookline.graph.variable import Variable, is_counter
 
 
@@ -33,13 +33,7 @@ def create_global_step(graph: Graph | None = None) -> Variable:
     graph = _checked(graph)
     if get_global_step(graph) is not None:
         raise ValueError("The graph already has a global step: use get_global_step or get_or_create_global_step.")
-    with graph.as_default(), graph.name_scope(None):
-        return Variable(
-            lambda: jnp.zeros((), int),
-            name="global_step",
-            trainable=False,
-            collections=[GraphKeys.GLOBAL_VARIABLES, GraphKeys.GLOBAL_STEP],
-        )
+    return _counter(graph, "global_step", [GraphKeys.GLOBAL_VARIABLES, GraphKeys.GLOBAL_STEP])
 
 
 def get_global_step(graph: Graph | None = None) -> Variable | None:
@@ -55,15 +49,13 @@ def get_global_step(graph: Graph | None = None) -> Variable | None:
         `tf.train.get_global_step`.
     """
     graph = _checked(graph)
-    items = graph.get_collection(GraphKeys.GLOBAL_STEP)
-    if len(items) > 1:
-        raise ValueError(f"Collection {GraphKeys.GLOBAL_STEP!r} holds {len(items)} items; a graph has one global step.")
-    if not items:
-        items = [v for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES) if v.op.name == "global_step"]
-    if not items:
-        return None
-    assert_global_step(items[0])
-    return items[0]
+    found = _only(graph, GraphKeys.GLOBAL_STEP, "global step")
+    if found is None:
+        named = (v for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES) if v.op.name == "global_step")
+        found = next(named, None)
+    if found is not None:
+        assert_global_step(found)
+    return found
 
 
 def _checked(graph: Any) -> Graph:
@@ -126,3 +118,50 @@ def global_step(sess: Any, global_step_tensor: Tensor) -> int:
     raw_session = getattr(arguments.having("global_step", "sess", sess, "a session", "run"), "raw_session", None)
     value = (sess if raw_session is None else raw_session()).run(global_step_tensor)
     return arguments.whole("global_step", "global_step_tensor", value)
+
+
+def get_or_create_eval_step() -> Variable:
+    """Returns the evaluation step of the default graph, and creates it if there is none.
+
+    It is a local variable: checkpoints do not hold it, and each session starts it at 0. `evaluate_once` and
+    `evaluate_repeatedly` count it. A hand-written loop fetches `get_or_create_eval_step().assign_add(1)` in each run.
+
+    Raises:
+        ValueError: Collection `GraphKeys.EVAL_STEP` holds several items.
+
+    Example:
+        >>> import hookline as hl
+        >>> step = hl.train.get_or_create_eval_step()
+        >>> hl.train.get_or_create_eval_step() is step
+        True
+
+    References:
+        `tf.contrib.training.get_or_create_eval_step`. Its dtype is int64 if JAX has 64-bit types enabled, else int32.
+    """
+    graph = get_default_graph()
+    existing = eval_step_of(graph)
+    if existing is not None:
+        return existing
+    return _counter(graph, "eval_step", [GraphKeys.LOCAL_VARIABLES, GraphKeys.EVAL_STEP])
+
+
+def eval_step_of(graph: Graph) -> Variable | None:
+    """Returns the evaluation step of a graph, or `None` if it has none.
+
+    Raises:
+        ValueError: Collection `GraphKeys.EVAL_STEP` holds several items.
+    """
+    return _only(graph, GraphKeys.EVAL_STEP, "evaluation step")
+
+
+def _counter(graph: Graph, name: str, collections: list[str]) -> Variable:
+    with graph.as_default(), graph.name_scope(None):
+        return Variable(lambda: jnp.zeros((), int), name=name, trainable=False, collections=collections)
+
+
+def _only(graph: Graph, key: str, what: str) -> Any:
+    """Returns the item of a collection, or `None` if it is empty; raises `ValueError` if it holds several."""
+    items = graph.get_collection(key)
+    if len(items) > 1:
+        raise ValueError(f"Collection {key!r} holds {len(items)} items; a graph has one {what}.")
+    return items[0] if items else None

@@ -10,6 +10,7 @@ import difflib
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import jax
@@ -19,8 +20,7 @@ from hookline import arguments
 from hookline.graph import placement
 from hookline.graph import spec as specs
 from hookline.graph.check import Check
-from hookline.graph.front_end import FrontEnd, OfFrontEnd
-from hookline.graph.location import user_location
+from hookline.graph.front_end import FrontEnd, OfFrontEnd, user_location
 from hookline.graph.registry import Registry, check_name
 from hookline.graph.views import Path, Step, Views, parsed, step_text
 
@@ -449,6 +449,12 @@ def plain_name(fn: Callable[..., Any]) -> str:
     name = getattr(fn, "__name__", type(fn).__name__)
     return name if name.isidentifier() else "op"
 
+
+TRACED: ContextVar[Graph | None] = ContextVar("TRACED", default=None)
+"""The graph of the program that JAX is tracing in this thread.
+
+It is not the default graph: a traced function adds nothing to it.
+"""
 
 _LOCAL = threading.local()
 

@@ -12,9 +12,9 @@ from hookline import arguments
 from hookline.graph import spec as specs
 from hookline.graph.graph import Operation, Tensor, get_default_graph
 from hookline.graph.initial import initial_tensor
-from hookline.graph.keys import GraphKeys
 from hookline.graph.nodes import SessionCall
 from hookline.graph.ops import group, op
+from hookline.graph.registry import GraphKeys
 from hookline.graph.variable import Variable, places_given
 
 

@@ -18,8 +18,8 @@ from hookline.graph.global_step import get_global_step
 from hookline.graph.gradient import gradients
 from hookline.graph.graph import InsideTraceError, Operation, Tensor, get_default_graph
 from hookline.graph.initialisers import trainable_variables
-from hookline.graph.keys import GraphKeys
 from hookline.graph.ops import as_array, constant, group, op
+from hookline.graph.registry import GraphKeys
 from hookline.graph.variable import Variable, update
 
 _logger = log.of(__name__)

@@ -16,9 +16,9 @@ from hookline.graph import placement
 from hookline.graph import spec as specs
 from hookline.graph.graph import Function, Operation, Tensor, get_default_graph, holds_tensor, plain_name
 from hookline.graph.initial import initial_tensor
-from hookline.graph.keys import GraphKeys
 from hookline.graph.nodes import Constant, check_range
 from hookline.graph.ops import op
+from hookline.graph.registry import GraphKeys
 from hookline.graph.views import take_path
 
 _logger = log.of(__name__)

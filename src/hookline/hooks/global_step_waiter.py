@@ -122,9 +122,7 @@ class GlobalStepWaiterHook(SessionRunHook):
             return self._poll_secs
         left_secs = self._deadline - clock.monotonic()
         if left_secs <= 0:
-            raise DeadlineExceededError(
-                None,
-                None,
+            raise DeadlineExceededError.from_message(
                 f"GlobalStepWaiterHook waited {self._timeout_secs:g} s for global step {self._wait_until_step}, and it "
                 f"is {step}. Check that the chief and the other workers train, or raise timeout_secs.",
             )

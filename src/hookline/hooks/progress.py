@@ -13,10 +13,8 @@ from hookline.graph import Tensor
 from hookline.hooks.base import Firing, SessionRunHook
 from hookline.hooks.cadence import chosen_trigger
 from hookline.hooks.lookup import find_tensor, require_global_step, tagged
-from hookline.hooks.notebook import CellLine, is_cell
-from hookline.hooks.progress_text import Progress, painter
+from hookline.hooks.progress_output import CellLine, Progress, TerminalLine, is_cell, is_terminal, painter
 from hookline.hooks.step_rates import rates_given
-from hookline.hooks.terminal import TerminalLine, is_terminal
 from hookline.hooks.trigger import NEVER, Trigger
 from hookline.hooks.triggers import FirstRun, spaced
 

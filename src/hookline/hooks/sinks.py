@@ -30,8 +30,8 @@ _PLAIN = bool | int | float | str | None
 class SinkHook(SessionRunHook):
     """Passes the summaries of the session's hooks to sinks, and hyperparameters to sinks and TensorBoard.
 
-    `MonitoredTrainingSession(sinks=...)` and `Loop.run(sinks=...)` add this hook; other sessions take it among their
-    hooks. The sinks get all summaries that go through the writers of `FileWriterCache`, which hooks and
+    `LoggingOptions(sinks=...)` adds this hook to a `Loop` and a `MonitoredTrainingSession`; other sessions take it
+    among their hooks. The sinks get all summaries that go through the writers of `FileWriterCache`, which hooks and
     `session.summary_writer` use. The tags from a directory below `output_dir`, such as an evaluation's, begin with its
     name. Of processes that run in step only the chief writes. Runs `begin`, `after_create_session`, which opens the
     sinks, `on_exception` and `after_close`, which closes them.

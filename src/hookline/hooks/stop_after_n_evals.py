@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hookline import arguments, log
 from hookline.graph import Variable, get_default_graph
-from hookline.graph.eval_step import eval_step_of
+from hookline.graph.global_step import eval_step_of
 from hookline.hooks.base import SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.hooks.lookup import not_started
 

@@ -146,6 +146,9 @@ class Trigger(abc.ABC):
         self._base = self._fired_step = None
         self._looked, self._since_secs, self._went_back = -1, 0.0, False
 
+    def renew(self) -> None:  # noqa: B027 - most do not care
+        """Called for each new raw session, also after a recovery."""
+
     def steps_until_trigger(self, step: int) -> int:
         """Returns the smallest n, at least 1, for which it may fire at `step + n`, whatever the time."""
         following = self.next_step(step if self._base is None else max(self._base, min(self._looked, step)))
@@ -306,6 +309,10 @@ class _Composite(Trigger):
         super().reset()
         for part in self.parts:
             part.reset()
+
+    def renew(self) -> None:
+        for part in self.parts:
+            part.renew()
 
     def anew(self) -> Trigger:
         other = copy.copy(self)

@@ -1,11 +1,11 @@
 """Runs a plain JAX train step under a monitored session with hooks."""
 
+from hookline.loop.early_stopping import StopIfNoImprovement
 from hookline.loop.eval_result import EvalResult
 from hookline.loop.evaluate import Evaluate
 from hookline.loop.load import load
 from hookline.loop.loop import Loop
 from hookline.loop.save_safetensors import save_safetensors
-from hookline.loop.stop_if_no_improvement import StopIfNoImprovement
 from hookline.loop.warm_start import WarmStart
 
 __all__ = ["EvalResult", "Evaluate", "Loop", "StopIfNoImprovement", "WarmStart", "load", "save_safetensors"]

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from hookline import arguments
 from hookline.graph import Tensor, Variable, op, update
-from hookline.loop.checkpoint_lookup import AVERAGE
 from hookline.loop.forms import NnxObjects, Tree, accumulating
+from hookline.loop.load import AVERAGE
 from hookline.loop.optimizer_state import of_optimizer
 from hookline.loop.optimizer_steps import OptimizerSteps
 from hookline.paths import is_in, with_paths

@@ -17,7 +17,7 @@ from hookline.graph import Operation, Variable
 from hookline.hooks import SessionRunHook, Trigger, at_steps
 from hookline.hooks.trigger import NEVER
 from hookline.hooks.when import bare
-from hookline.loop.final_stop import FinalStop
+from hookline.loop.early_stopping import FinalStop
 from hookline.loop.memory import Memory
 from hookline.monitored.identity import identity
 from hookline.session import Session
@@ -209,12 +209,7 @@ def _listed(parts: Sequence[str]) -> str:
 def programs_of(train_op: Operation, steps_per_run: int, *, watches: bool) -> tuple[str, ...]:
     """Returns the programs of a step, in words, planned by a session that runs nothing."""
     with Session(graph=train_op.graph) as session:
-        low = session.lowlevel
-        made = (
-            low.planned(train_op, None, None)
-            if steps_per_run == 1
-            else low.repeated_step(train_op, None, steps_per_run)
-        )
+        made = session.lowlevel.planned(train_op, capacity=steps_per_run)
         assert made.program is not None, "A step has a variable."
         about = made.program.compilations.about
     with_fetches = "the same with the fetches of hooks that fire"

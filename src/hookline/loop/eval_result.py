@@ -1,17 +1,67 @@
-"""EvalResult: what `Evaluate` gives to its `on_result`."""
+"""EvalResult: what `Evaluate` gives to its `on_result`; the better of two values."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from hookline.loop.best import Best
-from hookline.loop.state_values import StateValues
+from hookline.loop.memory import StateValues
 from hookline.loop.step_graph import loop_of
 
 if TYPE_CHECKING:
     from hookline.session import Session
+
+
+Mode = Literal["min", "max"]
+
+# The last words of names that show the mode; other metrics need it as an argument.
+_SMALLER = ("loss", "error", "mse", "mae", "rmse", "nll", "perplexity")
+_LARGER = ("accuracy", "acc", "precision", "recall", "f1", "auc", "bleu")
+
+
+class Best(NamedTuple):
+    """The best value of a metric so far, and its global step."""
+
+    value: float
+    step: int
+
+
+def known_mode(metric: str) -> Mode | None:
+    """Returns whether smaller or larger values of a metric are better, if its name shows it.
+
+    Example:
+        >>> known_mode("loss"), known_mode("top/accuracy"), known_mode("score")
+        ('min', 'max', None)
+    """
+    word = metric.replace("/", "_").rpartition("_")[2].lower()
+    return "min" if word in _SMALLER else "max" if word in _LARGER else None
+
+
+def mode_of(who: str, metric: str, mode: str | None) -> Mode:
+    """Returns whether smaller or larger values of a metric are better.
+
+    Raises:
+        ValueError: `mode` is neither "min" nor "max"; or it is not given, and the name does not show it.
+    """
+    if mode is not None and mode not in ("min", "max"):
+        raise ValueError(f"{who} requires 'min' or 'max' as mode, got {mode!r}.")
+    found = mode or known_mode(metric)
+    if found is None:
+        raise ValueError(
+            f"{who}: the name {metric!r} does not show whether small or large values are better: give mode='min' or "
+            f"mode='max'."
+        )
+    return found  # type: ignore[return-value]
+
+
+def is_better(mode: Mode, value: float, best: float | None, by: float = 0.0) -> bool:
+    """Returns whether a value is better than the best so far by more than `by`; NaN never is."""
+    if value != value:
+        return False
+    if best is None:
+        return True
+    return value < best - by if mode == "min" else value > best + by
 
 
 FINAL = "final_stop"

@@ -16,10 +16,9 @@ from hookline.hooks import CheckpointSaverHook, Firing, SessionRunContext, Sessi
 from hookline.hooks import every as every_steps
 from hookline.hooks.lookup import require_global_step, savers_of
 from hookline.hooks.trigger import Trigger
-from hookline.loop.best import Best, Mode, is_better, known_mode, mode_of
-from hookline.loop.eval_result import FINAL, EvalResult
+from hookline.loop.eval_result import FINAL, Best, EvalResult, Mode, is_better, known_mode, mode_of
 from hookline.loop.evaluation import Evaluation
-from hookline.loop.history import History
+from hookline.loop.metric_hooks import History
 from hookline.summary import FileWriter
 from hookline.summary.writer_cache import writer_of
 
@@ -197,7 +196,7 @@ class Evaluate(SessionRunHook):
         self.history.set_state(state.get("history", "{}"))
         self.values, self.step = dict(state["values"]), state["step"]
         self._kept = self.best.get(self._keep_best or "")
-        if self._kept is not None and "kept" in state:  # Else an earlier version saved it.
+        if self._kept is not None:
             metric, *kept = state["kept"] or (None,)
             self._kept = Best(*kept) if metric == self._keep_best else None
 

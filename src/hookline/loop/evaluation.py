@@ -28,12 +28,11 @@ from hookline.graph import Graph, Tensor, get_default_graph, op, placeholder, pl
 from hookline.graph import spec as specs
 from hookline.loop.batches import check_batches, check_mesh, refuse_text, sharding_for
 from hookline.loop.call import called, required
-from hookline.loop.eval_step import NO_BATCH, EvalStep
+from hookline.loop.eval_step import MEANS, MERGED, NO_BATCH, SUMS, EvalStep, Totals
 from hookline.loop.leaf_types import InvalidStep
 from hookline.loop.metrics import flat, warn_left_out
 from hookline.loop.step import traced
 from hookline.loop.step_graph import StepGraph, loop_of
-from hookline.loop.totals import MEANS, MERGED, SUMS, Totals
 from hookline.session.feeds import feeder
 
 if TYPE_CHECKING:

@@ -11,12 +11,27 @@ import numpy as np
 
 from hookline.checkpoint import leaves as paths
 from hookline.graph import spec as specs
-from hookline.loop.accumulators import found_in, log_not_resettable
 from hookline.loop.call import parts_for
-from hookline.loop.leaf_types import InvalidStep, are_nnx, dtype_of, is_array, is_nnx, is_number, is_value, is_weak
-from hookline.loop.returned_names import Labels, named_losses
-from hookline.loop.step_result import split_result
-from hookline.loop.weak_types import as_given, expected, follow, in_dtypes, seen, strong, typed, weakened
+from hookline.loop.leaf_types import (
+    InvalidStep,
+    are_nnx,
+    as_given,
+    dtype_of,
+    expected,
+    follow,
+    in_dtypes,
+    is_array,
+    is_nnx,
+    is_number,
+    is_value,
+    is_weak,
+    seen,
+    strong,
+    typed,
+    weakened,
+)
+from hookline.loop.metrics import found_in, log_not_resettable
+from hookline.loop.step_result import Labels, named_losses, split_result
 
 _WHOLE: Mapping[str, Any] = {"the state": None}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import sys
 from collections.abc import Iterable, Mapping
@@ -15,29 +14,25 @@ from hookline import arguments, log
 from hookline.data.batches import LastBatch
 from hookline.data.sources import is_one_shot
 from hookline.errors import Interrupted
-from hookline.hooks import ProgressHook, SinkHook, StepCounterHook, StopAtStepHook, spaced
+from hookline.hooks import ProgressHook, StepCounterHook, StopAtStepHook, spaced
 from hookline.hooks.step_rates import FLOPS
 from hookline.hooks.when import bare
-from hookline.loop import description, session_arguments
+from hookline.loop import description
 from hookline.loop import warm_start as warm_starts
-from hookline.loop.batches import first_spec
-from hookline.loop.checkpoint_lookup import STATE, check_repeatable
-from hookline.loop.final_stop import FinalStop
-from hookline.loop.finish import Finish
-from hookline.loop.history import recorders
-from hookline.loop.hyperparameters import CHECKPOINT, SCRIPT
-from hookline.loop.memory import Memory
-from hookline.loop.metrics_log import MetricsLog
-from hookline.loop.nan_watch import nan_hooks
-from hookline.loop.passes import Passes
-from hookline.loop.rates import rates_of
+from hookline.loop.batches import Passes, first_spec
+from hookline.loop.early_stopping import FinalStop
+from hookline.loop.load import STATE, check_repeatable
+from hookline.loop.memory import Finish, Memory
+from hookline.loop.metric_hooks import MetricsLog, nan_hooks, recorders
+from hookline.loop.step import rates_of
 from hookline.loop.step_graph import StepGraph
 from hookline.loop.warm_start import WarmStart, advising, settings_of
-from hookline.monitored import MonitoredSession, MonitoredTrainingSession, Scaffold
+from hookline.monitored import ChiefSessionCreator, MonitoredSession, Scaffold
 from hookline.monitored.callbacks import checked_hooks
 from hookline.monitored.hook_list import is_claimed
-from hookline.monitored.training_session import Cadences, usual_hooks
-from hookline.session import Session
+from hookline.monitored.options import CheckpointOptions, LoggingOptions, PreemptionOptions
+from hookline.monitored.training_session import checked_options, usual_hooks, warn_if_nothing_saves
+from hookline.session import Session, SessionConfig
 
 _logger = log.of(__name__)
 
@@ -80,6 +75,7 @@ class Loop(StepGraph):
         last_batch: As in `iterator`. With "pad" the step gets the pair `batch, mask`, with a mask of its real examples.
         resume_data: Whether a later start continues in the data, as `resume` in `iterator`, or begins them anew.
         steps_per_run: The largest number of steps in one run, for short steps, as in `MonitoredTrainingSession`.
+        config: The configuration of its raw sessions.
         ema: The decay of exponential moving averages of the state's floating point arrays, without its optimizer and
             metrics, such as 0.999. Or a dict from parts of the state to decays, `{"params": 0.999}`. They begin with
             the initial state, move in optimizer steps, and are saved, for `Evaluate` and `load(averaged=True)`.
@@ -142,6 +138,7 @@ class Loop(StepGraph):
         last_batch: LastBatch = "keep",
         resume_data: bool = True,
         steps_per_run: int = 1,
+        config: SessionConfig | None = None,
         ema: float | Mapping[str, float] | None = None,
         learning_rate: Any = None,
         steps_per_update: Any = None,
@@ -149,6 +146,7 @@ class Loop(StepGraph):
         reset_metrics_steps: int | None = 100,
     ) -> None:
         self.steps_per_run = arguments.whole("Loop", "steps_per_run", steps_per_run, at_least=1)
+        self._config = arguments.instance("Loop", "config", config, SessionConfig)
         super().__init__(
             train_step,
             state,
@@ -178,7 +176,23 @@ class Loop(StepGraph):
         where = "" if self.logdir is None else f", last in {self.logdir!r}"
         return f"<Loop of {self._step.name}: {self.form!r} of {held}; {left}{where}>"
 
-    def run(self, logdir: str | None = None, last_step: int | None = None, **arguments: Any) -> Any:
+    def run(
+        self,
+        logdir: str | None = None,
+        last_step: int | None = None,
+        *,
+        epochs: int | None = None,
+        hooks: Iterable[Any] = (),
+        progress: bool = True,
+        log_steps: int | None = 100,
+        watch: str | None = "loss",
+        on_nan: str = "raise",
+        warm_start: str | WarmStart | None = None,
+        train_on: bool = False,
+        checkpoints: CheckpointOptions | None = None,
+        logging: LoggingOptions | None = None,
+        preemption: PreemptionOptions | None = None,
+    ) -> Any:
         """Trains to a step, or to the end of the data, and returns the state.
 
         If `logdir` has a checkpoint, it resumes from there; else from the step at which this loop stopped last. If
@@ -186,9 +200,24 @@ class Loop(StepGraph):
         data it makes one more pass over them.
 
         Args:
-            logdir: As in `session`.
-            last_step: As in `session`.
-            **arguments: As in `session`.
+            logdir: The directory of checkpoints and summaries, from which a training resumes; None for neither.
+            last_step: The global step to stop at, such as 5e5, with a warning if the data end before; None for the end
+                of the data, or a hook.
+            epochs: The number of passes over the data, counted from step 0, so that a restart does not add any. The
+                training ends with the last pass, or at `last_step` if that comes first.
+            hooks: More hooks: `train.Evaluate`, your own.
+            progress: Whether a `ProgressHook` shows the step and the metrics on `sys.stderr`. One among `hooks`
+                replaces it.
+            log_steps: Global steps between lines of metrics in the log; None for no lines.
+            watch: The metric to watch for NaN; None for none. Without "loss", each one like `d_loss` is watched.
+            on_nan: The reaction to NaN, as in `NanTensorHook`: "raise", "stop", "skip" or "rollback".
+            warm_start: The source of a new training's initial values: the directory of another training, a checkpoint,
+                or a `WarmStart`. If `logdir` has a checkpoint, the training resumes from that and ignores this.
+            train_on: Whether to train on after a final stop: of `StopIfNoImprovement`, `on_nan="stop"`, or your own
+                `request_stop(final=...)`. By default no step is trained, and the log says why.
+            checkpoints: How it saves, restores and recovers.
+            logging: What it writes beside checkpoints, and where: summaries, rates, sinks, hyperparameters.
+            preemption: What it does on SIGTERM and Ctrl-C.
 
         Returns:
             The state, in the form in which it was given; NNX objects are the given ones.
@@ -197,11 +226,30 @@ class Loop(StepGraph):
             Preempted: SIGTERM or Ctrl-C came; the state is saved, and `result` holds it.
             Interrupted: The cell of a notebook was interrupted. `result` holds the state, as does a `logdir`.
             NanLossDuringTrainingError: The loss is NaN.
-            ValueError: There are no batches, and no `last_step` is given; or as in `session`.
+            TypeError: An argument has the wrong type.
+            ValueError: There are no batches, and no `last_step` is given; `watch` is no metric; nothing matches in a
+                warm start; or the data have epochs of their own, no known length, or cannot be read again, and `epochs`
+                is given.
+            NotFoundError, InvalidArgumentError: The checkpoint in `logdir` does not fit; the message names each array.
+            FailedPreconditionError: There is a checkpoint to resume from, and `batches` cannot be read from the start.
         """
         self._passes.check_end(last_step)
         try:
-            with self.session(logdir, last_step, **arguments) as session:
+            with self.session(
+                logdir,
+                last_step,
+                epochs=epochs,
+                hooks=hooks,
+                progress=progress,
+                log_steps=log_steps,
+                watch=watch,
+                on_nan=on_nan,
+                warm_start=warm_start,
+                train_on=train_on,
+                checkpoints=checkpoints,
+                logging=logging,
+                preemption=preemption,
+            ) as session:
                 while not session.should_stop():
                     session.run(self.train_op)
         except Interrupted as interrupt:
@@ -215,114 +263,71 @@ class Loop(StepGraph):
         logdir: str | None = None,
         last_step: int | None = None,
         *,
+        epochs: int | None = None,
         hooks: Iterable[Any] = (),
         progress: bool = True,
         log_steps: int | None = 100,
         watch: str | None = "loss",
         on_nan: str = "raise",
         warm_start: str | WarmStart | None = None,
-        hyperparams: str = CHECKPOINT,
-        per_step: Mapping[str, float] | None = None,
-        peak_flops: float | None = None,
-        epochs: int | None = None,
         train_on: bool = False,
-        **keywords: Any,
+        checkpoints: CheckpointOptions | None = None,
+        logging: LoggingOptions | None = None,
+        preemption: PreemptionOptions | None = None,
     ) -> MonitoredSession:
         """Creates a session of the graph, for a hand-written loop: `while not session.should_stop()`, run `train_op`.
 
-        Args:
-            logdir: The directory of checkpoints and summaries, from which a training resumes; None for neither.
-            last_step: The global step to stop at, such as 5e5, with a warning if the data end before; None for the end
-                of the data, or a hook.
-            hooks: More hooks: `train.Evaluate`, your own.
-            progress: Whether a `ProgressHook` shows the step and the metrics on `sys.stderr`. One among `hooks`
-                replaces it.
-            log_steps: Global steps between lines of metrics in the log; None for no lines.
-            watch: The metric to watch for NaN; None for none. Without "loss", each one like `d_loss` is watched.
-            on_nan: The reaction to NaN, as in `NanTensorHook`: "raise", "stop", "skip" or "rollback".
-            warm_start: The source of a new training's initial values: the directory of another training, a checkpoint,
-                or a `WarmStart`. If `logdir` has a checkpoint, the training resumes from that and ignores this.
-            hyperparams: The values of `optax.inject_hyperparams` with which a training resumes: those of its
-                "checkpoint", or of the "script". The log shows where they differ.
-            per_step: Counts per step, for rates in the log and on the progress line: `{"tokens": 16384}`. By default
-                the examples of the first batch, the common length of its arrays.
-            peak_flops: The peak floating point operations per second of all devices together, for the share of it that
-                the training reaches (MFU). XLA counts the operations of a step, the body of a loop (`jax.lax.scan`)
-                once; or give them as `per_step["flops"]`.
-            epochs: The number of passes over the data, counted from step 0, so that a restart does not add any. The
-                training ends with the last pass, or at `last_step` if that comes first.
-            train_on: Whether to train on after a final stop: of `StopIfNoImprovement`, `on_nan="stop"`, or your own
-                `request_stop(final=...)`. By default no step is trained, and the log says why.
-            **keywords: Keyword arguments of `MonitoredTrainingSession`: `save_checkpoint_secs`,
-                `save_checkpoint_steps`, `save_summaries_steps`, `sinks`, `hparams`, `recovery`, `on_preemption`, ...
-
-        Raises:
-            TypeError: An argument is unknown, or of the wrong type.
-            ValueError: `watch` is no metric; nothing matches in a warm start; parameter servers are asked for; or
-                the data have epochs of their own, no known length, or cannot be read again, and `epochs` is given.
-            NotFoundError, InvalidArgumentError: The checkpoint in `logdir` does not fit; the message names each array.
-            FailedPreconditionError: There is a checkpoint to resume from, and `batches` cannot be read from the start.
+        Arguments and errors are those of `run`.
         """
         if is_claimed(self._hyperparameters):
             raise RuntimeError("This Loop has an open session, and it takes one at a time. Close that first.")
-        last_step = session_arguments.checked_last_step(last_step)
-        own = self._hooks(
-            logdir,
-            last_step,
-            keywords,
-            epochs=epochs,
-            train_on=train_on,
-            hooks=hooks,
-            progress=progress,
-            log_steps=log_steps,
-            watch=watch,
-            on_nan=on_nan,
-            hyperparams=hyperparams,
-            per_step=per_step,
-            peak_flops=peak_flops,
-        )
+        logdir, last_step = _checked_end(logdir, last_step)
+        checkpoints, logging, preemption = checked_options("Loop", checkpoints, logging, preemption)
+        scaffold = self._scaffold(logdir, settings_of(warm_start), checkpoints)
+        own = self._own_hooks(logdir, last_step, epochs, hooks, progress, log_steps, watch, on_nan, logging)
+        feeds, writers = usual_hooks("Loop", logdir, checkpoints, logging, scaffold)
+        found = [*feeds, *writers, FinalStop(own, train_on), *own]
+        warn_if_nothing_saves("Loop", logdir, found)
         self._passes.prepare(epochs)
         if self._is_one_shot and not self._has_run:
             check_repeatable(logdir)
-        self._hyperparameters.whose = hyperparams
-        self.logdir = keywords.get("summary_dir") or logdir
-        keywords["scaffold"] = self._scaffold(logdir, settings_of(warm_start), keywords.get("scaffold"))
+        self._hyperparameters.keeps = checkpoints.restore_hyperparams
+        self.logdir = logging.summary_dir or logdir
         with self.graph.as_default(), advising(logdir):
-            session = MonitoredTrainingSession(
-                checkpoint_dir=logdir, hooks=[*own, Finish(self.begin, partial(self.finish, last_step))], **keywords
+            session = MonitoredSession(
+                ChiefSessionCreator(scaffold, "", self._config, logdir, restore=checkpoints.restore),
+                [*found, Finish(self.begin, partial(self.finish, last_step))],
+                recovery=checkpoints.recovery,
+                summary_dir=self.logdir,
+                strict_events=logging.strict_events,
+                on_preemption=preemption.on_signal,
+                grace_secs=preemption.timeout_secs,
+                steps_per_run=self.steps_per_run,
             )
         self._has_run = True
-        self._recorders = recorders(own)
+        self._recorders = recorders(found)
         return session
 
-    def _hooks(
+    def _own_hooks(
         self,
         logdir: str | None,
         last_step: int | None,
-        keywords: dict[str, Any],
-        *,
+        epochs: int | None,
         hooks: Iterable[Any],
         progress: bool,
         log_steps: int | None,
         watch: str | None,
         on_nan: str,
-        hyperparams: str,
-        per_step: Mapping[str, float] | None,
-        peak_flops: float | None,
-        epochs: int | None,
-        train_on: bool,
+        logging: LoggingOptions,
     ) -> list[Any]:
-        """Returns the hooks of a session, and adapts `keywords` for the monitored session."""
-        session_arguments.check(Loop.session, progress, log_steps, keywords)
-        arguments.path("Loop", "logdir", logdir, optional=True)
-        if hyperparams not in (CHECKPOINT, SCRIPT):
-            raise ValueError(f"Loop requires {CHECKPOINT!r} or {SCRIPT!r} as hyperparams, got {hyperparams!r}.")
+        """Returns the hooks of a loop alone, and then the given ones."""
+        if not isinstance(progress, bool):
+            raise TypeError(
+                f"Loop requires True or False as progress, got {progress!r}. Give a ProgressHook among the hooks."
+            )
         hooks = checked_hooks(hooks)
-        of_chief = keywords["chief_only_hooks"] = checked_hooks(keywords.get("chief_only_hooks"), "chief_only_hooks")
-        steps_per_run = arguments.whole(
-            "Loop", "steps_per_run", keywords.setdefault("steps_per_run", self.steps_per_run), at_least=1
-        )
         own: list[Any] = []
+        per_step, peak_flops = logging.per_step, logging.peak_flops
         rates = rates_of(self._step, self.state.spec, self._example, self.graph.context, per_step, peak_flops)
         if progress and not any(isinstance(bare(hook), ProgressHook) for hook in hooks):
             per_second = {name: count for name, count in rates.items() if name != FLOPS}
@@ -332,34 +337,38 @@ class Loop(StepGraph):
             own.append(StopAtStepHook(last_step=last_step))
         if watch is not None:
             own += nan_hooks(self.metrics, self._returned, watch, on_nan)
-        if log_steps is not None and self._short:
-            own.append(MetricsLog(self._short, spaced(log_steps), in_rows=log_steps < steps_per_run))
+        if log_steps is not None and arguments.whole("Loop", "log_steps", log_steps, at_least=1) and self._short:
+            own.append(MetricsLog(self._short, spaced(log_steps), in_rows=log_steps < self.steps_per_run))
         own += [hook for hook in (*self._counters, self._recent, self._hyperparameters) if hook is not None]
-        # None: the session adds no step counter of its own.
-        steps, keywords["log_step_count_steps"] = keywords.get("log_step_count_steps", 100), None
-        if steps is not None and arguments.whole("Loop", "log_step_count_steps", steps) > 0:
-            folder = keywords.get("summary_dir") or logdir
+        if logging.rate_steps is not None:
+            folder = logging.summary_dir or logdir
             counting = {"per_step": rates, "peak_flops": peak_flops, "memory": True}
-            own.append(StepCounterHook(every_n_steps=steps, output_dir=folder, **counting))
-        return [FinalStop([*own, *hooks], of_chief, train_on), *own, *hooks]
+            own.append(StepCounterHook(every_n_steps=logging.rate_steps, output_dir=folder, **counting))
+        return [*own, *hooks]
 
     def describe(
-        self, logdir: str | None = None, last_step: int | None = None, **arguments: Any
+        self,
+        logdir: str | None = None,
+        last_step: int | None = None,
+        *,
+        epochs: int | None = None,
+        hooks: Iterable[Any] = (),
+        progress: bool = True,
+        log_steps: int | None = 100,
+        watch: str | None = "loss",
+        on_nan: str = "raise",
+        warm_start: str | WarmStart | None = None,
+        train_on: bool = False,
+        checkpoints: CheckpointOptions | None = None,
+        logging: LoggingOptions | None = None,
+        preemption: PreemptionOptions | None = None,
     ) -> description.LoopDescription:
         """Describes the state, its devices, the output of `run` with its steps, and the programs, without a run.
 
-        The session's `plan` shows when hooks fire, and the number of programs.
-
-        Args:
-            logdir: As in `session`.
-            last_step: As in `session`.
-            **arguments: As in `session`.
+        Arguments and errors are those of `run`.
 
         Returns:
             The description; `print` shows it as a table.
-
-        Raises:
-            TypeError, ValueError: As `session`.
 
         Example:
             >>> import hookline as hl, numpy as np
@@ -377,51 +386,40 @@ class Loop(StepGraph):
               outputs none; writes state, global_step
               the same with the fetches of hooks that fire
         """
-        last_step = session_arguments.checked_last_step(last_step)
-        given = inspect.signature(Loop.session).bind(self, logdir, last_step, **arguments)
-        given.apply_defaults()
-        keywords = given.arguments["keywords"]
-        taken = inspect.signature(self._hooks).parameters
-        hooks = self._hooks(**{name: value for name, value in given.arguments.items() if name in taken})
-        folder = keywords.get("summary_dir") or logdir
-        feeds = SinkHook(keywords.get("sinks", ()), folder, keywords.get("hparams"))
-        of_session = inspect.signature(Cadences.of).parameters
-        cadences = Cadences.of(**{name: value for name, value in keywords.items() if name in of_session})
-        written = usual_hooks(cadences, logdir, folder, has_sinks=bool(feeds.sinks))
-        chief_only = checked_hooks(keywords.get("chief_only_hooks"), "chief_only_hooks")
-        warm = settings_of(given.arguments["warm_start"])
+        logdir, last_step = _checked_end(logdir, last_step)
+        checkpoints, logging, _ = checked_options("Loop", checkpoints, logging, preemption)
+        own = self._own_hooks(logdir, last_step, epochs, hooks, progress, log_steps, watch, on_nan, logging)
+        feeds, writers = usual_hooks("Loop", logdir, checkpoints, logging, Scaffold())
+        stop = FinalStop(own, train_on)
+        warm = settings_of(warm_start)
         fitting = warm and (lambda: warm_starts.check(warm, self.state, self._of_training))
-        ends = [step for step in (last_step, self._passes.steps_of(given.arguments["epochs"])) if step is not None]
-        last = min(ends, default=None)
-        begins = description.beginning(logdir, self._memory, fitting, self._given_step(), last, hooks[0])
+        last = min((step for step in (last_step, self._passes.steps_of(epochs)) if step is not None), default=None)
+        begins = description.beginning(logdir, self._memory, fitting, self._given_step(), last, stop)
         return description.LoopDescription(
             description.parts_of(self.state, self.form.parts, self._beside),
             description.place_of(self.state, self.mesh),
             description.form_of_batch(first_spec(self._batch)),
             begins.words,
-            description.written_by([feeds, *chief_only, *written, *hooks], begins, last),
-            description.programs_of(self.train_op, keywords["steps_per_run"], watches=bool(self.metrics)),
+            description.written_by([*feeds, *writers, *own], begins, last),
+            description.programs_of(self.train_op, self.steps_per_run, watches=bool(self.metrics)),
             self._steps.told,
         )
 
-    def _scaffold(self, logdir: str | None, warm: WarmStart | None, given: Scaffold | None) -> Scaffold | None:
+    def _scaffold(self, logdir: str | None, warm: WarmStart | None, checkpoints: CheckpointOptions) -> Scaffold:
         """Returns a scaffold whose session, if it restores nothing, resumes from memory or makes the warm start."""
         if self._memory is not None:
             if warm is not None:
                 _logger.info("Loop goes on from step %d, where it stopped, and makes no warm start.", self._memory.step)
-            return Scaffold(init_fn=lambda _, session: self._go_on(session, logdir), copy_from_scaffold=given)
+            return Scaffold(init_fn=lambda _, session: self._go_on(session, logdir), saver=checkpoints.saver)
         if warm is None:
-            return given
-        before = None if given is None else given.init_fn
+            return Scaffold(saver=checkpoints.saver)
 
         def init(scaffold: Scaffold, session: Session) -> None:
-            if before is not None:
-                before(session)
             warm_starts.begin(warm, session, self.state, self._of_training)
             if self._averages is not None:
                 self._averages.reset(session, self.state)
 
-        return Scaffold(init_fn=init, copy_from_scaffold=given)
+        return Scaffold(init_fn=init, saver=checkpoints.saver)
 
     def _go_on(self, session: Session, logdir: str | None) -> None:
         """Resumes a session from memory; without a directory, it makes the next pass at the end of the data."""
@@ -446,3 +444,9 @@ class Loop(StepGraph):
         if self._averages is not None:
             self.averaged_result = self._averages.finished(session, self.form, values)
         self._memory = Memory.of(session, self._passes.made(session))
+
+
+def _checked_end(logdir: Any, last_step: Any) -> tuple[str | None, int | None]:
+    """Returns a directory as text, and a last step as a whole number."""
+    last_step = None if last_step is None else arguments.steps("Loop", "last_step", last_step, at_least=0)
+    return arguments.path("Loop", "logdir", logdir, optional=True), last_step

@@ -1,22 +1,53 @@
-"""The memory of a loop between two sessions, from which the next one resumes."""
+"""The state of a loop in a session, and its memory between two sessions."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
-from hookline import log
+from hookline import log, paths
 from hookline.checkpoint import lineage
 from hookline.checkpoint.lineage import Lineage
-from hookline.graph import GraphKeys
-from hookline.loop.passes import Made
+from hookline.coordination import peers
+from hookline.graph import GraphKeys, Variable, placement
+from hookline.graph import spec as specs
+from hookline.hooks import SessionRunHook
+from hookline.loop.batches import Made
+from hookline.loop.optimizer_state import is_scheduled
+from hookline.loop.warm_start import replace
 from hookline.session import Session
 from hookline.session.origin import FROM_MEMORY
 
 _logger = log.of(__name__)
+
+
+class Finish(SessionRunHook):
+    """Gives a loop its session; it is the last hook, so that no other hook makes steps after it.
+
+    Args:
+        begin: Called with each new session.
+        finish: Called with the session that ends, and the global step at which the training began.
+    """
+
+    def __init__(self, begin: Callable[[Session], None], finish: Callable[[Session, int], None]) -> None:
+        self._begin, self._finish = begin, finish
+        self._first_step: int | None = None  # A recovery does not move it.
+
+    def after_create_session(self, session: Session, coord: Any) -> None:
+        """Notes the first step."""
+        self._first_step = session.global_step if self._first_step is None else self._first_step
+        self._begin(session)
+
+    def end(self, session: Session) -> None:
+        """Gives the state away."""
+        assert self._first_step is not None, "The session was created."
+        self._finish(session, self._first_step)
 
 
 @dataclasses.dataclass
@@ -76,3 +107,90 @@ class Memory:
         session.lowlevel.restored_hook_states = dict(self.hook_states)
         lineage.restored(session, self.lineage)
         session.origin = FROM_MEMORY
+
+
+class StateValues(Mapping[str, Any]):
+    """The arrays of the state in an open session, by name, to read and set between two steps: `Loop.state_in`.
+
+    The names are those of `train.list_variables`, without `state/`; the end of one is enough if it is unique:
+    `"learning_rate"` for `"opt_state/hyperparams/learning_rate"`. A value that is set is part of the state from the
+    next step on, and of its checkpoints. Reading waits for the steps under way.
+
+    Args:
+        state: The variable.
+        session: The raw session.
+    """
+
+    def __init__(self, state: Variable, session: Session) -> None:
+        self._state, self._session = state, session
+        self._specs = dict(paths.with_paths(state.spec)[0])
+
+    def __getitem__(self, name: str) -> Any:
+        """Returns a copy on the host: a NumPy array, or number.
+
+        Raises:
+            KeyError: The state has no array of this name, or several.
+            ValueError: It is a random key; or processes in step have parts of the array.
+        """
+        path = self._path(name)
+        leaf = dict(paths.with_paths(self._session.lowlevel.handed_over(self._state))[0])[path]
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            raise ValueError(f"{path!r} of the state is a random key, which has no value on the host.")
+        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+            if not leaf.is_fully_replicated:
+                raise ValueError(f"{path!r} of the state lies in parts in the processes, so none of them can read it.")
+            leaf = placement.here(leaf)
+        return np.array(leaf)[()]  # A copy: the next step takes the memory.
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Sets an array, to one of the same shape and kind of dtype; in step, in all processes to the same.
+
+        Raises:
+            KeyError: As when it is read.
+            ValueError: The shape or the dtype is another one; or processes in step set different values.
+            TypeError: It is a hyperparameter with a schedule, which each step computes anew.
+        """
+        path = self._path(name)
+        spec = self._specs[path]
+        if is_scheduled(path, self._specs):
+            raise TypeError(f"{path!r} of the state follows a schedule, which sets it anew in each step.")
+        array = np.asarray(value)
+        if array.shape != spec.shape or not _fits(array.dtype, spec.dtype):
+            raise ValueError(
+                f"{path!r} of the state is {spec.dtype}{list(spec.shape)}, and cannot be set to {array.dtype}"
+                f"{list(array.shape)}."
+            )
+        if problem := specs.overflow(array, spec.dtype):
+            raise ValueError(f"{path!r} of the state is {spec.dtype}: {problem}.")
+        array = array.astype(spec.dtype)
+        if (others := peers.current()) is not None:
+            sums = others.gather(f"the new value of {path}", zlib.crc32(array.tobytes()))
+            if len(set(sums)) > 1:
+                raise ValueError(
+                    f"The processes in step set {path!r} of the state to different values; in this one to {value!r}."
+                )
+        replace(self._session, self._state, {path: array})
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._specs)
+
+    def __len__(self) -> int:
+        return len(self._specs)
+
+    def _path(self, name: str) -> str:
+        found = [name] if name in self._specs else [path for path in self._specs if path.endswith(f"/{name}")]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise KeyError(f"The state has several arrays {name!r}: {', '.join(found)}. Give more of the name.")
+        raise KeyError(
+            f"The state has no array {name!r}. There are: {', '.join(self._specs)}. A Python number that the step does "
+            f"not change is no array: give jnp.asarray(0.1)."
+        )
+
+
+def _fits(given: Any, kept: Any) -> bool:
+    """Returns whether a dtype is of the kind of another, or of one before it."""
+    order = [jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating]
+    last = [jnp.issubdtype(kept, kind) for kind in order]
+    return any(last) and any(jnp.issubdtype(given, kind) for kind in order[: last.index(True) + 1])

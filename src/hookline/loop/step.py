@@ -1,23 +1,28 @@
-"""A train step as a function for an operation: from values to values and metrics."""
+"""A train step as a function for an operation: from values to values and metrics; and its counts, for rates."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import jax
 
-from hookline import notebooks
+from hookline import arguments, log, notebooks
+from hookline.graph import placement
 from hookline.graph import spec as specs
-from hookline.loop import accumulators, metrics
-from hookline.loop.call import Call, called
+from hookline.hooks.step_rates import FLOPS, rates_given
+from hookline.loop.call import Call, called, note_of, refusal_of_axis
 from hookline.loop.forms import NnxObjects, Tree
 from hookline.loop.leaf_types import InvalidStep
-from hookline.loop.pmap import note_of, refusal_of_axis
-from hookline.loop.returned_names import returned_names
+from hookline.loop.metrics import Accumulator, flat, found_in, reset_where
+from hookline.loop.step_result import returned_names
+
+_logger = log.of(__name__)
+
 
 # JAX's errors for Python code that reads a traced value.
 _READS = (
@@ -89,15 +94,15 @@ class Step:
         if self._reset_steps is not None:
             with step_errors(self._who, self.name):
                 # After steps 1, 101, 201, when hooks of each 100 steps fire.
-                whole = accumulators.reset_where(whole, step % self._reset_steps == 1 % self._reset_steps)
+                whole = reset_where(whole, step % self._reset_steps == 1 % self._reset_steps)
         returned = self._call(self._form.split(whole), batch, *more, step=step)
         with step_errors(self._who, self.name):
             after, rest = self._form.results(whole, returned, self._labels)
-            accumulated: list[accumulators.Accumulator] = []
+            accumulated: list[Accumulator] = []
             if self._form.accumulates:  # A metric that is a whole part has the name of its parameter.
                 parts = zip(self._form.parts, self._form.arguments(after), strict=True)
-                accumulated = accumulators.found_in(dict(parts))
-            found, self.left_out = metrics.flat(rest, accumulated)
+                accumulated = found_in(dict(parts))
+            found, self.left_out = flat(rest, accumulated)
             return after, found
 
     def spec(self, batch: Any, placed: Callable[[Any], Any] = lambda spec: spec) -> tuple[Any, dict[str, Any]]:
@@ -184,3 +189,67 @@ def _where(error: BaseException) -> str:
             text = traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_name).line
             return f" at {notebooks.place(frame.f_code.co_filename, line)}" + (f" (`{text}`)" if text else "")
     return ""
+
+
+def rates_of(
+    step: Step, values: Any, batch: Any, context: Any, given: Mapping[str, float] | None, peak_flops: float | None
+) -> dict[str, float]:
+    """Returns the counts per step whose rates are shown: the given ones or the examples, and FLOPs with `peak_flops`.
+
+    Args:
+        step: The step.
+        values: The specs of its state.
+        batch: The spec of a batch.
+        context: The mesh in which it is traced.
+        given: The argument `per_step` of `Loop.session`.
+        peak_flops: As in `Loop.session`.
+
+    Raises:
+        TypeError, ValueError: `given` or `peak_flops` has something that is no number, or not above 0.
+    """
+    if peak_flops is not None and not arguments.number("Loop", "peak_flops", peak_flops) > 0:
+        raise ValueError(f"Loop requires peak_flops above 0, got {peak_flops!r}.")
+    count = examples_in(batch)
+    rates = rates_given("Loop", {"examples": count} if given is None and count else given)
+    if peak_flops is not None and FLOPS not in rates:
+        flops = flops_of(step, values, batch, context)
+        rates |= {} if flops is None else {FLOPS: flops}
+    return rates
+
+
+def examples_in(batch: Any) -> int | None:
+    """Returns the number of examples in a batch of this spec: the common length of its arrays, if known."""
+    lengths = {leaf.shape[0] for leaf in jax.tree.leaves(batch) if leaf.shape}
+    length = lengths.pop() if len(lengths) == 1 else None
+    return length if isinstance(length, int) and length else None
+
+
+def flops_of(step: Step, values: Any, batch: Any, context: Any) -> float | None:
+    """Returns and logs XLA's count of the floating point operations of a step.
+
+    The step is traced and not compiled. The body of a loop counts once, recomputation (`jax.checkpoint`) counts again.
+    For a sharded state the count covers all devices.
+    """
+    flops = 0.0
+    if all(isinstance(size, int) for leaf in jax.tree.leaves(batch) for size in leaf.shape):
+        with placement.inside(context):
+            flops = _counted(step, specs.of_value(values), batch, *step.extra_specs())
+    if not flops > 0 or not math.isfinite(flops):
+        _logger.warning(
+            "Loop: XLA does not report the floating point operations of a step, so no share of peak_flops is shown. "
+            "Give them: per_step={'flops': ...}."
+        )
+        return None
+    _logger.info(
+        "Loop: XLA counts %.4g floating point operations a step, with the body of a loop (jax.lax.scan) once.", flops
+    )
+    return flops
+
+
+def _counted(step: Step, *given: Any) -> float:
+    """Returns XLA's count of the operations; 0 if it has none, as for a step that is bound to a mesh of GPUs."""
+    found = jax.jit(step).lower(*given).cost_analysis()
+    if found is None:  # XLA counts for a CPU, and not for a device behind a plugin, such as a GPU or TPU.
+        with contextlib.suppress(Exception), jax.default_device(jax.local_devices(backend="cpu")[0]):
+            found = jax.jit(step).lower(*given).cost_analysis()
+    return (found or {}).get("flops", 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import jax
 
 from hookline import arguments, log, summary
 from hookline import sharding as rules
+from hookline.checkpoint import devices
 from hookline.checkpoint import leaves as paths
 from hookline.data.batches import LastBatch
 from hookline.graph import (
@@ -23,26 +25,23 @@ from hookline.graph import (
     random_key,
 )
 from hookline.graph import spec as specs
-from hookline.loop import state_warnings
 from hookline.loop.averages import Averages
 from hookline.loop.batches import are_placed, batches_of, check_batches, first_spec
 from hookline.loop.call import required
-from hookline.loop.checkpoint_lookup import STATE
-from hookline.loop.counter import CounterHook, counter_in
-from hookline.loop.forms import accumulating, form_of, is_function
-from hookline.loop.history import Series
-from hookline.loop.hyperparameters import HyperparametersHook
-from hookline.loop.learning_rate import learning_rates_of
+from hookline.loop.forms import NnxObjects, Tree, accumulating, form_of, is_function
+from hookline.loop.hyperparameters import HyperparametersHook, learning_rates_of
+from hookline.loop.load import STATE
+from hookline.loop.memory import StateValues
+from hookline.loop.metric_hooks import RecentMeans, Series
 from hookline.loop.metrics import warn_left_out
-from hookline.loop.optimizer_steps import OptimizerSteps
-from hookline.loop.recent_means import RecentMeans
-from hookline.loop.state_values import StateValues
+from hookline.loop.optimizer_steps import CounterHook, OptimizerSteps, counter_in
 from hookline.loop.step import Step
 
 if TYPE_CHECKING:
     from hookline.session import Session
 
 _logger = log.of(__name__)
+
 
 _LOOPS = "hookline/loop"
 """The collection with the loop of a graph."""
@@ -118,15 +117,15 @@ class StepGraph:
         if any(place is not None for place in shardings):
             whole = [place or self.graph.home for place in shardings]
             places = jax.tree.structure(self.form.values).unflatten(whole)
-            state_warnings.warn_replicated(self.form.values, shardings)
+            warn_replicated(self.form.values, shardings)
         if summarized := self._step.call_summary:
             _logger.info("Loop: %s.", summarized)
         warn_left_out("Loop", self._step.name, self._step.left_out)
-        state_warnings.warn_weak_types(self.form, self._step.name)
-        state_warnings.warn_unchanged(self.form, self._step.name)
-        state_warnings.log_devices(places)
+        warn_weak_types(self.form, self._step.name)
+        warn_unchanged(self.form, self._step.name)
+        log_devices(places)
         if self.graph.home is None and not are_placed(batch):
-            state_warnings.warn_one_device()
+            warn_one_device()
         self.state = Variable(self.form.start, name=STATE, trainable=False, sharding=places)
         self._counted = found = counter_in(self.form.values, self.form.parts.values())
         step = get_global_step()
@@ -233,3 +232,73 @@ class StepGraph:
 def loop_of(graph: Graph) -> StepGraph | None:
     """Returns the loop of a graph; None if it has none."""
     return next(iter(graph.get_collection(_LOOPS)), None)
+
+
+def warn_weak_types(form: Tree | NnxObjects, step: str) -> None:
+    """Warns of numbers without a fixed type for which a hand-written loop compiles its second step again."""
+    if form.recompiling:
+        _logger.warning(
+            "Loop: the state has numbers that %s returns in another type: %s. Here they have it from the start; a "
+            "hand-written loop would compile its second step again. Give arrays of that type, such as "
+            "jnp.zeros((), 'float32').",
+            step,
+            ", ".join(f"{path} ({dtype})" for path, dtype in form.recompiling.items()),
+        )
+
+
+def warn_unchanged(form: Tree | NnxObjects, step: str) -> None:
+    """Warns of parts of the state that do not come back from the step."""
+    if form.unchanged:
+        first = form.unchanged[0]
+        _logger.warning(
+            "Loop: %s does not return %s of the state, so %s as given. If that is meant, return it unchanged, or bind "
+            "it: functools.partial(%s, %s=%s).",
+            step,
+            ", ".join(form.unchanged),
+            "it stays" if len(form.unchanged) == 1 else "they stay",
+            step,
+            first,
+            first,
+        )
+
+
+def warn_replicated(values: Any, shardings: list[Any]) -> None:
+    """Warns of large arrays that are replicated on all devices because they have no sharding."""
+    if not any(place is not None and not place.is_fully_replicated for place in shardings):
+        return
+    spec = jax.tree.leaves_with_path(specs.of_value(values))
+    large = [
+        jax.tree_util.keystr(path, simple=True, separator="/")
+        for (path, leaf), place in zip(spec, shardings, strict=True)
+        if place is None and leaf.size > 2**18
+    ]
+    if large:
+        _logger.warning(
+            "Loop: %s of the state are replicated on all devices, because they have no sharding, though other arrays "
+            "are split. Give them one with sharding=.",
+            ", ".join(large[:3]) + (f" and {len(large) - 3} more" if len(large) > 3 else ""),
+        )
+
+
+def log_devices(places: Any) -> None:
+    """Logs the devices of the state, if there are several."""
+    names = devices.names({device for place in jax.tree.leaves(places) for device in place.device_set})
+    if len(names) > 1:
+        _logger.info("Loop: the state is on %s, and is trained there.", devices.shown(names))
+
+
+@functools.cache  # Once is enough, for all loops of a process.
+def warn_one_device() -> None:
+    """Warns that one of several devices is used, because neither the state nor the batches have a sharding."""
+    default: Any = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
+    count = jax.local_device_count()
+    if count > 1 and default is None and not placement.is_in_step():
+        _logger.warning(
+            "Loop: the state and the batches are on one device, %s, of %d. To train on all of them: mesh = "
+            "jax.make_mesh((%d,), ('data',), axis_types=(jax.sharding.AxisType.Auto,)); Loop(..., "
+            "sharding=jax.NamedSharding(mesh, jax.P())), which also splits the batches; see docs/devices.md. To stay "
+            "on one: sharding=jax.devices()[0].",
+            jax.local_devices()[0],
+            count,
+            count,
+        )

@@ -18,9 +18,9 @@ from hookline.checkpoint.foreign import Weights
 from hookline.checkpoint.manifest import Leaf, Manifest
 from hookline.coordination import peers
 from hookline.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
-from hookline.escapes import in_a_line
 from hookline.graph import Variable, get_global_step
-from hookline.loop.checkpoint_lookup import AVERAGE, STATE, below, check_step, checkpoint_of, root_of
+from hookline.log import in_a_line
+from hookline.loop.load import AVERAGE, STATE, below, check_step, checkpoint_of, root_of
 from hookline.loop.optimizer_state import of_optimizer
 from hookline.session import Session
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from hookline import log
 from hookline.coordination import Coordinator
 from hookline.hooks.base import SessionRunHook
 from hookline.hooks.trigger import Trigger
 from hookline.hooks.when import bare
 from hookline.monitored.identity import indistinct, namesakes
 from hookline.session import Session
-
-logger = log.of(__name__)
 
 Callback = Callable[..., Any]
 """A bound callback of a hook."""
@@ -35,19 +31,6 @@ CALLBACKS = (
     "after_close",
 )
 """The callbacks of a hook. Each is optional."""
-
-REMOVED = {
-    "steps_until_trigger": "declare trigger",
-    "secs_until_trigger": "declare trigger",
-    "runs_until_trigger": "declare trigger = train.every(runs=...)",
-    "waits_for": "declare late = True",
-    "settle": "declare late = True, or trigger = train.latched(...)",
-    "may_fetch": "declare fetches",
-    "standing_operations": "declare trigger = train.latched(...)",
-    "should_save": "give trigger=",
-}
-"""Callbacks of earlier versions, and their replacements."""
-
 
 _NOT_RUN_BY_A_CALL = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 
@@ -99,7 +82,6 @@ def checked_hooks(hooks: Iterable[Any] | None, argument: str = "hooks") -> tuple
     checked = tuple(hooks)
     for position, hook in enumerate(checked):
         _check(f"{argument}[{position}]", hook)
-        _warn_of_removed(hook)
     check_distinct(checked, argument)
     return checked
 
@@ -120,21 +102,6 @@ def _keeps_state(hook: Any) -> bool:
 def is_hook(candidate: Any) -> bool:
     """Returns whether an object has a callback of hooks."""
     return any(callable(getattr(candidate, name, None)) for name in CALLBACKS)
-
-
-_warned: weakref.WeakSet[type] = weakref.WeakSet()
-
-
-def _warn_of_removed(hook: Any) -> None:
-    kind = type(bare(hook))
-    found = {name: instead for name, instead in REMOVED.items() if callable(getattr(hook, name, None))}
-    if found and kind not in _warned:
-        _warned.add(kind)
-        logger.warning(
-            "%s defines callbacks that are never called any more: %s.",
-            kind.__name__,
-            "; ".join(f"in place of {name}, {instead}" for name, instead in found.items()),
-        )
 
 
 def _check(place: str, hook: Any) -> None:

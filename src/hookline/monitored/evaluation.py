@@ -10,7 +10,7 @@ from hookline import arguments, clock, log
 from hookline.checkpoint import checkpoint_exists, checkpoints_iterator
 from hookline.checkpoint.reading import checkpoint_at
 from hookline.errors import NotFoundError
-from hookline.graph.eval_step import get_or_create_eval_step
+from hookline.graph.global_step import get_or_create_eval_step
 from hookline.hooks import FinalOpsHook, SessionRunArgs
 from hookline.monitored.callbacks import checked_hooks
 from hookline.monitored.creators import ChiefSessionCreator

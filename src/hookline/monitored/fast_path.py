@@ -11,19 +11,11 @@ from hookline import clock
 from hookline.session import CHANGED, DeferredResults, LowLevel
 from hookline.summary.writer_cache import WriterScope
 
+NOT_RUN = object()
+"""Returned in place of results: hooks must be asked first."""
 
-class NotRun(NamedTuple):
-    """Returned in place of results: hooks must be asked first, or the run has failed with an error."""
-
-    error: BaseException | None = None
-
-
-NOT_RUN = NotRun()
-
-Make = Callable[["Mapping[Any, Any] | None", "int | None"], Any]
-"""Makes a run with these feeds if the global step is the expected one, else returns `CHANGED`.
-
-The first item of its result is the results of the caller."""
+Make = Callable[["Mapping[Any, Any] | None", "int | None", float], Any]
+"""Makes a run with these feeds if the global step is the expected one, else returns `CHANGED`; see `CachedStep.run`."""
 
 _NOTHING = object()
 
@@ -97,7 +89,7 @@ class FastPath:
         self._fetches: Any = _NOTHING
         self.is_open = self._feeds = False
         self._low: Any = None
-        self._make: Make = lambda feed_dict, expected: CHANGED
+        self._make: Make = lambda feed_dict, expected, following: CHANGED
         self._signs: list[Callable[[], bool]] = []
         self._runs = 0.0
         self._begins_at: int | None = None
@@ -109,33 +101,21 @@ class FastPath:
         self._runs = 0.0
 
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
-        """Makes a run and returns the caller's results; or returns a `NotRun`."""
+        """Makes a run and returns the caller's results; or `NOT_RUN`."""
         made = self.made
         if fetches is not self._fetches or made >= self._runs or (feed_dict and not self._feeds):
             return NOT_RUN
         for has_come in self._signs:
             if has_come():
                 return NOT_RUN
-        try:
-            low = self._low
-            self.writes = low.writes
-            if low.latched_count != self._latched_count:  # A latch has latched.
-                return NOT_RUN
-            begins_at = self._begins_at
-            found = self._make(feed_dict, None if begins_at is None else begins_at + self._gain * made)
-            if found is CHANGED:  # Other code has set the step, or a run has gained more than expected.
-                return NOT_RUN
-            self.made += 1
-            return found[0]
-        except BaseException as error:
-            return NotRun(error)
-
-    def make_several(self, step: Any, capacity: int, feed_dict: Mapping[Any, Any] | None, expected: int | None) -> Any:
-        """Makes a run with a step for each batch, up to `capacity`; to be bound to its `RepeatedStep`."""
-        # One more run is counted: the one in which a hook is due.
-        found = step.run_several(capacity, expected, to_come=self._runs + capacity - self.made)
-        if found is CHANGED:
-            return CHANGED
-        count, results = found
-        self.made += count - 1  # `run` counts one.
-        return results
+        low = self._low
+        self.writes = low.writes
+        if low.latched_count != self._latched_count:  # A latch has latched.
+            return NOT_RUN
+        begins_at = self._begins_at
+        expected = None if begins_at is None else begins_at + self._gain * made
+        found = self._make(feed_dict, expected, self._runs - made)
+        if found is CHANGED:  # Other code has set the step, or a run has gained more than expected.
+            return NOT_RUN
+        self.made += found[2]
+        return found[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from hookline import log, preemption
 from hookline.hooks.base import SessionRunArgs, SessionRunContext
@@ -14,7 +14,7 @@ from hookline.monitored.in_step import InStep
 from hookline.monitored.merged_requests import MergedRequests
 from hookline.monitored.run_context import RunContext
 from hookline.monitored.schedule import Schedule
-from hookline.monitored.several_steps import SeveralSteps
+from hookline.monitored.several_steps import SeveralSteps, in_rows
 from hookline.monitored.stop_request import StopRequest
 from hookline.session import CHANGED, CachedStep, HookFetches, LowLevel, RunMetadata, RunOptions, Session
 from hookline.summary.writer_cache import SCOPE
@@ -89,7 +89,6 @@ class HookedSession:
         self._at_callbacks = False
         self._context: RunContext | None = None  # Of the run under way.
         self._failed_inside = False
-        self._fast_runs_made = 0  # Those that the schedule has not counted yet.
         self._runs_before = self._stop.runs
         # The metadata that hooks get of runs that record none: one object, which stays empty.
         self._no_metadata = RunMetadata()
@@ -97,14 +96,10 @@ class HookedSession:
     def use(self, hooks: HookList) -> Schedule:
         """Uses these hooks from the next run on; their declarations are read, and their triggers started."""
         self.end_fast_path()
-        before = self._schedule
-        if before is not None:
-            before.count_fast_runs(self._fast_runs_made)
-            self._fast_runs_made = 0
         self._schedule = schedule = Schedule(
             self.raw,
             hooks,
-            before,
+            self._schedule,
             runs=self._stop.runs,
             steps_per_run=self._steps_per_run,
             in_step=self._in_step,
@@ -121,18 +116,12 @@ class HookedSession:
 
     def settle(self) -> None:
         """Completes all requests of hooks so far; see `SessionRunContext.settle`."""
-        self._between_runs(self._settle, self._stop.request)
-
-    def _settle(self, schedule: Schedule, context: SessionRunContext) -> None:
-        self.raw.settle()
-        schedule.deferred.deliver(context)
-        schedule.latched.deliver(context, wait=True)
+        self._between_runs(Schedule.settle, self._stop.request)
 
     def deliver_arrived(self) -> None:
         """Calls late hooks whose values have arrived."""
-        self._between_runs(
-            lambda schedule, context: schedule.deferred.deliver(context, self._stop.runs), self._stop.request
-        )
+        runs = self._stop.runs
+        self._between_runs(lambda schedule, context: schedule.deliver_late(context, runs), self._stop.request)
 
     def salvage(self) -> None:
         """Calls late hooks whose values have arrived, after the loss of the session and before a new one.
@@ -141,9 +130,9 @@ class HookedSession:
             Exception: The error of a hook.
         """
         # As after a failed attempt: the run is retried before the stop takes effect.
+        runs = self._stop.runs
         self._between_runs(
-            lambda schedule, context: schedule.deferred.deliver(context, self._stop.runs, is_lost=True),
-            self._stop.carry,
+            lambda schedule, context: schedule.deliver_late(context, runs, is_lost=True), self._stop.carry
         )
 
     def _between_runs(
@@ -151,7 +140,7 @@ class HookedSession:
     ) -> None:
         """Does some work for hooks with its own context; `stop` is called if one of them requests a stop."""
         if self._schedule is not None:
-            context = RunContext(SessionRunArgs(None), self.raw, self._stop.runs, self._schedule, self._settle)
+            context = RunContext(SessionRunArgs(None), self.raw, self._stop.runs, self._schedule)
             try:
                 work(self._schedule, context)
             finally:
@@ -179,10 +168,6 @@ class HookedSession:
     def has_run(self) -> bool:
         """Whether it has made a run."""
         return self._stop.runs + self._fast_path.made > self._runs_before
-
-    def should_stop(self) -> bool:
-        """Returns whether a hook has requested the stop."""
-        return self._stop.requested or self._stop.carried
 
     def run(
         self,
@@ -212,22 +197,22 @@ class HookedSession:
         writes = self._low.writes
         try:
             schedule = self._schedule or self.use(self._hooks)
-            made, self._fast_runs_made, run = self._fast_runs_made, 0, schedule.run
-            requests = schedule.decide(fetches, feed_dict, self._stop.runs + 1, made, self._several.available)
+            run = schedule.run
+            requests = schedule.decide(fetches, feed_dict, self._stop.runs + 1, self._several.available)
             # A latch has latched, or deferred values have arrived.
-            has_news = self._low.latched_count != schedule.latched.count
-            for results in schedule.deferred.awaited:
+            has_news = self._low.latched_count != schedule.latched_count
+            for results in schedule.awaited:
                 has_news = has_news or results.is_ready()
             if run.repeats:
                 self._several.check(feed_dict, options, run_metadata)
-            if has_news or requests.has_hooks or schedule.overdue:
-                args = _args(fetches, feed_dict, options)
+            if has_news or requests.hooks or schedule.overdue:
+                args = SessionRunArgs(fetches, None if feed_dict is None else dict(feed_dict), options)
                 result = self._run_with(schedule, requests, args, feed_dict, run_metadata, has_news=has_news)
             elif run.repeats:
                 result, _ = self._several.run(schedule, requests, fetches, schedule.limited(None), None)
             else:
                 limited = options if self.raw.step_limit is None else schedule.limited(options)
-                result = self._run_alone(requests, fetches, feed_dict, limited, run_metadata)
+                result, _ = self._make_run(requests, fetches, feed_dict, limited, run_metadata)
             self._stop.runs += run.room
             fast_runs = schedule.finish()
             if schedule.still:
@@ -239,38 +224,37 @@ class HookedSession:
                 self._fast_path.begin(self._low, fetches, fast_runs, make, feeds=bool(feed_dict), capacity=capacity)
             return result
         except BaseException as exc:
-            self._failed_inside = self._at_callbacks or self._low.writes != writes
-            mapped = self._low.map_error(exc)
+            mapped = self._failed(exc, writes)
             if mapped is exc:
                 raise
             raise mapped from mapped.__cause__ or exc
 
-    def raise_as_run(self, error: BaseException) -> NoReturn:
-        """Raises the error of a run on the fast path, as `run` would have raised it."""
+    def failed_on_fast_path(self, error: BaseException) -> BaseException:
+        """Ends the fast path, on which a run has failed with this error; returns it as `run` would have raised it."""
         self.end_fast_path()
-        self._failed_inside = self._at_callbacks or self._low.writes != self._fast_path.writes
-        mapped = self._low.map_error(error)
-        if mapped is error:
-            raise error
-        raise mapped from mapped.__cause__ or error
+        return self._failed(error, self._fast_path.writes)
+
+    def _failed(self, error: BaseException, writes: int) -> BaseException:
+        """Notes a run that has failed, and the session's count of writes before it; returns its error, mapped."""
+        self._failed_inside = self._at_callbacks or self._low.writes != writes
+        return self._low.map_error(error)
 
     def end_fast_path(self) -> None:
         """Ends the fast path, and counts its runs."""
         made = self._fast_path.end()
         self._stop.runs += made
-        self._fast_runs_made += made
+        if made and self._schedule is not None:
+            self._schedule.count_fast_runs(made)
 
     def _make_of(self, schedule: Schedule, fetches: Any, *, fed: bool) -> Make:
         """Returns the function that makes the runs on the fast path."""
         callers = schedule.callers
-        hook_fetches = callers.hook_fetches if callers.has_fetches or callers.has_hooks else None
-        if schedule.run.repeats:
-            step = self._low.repeated_step(fetches, hook_fetches, self._steps_per_run)
-            return partial(self._fast_path.make_several, step, self._steps_per_run)
-        if not fed and not callers.has_hooks:
-            step = self._low.cached_step(fetches, hook_fetches)
+        hook_fetches = callers.hook_fetches if callers.has_fetches or callers.hooks else None
+        repeats = schedule.run.repeats
+        if repeats or not (fed or callers.hooks):
+            step = self._low.cached_step(fetches, hook_fetches, self._steps_per_run if repeats else 1)
             if step is not None:
-                return step.run_program
+                return step.run
         known = None if fed else _KnownStep(self._low, fetches)
         return partial(self._make, schedule, callers, SessionRunArgs(fetches), known)
 
@@ -282,36 +266,24 @@ class HookedSession:
         known: _KnownStep | None,
         feed_dict: Mapping[Any, Any] | None,
         expected: int | None,
+        following: float,
     ) -> Any:
         """Makes a run on the fast path that needs more than a program: hooks are called on it, or it has feeds."""
         if expected is not None and self._low.known_step != expected:
             return CHANGED
         if feed_dict:
-            args = _args(args.fetches, feed_dict, None)
+            args = SessionRunArgs(args.fetches, dict(feed_dict))
         outer = SCOPE.set(self._fast_path.scope)
         try:
-            if not callers.has_hooks:
-                return (self._run_alone(callers, args.fetches, feed_dict, None, None),)
+            if not callers.hooks:
+                return self._make_run(callers, args.fetches, feed_dict, None, None)[0], None, 1
             schedule.begin_fast_run()
             result = self._run_with(schedule, callers, args, feed_dict, None, known, fast_runs=self._fast_path.made)
             if schedule.callers is not callers or schedule.overdue:
                 self._fast_path.interrupt()
-            return (result,)
+            return result, None, 1
         finally:
             SCOPE.reset(outer)
-
-    def _run_alone(
-        self,
-        requests: MergedRequests,
-        fetches: Any,
-        feed_dict: Mapping[Any, Any] | None,
-        options: RunOptions | None,
-        run_metadata: RunMetadata | None,
-    ) -> Any:
-        """Makes a run without hooks, with the operations of every run."""
-        if requests.has_fetches:
-            return self._low.run_with_hook_fetches(fetches, requests.hook_fetches, feed_dict, options, run_metadata)[0]
-        return self.raw.run(fetches, feed_dict, options, run_metadata)
 
     def _run_with(
         self,
@@ -326,46 +298,42 @@ class HookedSession:
         fast_runs: int = 0,
     ) -> Any:
         """Makes a run with hooks around it."""
-        runs = self._stop.runs + fast_runs
-        context = RunContext(args, self.raw, runs, schedule, self._settle)
+        runs, run = self._stop.runs + fast_runs, schedule.run
+        context = RunContext(args, self.raw, runs, schedule)
         fetches, options = args.fetches, args.options
         self._at_callbacks = True
         self._context = context
         try:
             if has_news:
-                schedule.deferred.deliver(context, runs)
-                schedule.latched.deliver(context)
+                schedule.deliver_late(context, runs)
+                schedule.deliver_latched(context)
             if requests.may_request:
-                requests.ask(context)
+                requests.ask(run, context)
             self._at_callbacks = False
             if self.raw.step_limit is not None:
                 options = schedule.limited(options)  # A hook may have moved the step.
             step = None if known is None or options is not None else known.of(requests)
             if step is not None:
-                result, hook_results = step.run_program()
-            elif schedule.run.repeats:
-                self._several.check_feeders(requests)
-                options = requests.merged_options(options) if requests.options else options
-                if run_metadata is None and options is not None and _wants_metadata(options):
-                    run_metadata = RunMetadata()
-                result, hook_results = self._several.run(schedule, requests, fetches, options, run_metadata)
-            elif requests.has_requests:
-                result, hook_results, options, run_metadata = self._run_with_fetches(
-                    requests, fetches, feed_dict, options, run_metadata
-                )
+                result, hook_results, _ = step.run()
             else:
-                result, hook_results = (
-                    self.raw.run(fetches, feed_dict, options, run_metadata),
-                    requests.hook_fetches.fetches,
-                )
-            if requests.stacked and not schedule.run.repeats:
-                hook_results = requests.in_rows(hook_results)
+                if requests.options:
+                    options = requests.merged_options(options)
+                has_requests = requests.has_requests or run.repeats
+                if run_metadata is None and has_requests and options is not None and _wants_metadata(options):
+                    run_metadata = RunMetadata()
+                if run.repeats:
+                    self._several.check_feeders(requests)
+                    result, hook_results = self._several.run(schedule, requests, fetches, options, run_metadata)
+                else:
+                    result, hook_results = self._make_run(requests, fetches, feed_dict, options, run_metadata)
+            if requests.stacked and not run.repeats:
+                hook_results = in_rows(requests, hook_results)
             self._at_callbacks = True
             context.give(
                 schedule.receivers(requests), hook_results, options or _NO_OPTIONS, run_metadata or self._no_metadata
             )
-            if schedule.deferred.waits:
-                schedule.deferred.deliver(context, runs + schedule.run.room)
+            if run.waits:
+                schedule.deliver_late(context, runs + run.room)
             self._at_callbacks = False
         except BaseException:
             if context.stop_requested:
@@ -380,39 +348,28 @@ class HookedSession:
             self._fast_path.interrupt()
         return result
 
-    def _run_with_fetches(
+    def _make_run(
         self,
         requests: MergedRequests,
         fetches: Any,
         feed_dict: Mapping[Any, Any] | None,
         options: RunOptions | None,
         run_metadata: RunMetadata | None,
-    ) -> tuple[Any, Sequence[Any], RunOptions | None, RunMetadata | None]:
-        """Runs with the hooks' requests; returns both results, the merged options and the metadata."""
-        merged = requests.merged_options(options) if requests.options else options
-        if run_metadata is None and merged is not None and _wants_metadata(merged):
-            run_metadata = RunMetadata()
+    ) -> tuple[Any, Sequence[Any]]:
+        """Makes a run of one step, with what hooks request; returns the results of the caller and of the hooks."""
         feeds = requests.merged_feeds(feed_dict, self.raw.graph) if requests.feeders else feed_dict
         if not requests.has_fetches:
-            return (
-                self.raw.run(fetches, feeds, merged, run_metadata),
-                requests.hook_fetches.fetches,
-                merged,
-                run_metadata,
-            )
+            return self.raw.run(fetches, feeds, options, run_metadata), requests.hook_fetches.fetches
         try:
             if self._in_step is not None:
                 self._in_step.asks(requests.asking)
-            result, hook_results = self._low.run_with_hook_fetches(
-                fetches, requests.hook_fetches, feeds, merged, run_metadata
-            )
+            return self._low.run_with_hook_fetches(fetches, requests.hook_fetches, feeds, options, run_metadata)
         except (KeyError, TypeError, ValueError) as exc:
             requests.blame(exc, self.raw.graph)
             raise
         finally:
             if self._in_step is not None:
                 self._in_step.asks("")
-        return result, hook_results, merged, run_metadata
 
 
 def recall(hook: Any, session: Session) -> None:
@@ -420,11 +377,6 @@ def recall(hook: Any, session: Session) -> None:
     hooked = session.hook_data.get(HookedSession)
     if hooked is not None:
         hooked.recall(hook)
-
-
-def _args(fetches: Any, feed_dict: Mapping[Any, Any] | None, options: RunOptions | None) -> SessionRunArgs:
-    """Returns the request of a run's caller."""
-    return SessionRunArgs(fetches, None if feed_dict is None else dict(feed_dict), options)
 
 
 def _wants_metadata(options: RunOptions) -> bool:

@@ -18,9 +18,12 @@ from hookline import clock, log, preemption
 from hookline.coordination import peers, service
 from hookline.coordination.agreement import FAILURE, Agreement, Decision
 from hookline.coordination.peers import Peers
-from hookline.errors import AbortedError, OpError, UnauthenticatedError
+from hookline.errors import LEFT_IN_ORDER, AbortedError, OpError, UnauthenticatedError
 from hookline.hooks.trigger import Trigger
+from hookline.hooks.when import bare
 from hookline.listener import start_if_possible
+from hookline.monitored.callbacks import Callback
+from hookline.monitored.stop_request import StopRequest
 from hookline.session import launches
 
 _logger = log.of(__name__)
@@ -130,6 +133,17 @@ class InStep:
             self.propose(FAILURE, [failed, why])
             if not self._is_left:
                 self._launches.tell([self._number, failed, why])
+
+    def tell_of(self, exception: BaseException) -> None:
+        """Tells the others that this process has failed with an error, unless a process is known to have failed."""
+        if self.failed_elsewhere() is not None or self.has_failed:
+            return
+        if service.is_loss(exception):
+            self.lose(exception)
+        else:
+            if isinstance(exception, SystemExit) and not isinstance(exception, LEFT_IN_ORDER):
+                service.leave_at_once(service.status_of(exception))
+            self.fail(f"{type(exception).__name__}: {exception}", getattr(exception, "of_process", None))
 
     def lose(self, exception: BaseException) -> None:
         """Logs the number of a lost process, and ends this one with status 75: without the other it cannot save."""
@@ -314,6 +328,37 @@ def asked(value: Any) -> tuple[Any, str]:
     """Returns who has asked for a stop, and the reason if it is final; a stranger may have written anything else."""
     by, final = value if isinstance(value, list) and len(value) == 2 else (value, "")
     return by, final if isinstance(final, str) else ""
+
+
+def is_success(exception: BaseException | None) -> bool:
+    """Returns whether an exception is that of `sys.exit()` or `sys.exit(0)`."""
+    return isinstance(exception, SystemExit) and exception.code in (None, 0)
+
+
+def deferring(stop: StopRequest) -> Callable[[Any, str, Callback], Callback]:
+    """Makes `sys.exit(0)` in the callbacks of runs a request to stop: this process leaves with the others.
+
+    Returns:
+        A function that wraps a callback, given its hook and its name.
+    """
+
+    def wrap(hook: Any, name: str, callback: Callback) -> Callback:
+        last: Any = None
+
+        def call(*arguments: Any) -> Any:
+            nonlocal last
+            try:
+                last = callback(*arguments)
+            except SystemExit as exit:
+                if not is_success(exit):
+                    raise
+                stop.exit = stop.exit or exit
+                stop.request(f"sys.exit() in {type(bare(hook)).__name__}.{name}")
+            return last  # This run still needs what the hook requests in the other processes.
+
+        return call
+
+    return wrap
 
 
 def _named(processes: list[int], count: int) -> str:

@@ -1,25 +1,30 @@
-"""MonitoredLifecycle: makes the runs of a monitored session, one thread at a time."""
+"""MonitoredLifecycle: the calls of a monitored session, one thread at a time."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self
 
 from hookline import arguments, interrupts, notebooks, preemption
 from hookline.coordination import Coordinator, peers
-from hookline.errors import END_OF_INPUT
+from hookline.coordination.agreement import FAILURE, Decision
+from hookline.coordination.coordinator import caller
+from hookline.errors import END_OF_INPUT, LEFT_IN_ORDER
 from hookline.graph import Graph, get_default_graph
-from hookline.monitored import finalized, in_step, step_context
-from hookline.monitored.coordinated import CoordinatedSession
-from hookline.monitored.creators import SessionCreator
-from hookline.monitored.ending import CLOSED, is_success
-from hookline.monitored.fast_path import NOT_RUN, FastPath, NotRun
+from hookline.graph.front_end import OfFrontEnd
+from hookline.monitored import in_step, step_context
+from hookline.monitored.callbacks import checked_hooks, describe
+from hookline.monitored.creators import SessionCreator, WorkerSessionCreator
+from hookline.monitored.ending import IN_ORDER, Ending, first
+from hookline.monitored.fast_path import NOT_RUN, FastPath
 from hookline.monitored.guard import Claim, SessionGuard
 from hookline.monitored.hook_list import HookList
+from hookline.monitored.hooked import HookedSession
 from hookline.monitored.in_step import InStep
 from hookline.monitored.opening import Opening
 from hookline.monitored.recoverable import RecoverableSession
@@ -31,13 +36,24 @@ from hookline.session import RunMetadata, RunOptions, Session
 from hookline.summary import FileWriter, FileWriterCache
 from hookline.summary.writer_cache import SCOPE, WriterScope
 
-T = TypeVar("T")
+_CLOSED = "Session is already closed."
+_INSIDE = (
+    "A monitored session cannot {what} from inside one of its runs or callbacks. In a hook, run_context.session.run "
+    "runs without hooks; in a step function, step_context.run_with_hooks runs with them."
+)
+_CLOSED_INSIDE = (
+    "A monitored session cannot be closed from inside one of its runs or callbacks. To end the training, call "
+    "run_context.request_stop() in a hook, or step_context.request_stop() in a step function."
+)
 
 
-class MonitoredLifecycle(Opening):
+class MonitoredLifecycle(OfFrontEnd):
     """The common part of both monitored sessions: hooks around a session, closed in order.
 
-    With a recovery policy a lost session is created again; without one every error passes.
+    With a recovery policy a lost session is created again; without one every error passes. The work is done by objects
+    that it holds: the guard admits a thread, the fast path makes most runs, `RecoverableSession` all others, `Opening`
+    creates raw sessions with the hooks, `Ending` does what follows a failure or the end, and `StopRequest` knows
+    whether to stop.
 
     Attributes:
         StepContext: The class of the argument of a step function; see `run_step_fn`.
@@ -62,104 +78,90 @@ class MonitoredLifecycle(Opening):
         steps_per_run: int = 1,
     ) -> None:
         who = type(self).__name__
-        self._steps_per_run = arguments.whole(who, "steps_per_run", steps_per_run, at_least=1)
-        self._creator = arguments.having(who, "session_creator", session_creator, "a SessionCreator", "create_session")
-        self._hooks = HookList(hooks, None if peers.current() is None else self._deferring)
+        steps_per_run = arguments.whole(who, "steps_per_run", steps_per_run, at_least=1)
+        creator = arguments.having(who, "session_creator", session_creator, "a SessionCreator", "create_session")
+        self._stop = StopRequest()
+        checked = HookList(hooks, None if peers.current() is None else in_step.deferring(self._stop))
         arguments.path(who, "summary_dir", summary_dir, optional=True)
         self._grace_secs = arguments.number(who, "stop_grace_period_secs", stop_grace_period_secs, at_least=0)
         arguments.instance(who, "recovery", recovery, RecoveryPolicy)
         # A session made in another's callback, such as an evaluation, is finished before the other one is closed.
         heeds = SCOPE.get() is None or not preemption.heeded()
         self._preemption = preemption.Watch(who, on_preemption, grace_secs, self._wake, self._doing, heeds=heeds)
-        self._summary_dir = summary_dir
-        self._stop = StopRequest()
-        # Errors that hooks have been told of get this mark; keeping them would keep their tracebacks, and so fed
-        # values.
-        self._told = object()
-        self._graph = get_default_graph()
-        self._closed = False
         # In a notebook, until its `with` block is entered: an interrupt ends a cell, and the session continues.
         self._spans_cells = notebooks.shell() is not None and on_preemption == preemption.EXIT
-        self._writers = WriterScope(strict_events)
+        self._summary_dir, self._writers = summary_dir, WriterScope(strict_events)
         self._guard, self._fast_path = SessionGuard(self._writers), FastPath(self._writers)
-        # During a step function, outside of its runs: the session that it runs with hooks.
-        self._stepping: CoordinatedSession | None = None
-        # The session's count of writes when its step function began, or last ran with hooks.
+        # During a step function, outside of its runs: the session that it runs with hooks, and the session's count of
+        # writes when the function began, or last ran with hooks.
+        self._stepping: HookedSession | None = None
         self._written_in_step: int | None = None
-        self._raw: Session | None = None
         self._last_fetches: Any = None
+        self._is_open = False
         self._in_step = InStep.joined(self._act)
         if self._in_step is not None:
             preemption.agree()
             recovery = None  # A process that is lost takes the others with it: all are started again.
             self._stop.agree = functools.partial(self._in_step.propose, in_step.STOP)
-        self._hooks.claim(self)
-        finalized.hold(self._graph, self)
+        self._opening = Opening(
+            creator,
+            get_default_graph(),
+            checked,
+            self._stop,
+            self._fast_path,
+            steps_per_run,
+            self._in_step,
+            self._grace_secs,
+        )
+        self._session = RecoverableSession(self._opening.create, recovery, self._stop, self._guard, self._grace_secs)
+        self._ending = Ending(self._session, self._opening, self._stop, self._preemption, self._in_step, self._writers)
+        self._opening.claim()
         with Claim(self._guard) as claim, claim:
             claim.take()
             try:
                 self._catch_signals()
-                self._hooks.begin()
-                self._session = RecoverableSession(self._create, recovery)
-                if self._preemption.number is not None:
-                    self._wake()
+                checked.begin()
+                self._session.open()
+                self._is_open = True
                 if self._spans_cells:
                     self._preemption.close()
                     self._leave()
             except BaseException as exc:
-                self._closed = True
-                self._tell_of(exc)
-                if self._raw is not None:
-                    self._notify(exc)
-                self._preemption.close()
-                created = getattr(self, "_session", None)
-                parts = () if created is None else (created.close,)
-                for part in (self._leave_step, *parts, self._give_back, lambda: FileWriterCache.release(self._writers)):
-                    try:
-                        part()
-                    except Exception as closing:
-                        exc.add_note(f"Releasing the session's resources failed as well: {closing!r}")
+                self._ending.fail_opening(exc)
                 raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
-        try:
-            if is_success(exception) and self._makes_the_last_runs():
-                self._exit = exception
-                kind = exception = traceback = None  # In the end the exit is raised.
-        except BaseException as failure:
-            super().__exit__(type(failure), failure, failure.__traceback__)
-            raise
-        return super().__exit__(kind, exception, traceback)
+    def _catch_signals(self) -> None:
+        """Catches signals if leaving in order is worthwhile."""
+        # A worker saves nothing; it leaves in order for those that continue. In step all leave together.
+        opening = self._opening
+        is_worth_it = (
+            opening.hooks.savers or isinstance(opening.creator, WorkerSessionCreator) or self._in_step is not None
+        )
+        if is_worth_it or notebooks.shell() is not None:  # In a notebook the objects outlive the cell.
+            self._preemption.open()
 
-    def _makes_the_last_runs(self) -> bool:
-        """Makes the runs that other processes in step have begun when the script leaves; returns whether it could.
+    def _leave_cells(self) -> None:
+        """Has an interrupt end the session from now on: it is in a `with` block, or being closed."""
+        if self._spans_cells:
+            self._spans_cells = False
+            self._catch_signals()
 
-        They are as the last run. If there was none, or it had feeds, this process cannot know them.
-        """
-        if self._in_step is None or self._in_step.has_failed or self._closed or self._last_fetches is None:
-            return False
-        self._in_step.propose(in_step.STOP, ["sys.exit()", ""])
-        with contextlib.suppress(*END_OF_INPUT):
-            while not self._is_stopped():
-                self.run(self._last_fetches)
-        return self._session.failure is None
+    # What it has ------------------------------------------------------------------------------------------------
 
     @property
     def graph(self) -> Graph:
         """The graph that this session runs."""
-        return self._graph
+        return self._opening.graph
 
     @property
     def coordinator(self) -> Coordinator:
         """The coordinator of the threads; a new one after a recovery."""
-        return self._session.current.coord
+        return self._session.coord
 
     @property
     def scaffold(self) -> Scaffold | None:
         """The scaffold that initialises and saves the model; None if the session's creator has none."""
-        return getattr(self._creator, "scaffold", None)
+        return getattr(self._opening.creator, "scaffold", None)
 
     @property
     def summary_writer(self) -> FileWriter | None:
@@ -186,9 +188,35 @@ class MonitoredLifecycle(Opening):
             RuntimeError: The session is closed.
             BaseException: A recovery failed with this error.
         """
-        if self._closed:
-            raise RuntimeError(CLOSED)
-        return self._session.live().hooked.raw
+        if self._stop.closed:
+            raise RuntimeError(_CLOSED)
+        return self._session.live().raw
+
+    def add_hook(self, hook: Any) -> None:
+        """Adds a hook, from the next run on.
+
+        Its `begin` and `after_create_session` are called at once. It comes last, unless a hook declares another order.
+
+        Args:
+            hook: A hook whose `begin` adds nothing to the graph.
+
+        Raises:
+            TypeError: It is not a hook.
+            ValueError: It or a hook of the session keeps a state, and both have the same identity.
+            RuntimeError: Its `begin` adds to the graph, which is finalized by now; a run is under way; it already
+                serves a session; or the session is closed.
+            BaseException: A callback of the hook raised. The hook then gets `on_exception`, and is not added.
+        """
+        (hook,) = checked_hooks([hook])
+        if any(hook is known for known in self._opening.hooks.hooks):
+            raise RuntimeError(f"The {describe(hook)} serves this session already.")
+        with Claim(self._guard) as claim, claim:
+            self._take_alone(claim, "take another hook")
+            self._opening.add(hook, self._session.hooked, self._session.coord)
+            if not self._spans_cells:
+                self._catch_signals()
+
+    # Runs -------------------------------------------------------------------------------------------------------
 
     def run(
         self,
@@ -217,19 +245,24 @@ class MonitoredLifecycle(Opening):
         if self._spans_cells:
             with self._uninterrupted():  # Not `self.run`, which a subclass may override.
                 return MonitoredLifecycle.run(self, fetches, feed_dict, options, run_metadata)
-        guard, key = self._guard, [threading.get_ident()]
+        guard, key, is_fast = self._guard, [threading.get_ident()], False
         try:
             try:
                 if not guard.enter(key):
                     if guard.is_mine and self._stepping is not None:
                         return self._run_in_step(self._stepping, fetches, feed_dict, options, run_metadata)
                     raise self._occupied("be run")
-                result = NOT_RUN
                 if options is None and run_metadata is None and self._preemption.signals.number is None:
+                    is_fast = True
                     result = self._fast_path.run(fetches, feed_dict)
-                    if type(result) is not NotRun:
+                    if result is not NOT_RUN:
                         return result
-                return self._run_with_hooks(fetches, feed_dict, options, run_metadata, result.error)
+                    is_fast = False
+                return self._run_with_hooks(fetches, feed_dict, options, run_metadata)
+            except BaseException as error:
+                if not is_fast:
+                    raise
+                return self._run_with_hooks(fetches, feed_dict, options, run_metadata, error)
             finally:
                 guard.leave(key)
         except BaseException:
@@ -237,36 +270,32 @@ class MonitoredLifecycle(Opening):
             raise
 
     def _run_with_hooks(
-        self, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any, failed: BaseException | None
+        self, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any, failed: BaseException | None = None
     ) -> Any:
-        """Makes a run with hooks; or handles the failure of one on the fast path."""
+        """Makes a run with hooks; or handles the failure of one on the fast path, and may then repeat it."""
+        if self._stop.closed:
+            raise RuntimeError(_CLOSED)
         outer = SCOPE.get()
         try:
             SCOPE.set(self._writers)
-            if self._closed:
-                raise RuntimeError(CLOSED)
-            if failed is not None:
-                return self._session.retry(failed, fetches, feed_dict)
-            if self._preemption.signals.number is not None:
+            if failed is None and self._preemption.signals.number is not None:
                 self._preemption.check()
             if self._in_step is not None:
                 self._in_step.is_running = True
                 self._last_fetches = None if feed_dict or options is not None else fetches
-            return self._session.run(fetches, feed_dict, options, run_metadata)
+            run = operator.methodcaller("run", fetches, feed_dict, options, run_metadata)
+            return self._session.call(run, failed)
         except BaseException as exc:
-            other = self._failed_elsewhere(exc)
-            if other is not None:  # The error of this process is a consequence.
-                self._fail(other)
-                raise other from exc
-            if not self._closed:
-                self._fail(exc)
-            raise
+            error = self._ending.fail_run(exc)
+            if error is exc:
+                raise
+            raise error from exc
         finally:
             if self._in_step is not None:
                 self._in_step.is_running = False
             SCOPE.set(outer)
 
-    def run_step_fn(self, step_fn: Callable[[StepContext], Any]) -> Any:
+    def run_step_fn(self, step_fn: Callable[[step_context.StepContext], Any]) -> Any:
         """Calls a function that makes runs, with or without hooks.
 
         Args:
@@ -286,44 +315,50 @@ class MonitoredLifecycle(Opening):
             with self._uninterrupted():
                 return self.run_step_fn(step_fn)
 
-        def step(session: CoordinatedSession) -> Any:
-            self._stepping, raw = session, session.hooked.raw
+        def step(hooked: HookedSession) -> Any:
+            self._stepping, raw = hooked, hooked.raw
             begun = self._written_in_step = raw.lowlevel.writes
-            run_with_hooks = functools.partial(self._run_in_step, session)
-            # A training must not be left in the middle of a step function.
-            with preemption.finishing(lambda: raw.lowlevel.writes != begun):
-                return step_fn(self.StepContext(raw, run_with_hooks, self.request_stop))
+
+            def run_with_hooks(*args: Any, **kwargs: Any) -> Any:
+                return self._run_in_step(hooked, *args, **kwargs)
+
+            try:
+                # A training must not be left in the middle of a step function.
+                with preemption.finishing(lambda: raw.lowlevel.writes != begun):
+                    return step_fn(self.StepContext(raw, run_with_hooks, self.request_stop))
+            finally:
+                self._stepping = None
 
         with Claim(self._guard) as claim, claim:
             self._take_alone(claim, "call a step function")
             return self._call(step)
 
-    def _call(self, step: Callable[[CoordinatedSession], Any]) -> Any:
+    def _call(self, step: Callable[[HookedSession], Any]) -> Any:
         try:
             self._preemption.check()
             return self._session.call(step)
         except BaseException as exc:
-            other = self._failed_elsewhere(exc)
-            if other is not None:
-                self._fail(other)
-                raise other from exc
-            self._fail(exc)
-            raise
+            # The last state is not saved if the step function has changed variables itself.
+            saves = self._written_in_step in (None, self._session.raw.lowlevel.writes)
+            error = self._ending.fail_run(exc, saves=saves)
+            if error is exc:
+                raise
+            raise error from exc
         finally:
-            self._stepping = self._written_in_step = None
+            self._written_in_step = None
 
-    def _run_in_step(self, session: CoordinatedSession, *args: Any, **kwargs: Any) -> Any:
-        if not self._guard.is_mine or self._stepping is not session:
+    def _run_in_step(self, hooked: HookedSession, *args: Any, **kwargs: Any) -> Any:
+        if not self._guard.is_mine or self._stepping is not hooked:
             raise RuntimeError(
                 "A step context serves the thread that its step function was called in, while that function is at work "
                 "and outside of its runs with hooks."
             )
         self._stepping = None
         try:
-            return session.run(*args, **kwargs)
+            return hooked.run(*args, **kwargs)
         finally:
-            self._stepping = session
-            self._written_in_step = session.hooked.raw.lowlevel.writes
+            self._stepping = hooked
+            self._written_in_step = hooked.raw.lowlevel.writes
 
     @contextlib.contextmanager
     def _uninterrupted(self) -> Iterator[None]:
@@ -334,3 +369,199 @@ class MonitoredLifecycle(Opening):
                 yield
         finally:
             self._spans_cells = True
+
+    def _take_alone(self, claim: Claim, what: str) -> None:
+        """Keeps other threads out of this session."""
+        if not claim.take():
+            raise self._occupied(what)
+        if self._stop.closed:
+            raise RuntimeError(_CLOSED)
+        self._session.live()
+
+    def _occupied(self, what: str) -> RuntimeError:
+        """Returns the error for a call that comes while the session is busy."""
+        if self._stop.closed:
+            return RuntimeError(_CLOSED)
+        if self._guard.is_mine:
+            return RuntimeError(_INSIDE.format(what=what))
+        if self._guard.is_awaited:
+            return RuntimeError(f"A monitored session that is being closed cannot {what}; ask should_stop() before.")
+        return RuntimeError(
+            f"A monitored session does one thing at a time, and {self._guard.owner} is inside: it cannot {what} for "
+            f"{threading.current_thread().name} now. Let one thread run it; others may run raw_session() instead."
+        )
+
+    # Stopping ---------------------------------------------------------------------------------------------------
+
+    def should_stop(self) -> bool:
+        """Returns whether to leave the training loop; never raises.
+
+        If a thread reported a preemption error, this recovers, as often as the policy allows. After any other error it
+        returns True, and `close` raises the error. During a run, which recovers itself, it returns False.
+        """
+        stop = self._stop
+        if not stop.asked and self._preemption.signals.number is None and self._in_step is None:
+            return False
+        if stop.closed or self._preemption.number is not None:
+            return True
+        if self._in_step is None:
+            return self._session.should_stop()
+        return self._reserve(self._in_step) or stop.requested or self._session.failure is not None
+
+    def _reserve(self, others: InStep) -> bool:
+        """Reserves the next run, unless the processes have agreed to stop before it; other threads only check.
+
+        Returns:
+            Whether a signal asks all of them to end.
+        """
+        with Claim(self._guard) as claim, claim:
+            if others.thread == threading.get_ident() and claim.take() and self._session.failure is None:
+                try:
+                    if (error := self._session.reported_error()) is not None:
+                        raise error
+                    others.reserve()
+                except Exception as error:
+                    others.tell_of(error)
+                    self._session.failure = error
+        return self._preemption.number is not None
+
+    def request_stop(self, *, final: str | None = None) -> None:
+        """Makes `should_stop()` true and tells the threads to stop.
+
+        In processes that run in step this takes effect before the next run that none of them has begun.
+
+        Args:
+            final: The reason why the training is complete, as in `SessionRunContext.request_stop`.
+
+        Raises:
+            RuntimeError: The session is closed.
+        """
+        why: str = arguments.text("request_stop", "final", final, optional=True) or ""
+        if self._stop.closed:
+            raise RuntimeError(_CLOSED)
+        if self._in_step is not None:
+            self._in_step.propose(in_step.STOP, [caller(), why])
+            return
+        self._stop.final = self._stop.final or why
+        self._session.request_stop()
+
+    def _wake(self) -> None:
+        """Asks threads, and waits on the coordinator, to stop because of a signal."""
+        if self._in_step is not None:
+            self._in_step.propose(in_step.SIGNAL, preemption.heard())
+        elif not self._stop.closed:
+            self._session.request_stop()
+
+    def _doing(self) -> str:
+        """Returns the session's activity when a signal comes, for the log."""
+        if self._stop.closed:
+            return "the end of the session"
+        if not self._is_open:
+            return "the start of the session"
+        return "the run under way" if self._guard.is_entered else "the next run"
+
+    def _act(self, decision: Decision) -> None:
+        """Carries out a decision of the processes that run in step, before the same run in all of them."""
+        assert self._in_step is not None, "It calls this."
+        for _, kind, value in decision.proposals:
+            if kind == FAILURE:
+                raise self._in_step.end_with(*value)
+        if reasons := in_step.reasons(decision, self._in_step.count):
+            self._ending.say_why(reasons)
+        for _, kind, value in decision.proposals:
+            if kind == in_step.DUE:
+                self._in_step.become_due(value)
+            elif kind == in_step.SIGNAL:
+                preemption.agree(value)
+            elif kind == in_step.STOP:
+                self._stop.hold(in_step.asked(value)[1])
+
+    # The end ----------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        if self._stop.closed:
+            raise RuntimeError(_CLOSED)
+        self._leave_cells()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        try:
+            if in_step.is_success(exception) and self._makes_the_last_runs():
+                self._stop.exit, exception = exception, None  # In the end the exit is raised.
+        except BaseException as failure:
+            self._leave_block(failure)
+            raise
+        return self._leave_block(exception)
+
+    def _leave_block(self, exception: BaseException | None) -> bool:
+        """Closes the session after its body; returns whether the exception that leaves the body ends here."""
+        ended = exception is None or isinstance(exception, IN_ORDER)
+        with Claim(self._guard) as claim, claim:
+            try:
+                self._take_last(claim)
+            except BaseException as waiting:
+                if ended or exception is None:
+                    raise
+                self._ending.notify(exception)
+                exception.add_note(f"While leaving the session: {waiting}")
+                return False
+            failures = [] if self._stop.closed else self._ending.finish(exception)
+        if exception is not None and (not ended or isinstance(exception, LEFT_IN_ORDER)):
+            first([exception, *failures])
+            return False
+        if failures:
+            raise first(failures)
+        self._leave()
+        return True
+
+    def close(self) -> None:
+        """Calls every hook's `end`, stops the threads and closes the session.
+
+        If another thread is running the session, this requests a stop and waits for the end of that run, at most as
+        long as for the threads.
+
+        Raises:
+            Preempted: A signal asked the process to end; everything is closed.
+            RuntimeError: The session is already closed. Or this was called inside a hook's callback or a step function,
+                or the run of another thread did not end in time; then nothing has been closed.
+            BaseException: The first error of a late hook or an `end`, of a thread, or of closing; others are noted
+                on it.
+        """
+        if self._stop.closed:
+            raise RuntimeError(_CLOSED)
+        self._leave_cells()
+        self._leave_block(None)
+
+    def _take_last(self, claim: Claim) -> None:
+        """Keeps other threads out for good; waits for the run of a thread that is inside."""
+        if self._guard.is_mine:
+            raise RuntimeError(_CLOSED_INSIDE)
+        if claim.take():
+            return
+        if not self._stop.closed:
+            self._session.request_stop()
+        if not claim.take(self._grace_secs):
+            raise RuntimeError(
+                f"The session cannot be closed: a run in {self._guard.owner} did not end within {self._grace_secs:g} s."
+            )
+
+    def _leave(self) -> None:
+        """Raises the reason for which the session was left, if it is a signal, or `sys.exit()` in step."""
+        error = self._preemption.error() or self._stop.exit
+        if error is not None:
+            raise error
+
+    def _makes_the_last_runs(self) -> bool:
+        """Makes the runs that other processes in step have begun when the script leaves; returns whether it could.
+
+        They are as the last run. If there was none, or it had feeds, this process cannot know them.
+        """
+        if self._in_step is None or self._in_step.has_failed or self._stop.closed or self._last_fetches is None:
+            return False
+        self._in_step.propose(in_step.STOP, ["sys.exit()", ""])
+        with contextlib.suppress(*END_OF_INPUT):
+            while not self.should_stop():
+                self.run(self._last_fetches)
+        return self._session.failure is None

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hookline.graph import Graph, Operation
 from hookline.hooks.base import SessionRunArgs, SessionRunContext
 from hookline.monitored.callbacks import describe
-from hookline.monitored.hook_record import HookRecord
-from hookline.monitored.rows import rows_of_one
-from hookline.session import HookFetches, RunOptions, Session, merge_options
+from hookline.monitored.session_hook import ScheduledRun, SessionHook
+from hookline.session import HookFetches, RunOptions, merge_options
 from hookline.session.feeds import flat_feeds
-from hookline.session.fetches import leaves
 
 
 class MergedRequests:
     """The merged requests of the hooks that take part in a run.
 
-    Requests are merged again only when a hook returns another object than the last time.
+    Requests are merged again only when a hook returns another object than the last time. A hook that only fires, and
+    declares what it wants, is not even asked.
 
     Args:
-        records: The hooks.
-        ask: Returns the request of a hook that has no `before_run`.
+        hooks: The hooks.
         standing: The operations of every run.
 
     Attributes:
-        records: As above.
-        has_hooks: Whether any hook takes part.
-        may_request: Whether any hook may have a request.
+        hooks, standing: As above.
+        may_request: Whether any hook must be asked.
         stacked: Whether any hook takes rows.
         after: The hooks, each with its index in `hook_fetches`.
         has_requests: Whether any hook had a request at the last `ask`.
@@ -40,46 +37,37 @@ class MergedRequests:
         stale: Whether the requests must be merged again.
     """
 
-    def __init__(
-        self,
-        records: Sequence[HookRecord],
-        ask: Callable[[HookRecord, SessionRunContext], SessionRunArgs | None],
-        standing: tuple[Operation, ...] = (),
-    ) -> None:
-        self.standing = standing
-        self.records = records
-        self.after = list(enumerate(records))
-        self._asking = [(place, record) for place, record in self.after if record.before is not None or record.asks]
-        self.has_hooks, self.may_request = bool(records), bool(self._asking)
-        self.stacked = any(record.stacked for record in records)
-        self._ask = ask
-        self._asked: list[SessionRunArgs | None] = [None] * len(records)
+    def __init__(self, hooks: Sequence[SessionHook], standing: tuple[Operation, ...] = ()) -> None:
+        self.hooks, self.standing = hooks, standing
+        self.after = list(enumerate(hooks))
+        self.stacked = any(hook.stacked for hook in hooks)
+        # The others take part only because they fire, and then their request is this.
+        asked = [place for place, hook in self.after if hook.before or hook.after or hook.before_trigger]
+        self._asked = [None if place in asked else hook.args for place, hook in self.after]
+        self._asking = [(place, hooks[place]) for place in asked if hooks[place].before or hooks[place].asks]
+        self.may_request = bool(self._asking)
         self._merge()
-        self.stale = self.may_request  # The requests are not known yet.
+        self.stale = self.may_request  # The other requests are not known yet.
 
-    def ask(self, context: SessionRunContext) -> None:
-        """Calls every `before_run`, asks the hooks that fire, and merges the requests.
+    def ask(self, run: ScheduledRun, context: SessionRunContext) -> None:
+        """Calls every `before_run`, asks the other hooks that may fire, and merges the requests.
 
         Raises:
             TypeError: A hook returned something other than None or a `SessionRunArgs`, or one whose feeds are not a
                 dict or whose options are not `RunOptions`.
         """
         asked = self._asked
-        for place, record in self._asking:
-            args = self._ask(record, context) if record.before is None else record.before(context)
+        for place, hook in self._asking:
+            if hook.before is None:
+                args = hook.request(run, context)
+            else:
+                hook.has_asked = False
+                args = hook.before(context)
             if args is not asked[place]:
                 asked[place] = args
                 self.stale = True
         if self.stale:
             self._merge()
-
-    def in_rows(self, results: Sequence[Any]) -> Sequence[Any]:
-        """Returns the results of one step, as rows for the hooks that take rows."""
-        found = [
-            rows_of_one(values) if record.stacked else values
-            for record, values in zip(self.records, results, strict=False)  # The operations of every run come last.
-        ]
-        return [*found, *results[len(found) :]]
 
     def forget_feeds(self) -> None:
         """Forgets the values that hooks fed, because a batch must not outlive its run; keeps the fed tensors."""
@@ -126,63 +114,36 @@ class MergedRequests:
     @property
     def asking(self) -> str:
         """The hooks with fetches, in words."""
-        pairs = zip(self.records, self.hook_fetches.fetches, strict=False)
-        return " and ".join(f"the {describe(record.hook)}" for record, fetches in pairs if fetches is not None)
+        pairs = zip(self.hooks, self.hook_fetches.fetches, strict=False)
+        return " and ".join(f"the {describe(hook.hook)}" for hook, fetches in pairs if fetches is not None)
 
     def blame(self, exc: Exception, graph: Graph) -> None:
         """Raises the error of a run again, with the name of the hook, if a hook's fetch has caused it."""
         # The operations of every run come last.
-        for record, fetches in zip(self.records, self.hook_fetches.fetches, strict=False):
-            check_in_graph(record.hook, fetches, graph, exc)
+        for hook, fetches in zip(self.hooks, self.hook_fetches.fetches, strict=False):
+            hook.check_in_graph(fetches, graph, exc)
 
     def _merge(self) -> None:
-        for record, args in zip(self.records, self._asked, strict=True):
-            if args is not None:
-                _check(record.hook, "before_trigger" if record.before is None else "before_run", args)
+        given = [(hook, args) for hook, args in zip(self.hooks, self._asked, strict=True) if args is not None]
+        for hook, args in given:
+            _check(hook.hook, "before_trigger" if hook.before is None else "before_run", args)
         asked = [None if args is None else args.fetches for args in self._asked]
-        late = frozenset(place for place, args in enumerate(self._asked) if args and self.records[place].late)
+        late = frozenset(place for place, hook in self.after if self._asked[place] and hook.late)
         # The operations of every run, after the hooks' fetches, are run in each step.
-        rows = frozenset([*(place for place, record in enumerate(self.records) if record.stacked), len(asked)])
-        self.hook_fetches = HookFetches((*asked, self.standing) if self.standing else tuple(asked), late, rows)
-        only_rows = [fetches if record.stacked else None for record, fetches in zip(self.records, asked, strict=True)]
-        self.of_each_step = HookFetches((*only_rows, self.standing) if self.standing else tuple(only_rows), late, rows)
-        self.has_fetches: bool = any(fetches is not None for fetches in self.hook_fetches.fetches)
-        given = [
-            (record.hook, args) for record, args in zip(self.records, self._asked, strict=True) if args is not None
-        ]
+        rows = frozenset([*(place for place, hook in self.after if hook.stacked), len(asked)])
+        standing = (self.standing,) if self.standing else ()
+        only_rows = [fetches if hook.stacked else None for hook, fetches in zip(self.hooks, asked, strict=True)]
+        self.hook_fetches = HookFetches((*asked, *standing), late, rows)
+        self.of_each_step = HookFetches((*only_rows, *standing), late, rows)
+        self.has_fetches = any(fetches is not None for fetches in self.hook_fetches.fetches)
         self.feeders: list[tuple[Any, Mapping[Any, Any]]] = [
-            (hook, flat_feeds(args.feed_dict) or {}) for hook, args in given if args.feed_dict
+            (hook.hook, flat_feeds(args.feed_dict) or {}) for hook, args in given if args.feed_dict
         ]
         self.options: list[RunOptions] = [args.options for _, args in given if args.options is not None]
         self._caller_options: RunOptions | None = None
         self._merged_options: RunOptions | None = None
-        self.has_requests: bool = self.has_fetches or bool(self.feeders) or bool(self.options)
+        self.has_requests = self.has_fetches or bool(self.feeders) or bool(self.options)
         self.stale = False
-
-
-def announce(records: Sequence[HookRecord], session: Session) -> None:
-    """Announces the declared fetches of hooks to the session, and refuses those that are not in the graph.
-
-    Raises:
-        KeyError, TypeError, ValueError: A fetch is not in the graph; the error names the hook.
-    """
-    for place in session.lowlevel.expect([record.fetches for record in records]):
-        if records[place].before_trigger is None:
-            check_in_graph(records[place].hook, records[place].fetches, session.graph)
-
-
-def check_in_graph(hook: Any, fetches: Any, graph: Graph, cause: Exception | None = None) -> None:
-    """Checks that a hook's fetches are in the graph.
-
-    Raises:
-        KeyError, TypeError, ValueError: A fetch is not; the error names the hook.
-    """
-    try:
-        for leaf in leaves(fetches):
-            graph.as_graph_element(leaf)
-    except (KeyError, TypeError, ValueError) as reason:
-        text = reason.args[0] if reason.args else reason  # str() of a KeyError is the repr of its text.
-        raise type(reason)(f"The {describe(hook)} asked for something that is not in the graph: {text}") from cause
 
 
 def _check(hook: Any, callback: str, args: Any) -> None:

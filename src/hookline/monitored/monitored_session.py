@@ -84,15 +84,6 @@ class MonitoredSession(MonitoredLifecycle):
             steps_per_run,
         )
 
-    def should_stop(self) -> bool:
-        """Returns whether to leave the training loop; never raises.
-
-        If a thread reported a preemption error, this recovers, as often as the policy allows. After any other error it
-        returns True, and `close` raises the error. During a run, which recovers itself, it returns False.
-        """
-        is_asked = self._stop.asked or self._preemption.signals.number is not None or self._in_step is not None
-        return is_asked and self._is_stopped()
-
 
 class SingularMonitoredSession(MonitoredLifecycle):
     """A monitored session of a single process: always a chief, never recovers, and gives access to the raw session.
@@ -150,13 +141,8 @@ class SingularMonitoredSession(MonitoredLifecycle):
 
     def should_stop(self) -> bool:
         """Returns whether to leave the training loop; raises the error that a thread has reported."""
-        if not self._stop.asked and self._preemption.signals.number is None and self._in_step is None:
-            return False
-        if self._closed:
-            return True
-        if self._in_step is not None:
-            return self._is_stopped()
-        error = self._session.current.reported_error()
-        if error is not None:
-            raise error
-        return self._preemption.number is not None or self._session.should_stop()
+        if self._stop.asked and not self._stop.closed and self._in_step is None:
+            error = self._session.reported_error()
+            if error is not None:
+                raise error
+        return super().should_stop()

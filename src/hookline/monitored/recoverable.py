@@ -1,15 +1,19 @@
-"""RecoverableSession: creates a lost session again, and retries."""
+"""RecoverableSession: ends with the threads that serve it, and is created again when it is lost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeGuard, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 from hookline import log, preemption
+from hookline.coordination import Coordinator
 from hookline.errors import LEFT_IN_ORDER, PREEMPTION_ERRORS
-from hookline.monitored.coordinated import CoordinatedSession
+from hookline.monitored.guard import Claim, SessionGuard
+from hookline.monitored.hooked import HookedSession
+from hookline.monitored.opening import close
 from hookline.monitored.recovery import RecoveryPolicy
-from hookline.session import RETRY, Retry, RunMetadata, RunOptions, Session
+from hookline.monitored.stop_request import StopRequest
+from hookline.session import RETRY, Retry, Session
 from hookline.session.origin import INITIALISED
 
 logger = log.of(__name__)
@@ -18,90 +22,106 @@ T = TypeVar("T")
 
 
 class RecoverableSession:
-    """A coordinated session that survives `AbortedError` and `UnavailableError`.
+    """A hooked session with the coordinator of its threads; it survives `AbortedError` and `UnavailableError`.
 
-    After such an error it closes the session, creates a new one, restored from the last checkpoint, and retries the
-    run. The hooks get `after_create_session` again, but never `begin`.
+    After such an error, of a run or reported by a thread, it closes the session, creates a new one, restored from the
+    last checkpoint, and retries the run. The hooks get `after_create_session` again, but never `begin`.
 
     Args:
-        create: Creates the session; called in the constructor and at each recovery.
+        create: Creates the session and its coordinator; called by `open` and at each recovery.
         policy: The limits and waits of recoveries; None lets every error pass.
+        stop: The state of the request to stop, which outlives each session; a new one by default.
+        guard: Admits one thread at a time; a new one by default.
+        grace_secs: The longest wait of `close` for the threads.
 
     Attributes:
-        current: The current session.
         failure: The error of a failed recovery, after which there is no live session.
 
     References:
-        The recoverable session inside `tf.train.MonitoredSession`. Differences: attempts are limited, with waits
-        between them, and every recovery is logged at ERROR with its reason and the lost steps.
+        The coordinated and the recoverable session inside `tf.train.MonitoredSession`. Differences: attempts are
+        limited, with waits between them, and every recovery is logged at ERROR with its reason and the lost steps.
     """
 
-    def __init__(self, create: Callable[[], CoordinatedSession], policy: RecoveryPolicy | None) -> None:
-        self._create = create
-        self._policy = policy
+    def __init__(
+        self,
+        create: Callable[[], tuple[HookedSession, Coordinator]],
+        policy: RecoveryPolicy | None,
+        stop: StopRequest | None = None,
+        guard: SessionGuard | None = None,
+        grace_secs: float = 120,
+    ) -> None:
+        self._create, self._policy = create, policy
+        self._stop, self._guard, self._grace_secs = stop or StopRequest(), guard or SessionGuard(), grace_secs
         self._generator = policy.generator() if policy else None
         self._attempts = 0
         self._highest_step: int | None = None
-        self.failure: BaseException | None = None
-        self._stop_requested = False
+        self._current: tuple[HookedSession, Coordinator] | None = None
         self._recovering = False
+        # The error that a thread has reported, and the same mapped: it is looked up often, and stays the same object.
+        self._reported: tuple[BaseException | None, BaseException | None] = (None, None)
+        self.failure: BaseException | None = None
+
+    def open(self) -> None:
+        """Creates the first session.
+
+        Raises:
+            BaseException: It could not be created, as often as the policy allows.
+        """
         try:
-            self.current = create()
+            self._current = self._create()
         except PREEMPTION_ERRORS as exc:
-            self.current = self._created_again(exc)
-        self._shared = self.raw.lowlevel.shared
+            self._current = self._created_again(exc)
+        self._pass_on_request()
+
+    @property
+    def hooked(self) -> HookedSession:
+        """The current hooked session; a new one after a recovery."""
+        assert self._current is not None, "It is open."
+        return self._current[0]
+
+    @property
+    def coord(self) -> Coordinator:
+        """The coordinator of the threads that serve the current session; a new one after a recovery."""
+        assert self._current is not None, "It is open."
+        return self._current[1]
 
     @property
     def raw(self) -> Session:
         """The current raw session; a new one after a recovery."""
-        return self.current.hooked.raw
+        return self.hooked.raw
 
-    def run(
-        self,
-        fetches: Any,
-        feed_dict: Mapping[Any, Any] | None = None,
-        options: RunOptions | None = None,
-        run_metadata: RunMetadata | None = None,
-    ) -> Any:
-        """Runs with the hooks, as often as the policy allows.
+    def live(self) -> HookedSession:
+        """Returns the current session; raises the error of a failed recovery."""
+        if self.failure is not None:
+            raise self.failure
+        return self.hooked
+
+    # Runs -------------------------------------------------------------------------------------------------------
+
+    def call(self, function: Callable[[HookedSession], T], failed: BaseException | None = None) -> T:
+        """Calls a function that runs the session, again after each recovery.
+
+        Args:
+            function: The function.
+            failed: The error of a first attempt, on the fast path.
 
         Raises:
             BaseException: An error that allows no recovery, or the last error when the attempts are used up.
         """
-        return self._persist(CoordinatedSession.run, fetches, feed_dict, options, run_metadata)
-
-    def retry(self, error: BaseException, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
-        """Does the same as `run`, after a first attempt on the fast path that failed with this error."""
-        failed = [error]
-
-        def attempt(session: CoordinatedSession, *request: Any) -> Any:
-            if failed:
-                session.raise_as_run(failed.pop())
-            return session.run(*request)
-
-        return self._persist(attempt, fetches, feed_dict)
-
-    def call(self, function: Callable[[CoordinatedSession], T]) -> T:
-        """Calls a function that uses the session, again after each recovery."""
-        return self._persist(lambda session: session.call(lambda: function(session)))
-
-    def _persist(self, attempt: Callable[..., T], *args: Any) -> T:
         if self.failure is not None:
             raise self.failure
+        hooked = self.hooked
         # An attempt's effects on variables that live elsewhere remain when its session is lost.
-        retry = Retry() if self._shared else None
+        retry = Retry() if hooked.raw.lowlevel.shared else None
         token = RETRY.set(retry)
         try:
+            if failed is not None:
+                hooked = self._overcome(hooked.failed_on_fast_path(failed), retry)
             while True:
                 try:
-                    result = attempt(self.current, *args)
-                except PREEMPTION_ERRORS as exc:
-                    # The hooks' work on the new session is not part of the run.
-                    RETRY.set(None)
-                    self._recover(exc)
-                    if retry is not None:
-                        retry.begin_again()
-                        RETRY.set(retry)
+                    result = function(hooked)
+                except Exception as exc:
+                    hooked = self._overcome(exc, retry)
                     continue
                 if self._attempts:
                     self._note_progress(repeats=retry is not None and retry.repeats)
@@ -109,71 +129,106 @@ class RecoverableSession:
         finally:
             RETRY.reset(token)
 
+    def _overcome(self, exc: BaseException, retry: Retry | None) -> HookedSession:
+        """Creates the session again if a failed attempt has lost it, and returns it; raises any other error."""
+        error = self._root_cause(exc)
+        if not isinstance(error, PREEMPTION_ERRORS):
+            raise error
+        RETRY.set(None)  # The hooks' work on the new session is not part of the run.
+        self._recover(error)
+        if retry is not None:
+            retry.begin_again()
+            RETRY.set(retry)
+        return self.hooked
+
+    def _root_cause(self, exc: BaseException) -> BaseException:
+        """Returns the error of an attempt, mapped; or the preemption error that a thread had reported before it."""
+        error = self.raw.lowlevel.map_error(exc)
+        if isinstance(error, Exception) and not isinstance(error, PREEMPTION_ERRORS):
+            reported = self.reported_error()
+            if isinstance(reported, PREEMPTION_ERRORS):
+                reported.__cause__ = error
+                return reported
+        if error is not exc and error.__cause__ is None:
+            error.__cause__ = exc
+        return error
+
+    # Stopping ---------------------------------------------------------------------------------------------------
+
     def should_stop(self) -> bool:
         """Returns whether to stop. Never raises: `close` raises an error that a thread has reported.
 
-        It recovers from a preemption error, as often as the policy allows.
+        It recovers from a preemption error, as often as the policy allows, unless another thread is inside.
         """
         while self.failure is None:
-            session = self.current
-            if not session.coord.should_stop():
-                return session.hooked.should_stop()
-            error = session.reported_error()
-            if not self.recovers_from(error):
+            # The coordinator of a session that is being replaced was stopped for the replacement.
+            if self._recovering or not self.coord.should_stop():
+                return self._stop.in_effect
+            error = self.reported_error()
+            if error is None or not self._recovers_from(error):
                 return True
-            try:
-                self._recover(error)
-            except (Exception, *LEFT_IN_ORDER) as failure:
-                self.failure = self.failure or failure
+            with Claim(self._guard) as claim, claim:
+                if not claim.take():
+                    return self._stop.in_effect
+                if error is self.reported_error():  # Else another thread has recovered in the meantime.
+                    try:
+                        self._recover(error)
+                    except (Exception, *LEFT_IN_ORDER) as failure:
+                        self.failure = self.failure or failure
         return True
-
-    def goes_on(self) -> bool:
-        """Returns whether no stop was requested; costs next to nothing."""
-        session = self.current
-        return self.failure is None and not session.coord.should_stop() and not session.hooked.should_stop()
-
-    def looks_stopped(self) -> bool:
-        """Returns the result of `should_stop`, without a recovery, for callers while another thread is inside."""
-        session = self.current
-        if self.failure is not None or self._stop_requested or session.hooked.should_stop():
-            return True
-        # The coordinator of a session being replaced was stopped for the replacement.
-        return not self._recovering and session.coord.should_stop() and not self.recovers_from(session.reported_error())
-
-    def recovers_from(self, error: BaseException | None) -> TypeGuard[BaseException]:
-        """Returns whether the policy recovers from an error."""
-        return self._policy is not None and isinstance(error, PREEMPTION_ERRORS)
 
     def request_stop(self) -> None:
         """Asks the coordinator to stop; the request survives a recovery under way."""
-        self._stop_requested = True
-        self.current.coord.request_stop()
+        self._stop.demanded = True
+        if self._current is not None:
+            self.coord.request_stop()
+
+    def reported_error(self) -> BaseException | None:
+        """Returns the error that a thread has reported, if any, mapped like the errors of a run."""
+        try:
+            self.coord.raise_requested_exception()
+        except BaseException as exc:
+            if exc is not self._reported[0]:
+                self._reported = exc, self.raw.lowlevel.map_error(exc)
+            return self._reported[1]
+        return None
 
     def close(self) -> None:
-        """Stops the threads and closes the session, as `CoordinatedSession.close`.
+        """Stops the threads, waits for them at most the grace period, and closes the session, if there is one.
 
-        If a thread reported a preemption error from which the policy recovers, it is only logged, because nothing is
-        left to run.
+        If nothing is left to lose, a lost session is only logged: where closing itself meets a preemption error, and
+        where a thread has reported one from which the policy recovers.
+
+        Raises:
+            BaseException: The error that a thread has reported.
         """
-        if self.failure is not None:
+        if self._current is None or self.failure is not None:
             return
         try:
-            self.current.close()
+            self._close()
         except PREEMPTION_ERRORS as exc:
-            if not self.recovers_from(exc):
+            if not self._recovers_from(exc):
                 raise
             logger.warning("The session was lost after its last run, which changes nothing: %s", _reason(exc))
 
-    def live(self) -> CoordinatedSession:
-        """Returns the current session; raises the error of a failed recovery."""
-        if self.failure is not None:
-            raise self.failure
-        return self.current
+    def _close(self) -> None:
+        try:
+            close(self.hooked, self.coord, self._grace_secs)
+        except Exception as exc:
+            error = self.reported_error()
+            if error is None or error is exc:
+                raise
+            raise error from exc
+
+    # Recovery ---------------------------------------------------------------------------------------------------
+
+    def _recovers_from(self, error: BaseException) -> bool:
+        return self._policy is not None and isinstance(error, PREEMPTION_ERRORS)
 
     def _recover(self, exc: BaseException) -> None:
         if self._policy is None:
             raise exc
-        reported = self.current.reported_error()
+        reported = self.reported_error()
         if reported is not None and not isinstance(reported, PREEMPTION_ERRORS):
             raise reported from exc  # A new session would forget it.
         self._recovering = True
@@ -183,31 +238,37 @@ class RecoverableSession:
             self._recovering = False
 
     def _replace(self, exc: BaseException) -> None:
-        stop_requested = self.current.stop_requested_cleanly()
+        if self.coord.should_stop() and self.reported_error() is None:
+            self._stop.demanded = True  # A hook has stopped the coordinator.
         step_before = _global_step(self.raw)
         highest = self._highest_step or 0
         # Runs on the fast path are not noted one by one. Without a global step, any of them is progress.
-        progressed = not highest and self.current.hooked.has_run if step_before is None else step_before > highest
-        if progressed and not self._shared:
+        progressed = not highest and self.hooked.has_run if step_before is None else step_before > highest
+        if progressed and not self.raw.lowlevel.shared:
             self._attempts = 0
         self._highest_step = max(highest, step_before or 0)
-        self.current.hooked.salvage()
+        self.hooked.salvage()
         try:
-            self.current.close()
+            self._close()
         except Exception as closing:
             if closing is not exc:
                 logger.warning("Closing the lost session: %s: %s", type(closing).__name__, closing)
         try:
-            self.current = self._created_again(exc)
+            self._current = self._created_again(exc)
         except BaseException as failure:
             self.failure = failure
             raise
-        if stop_requested or self._stop_requested:
-            self.current.coord.request_stop()
+        self._reported = (None, None)
+        self._pass_on_request()
         loss = _loss(step_before, _global_step(self.raw), self.raw.origin)
         logger.error("Recovered from %s. %s", _reason(exc), loss)
 
-    def _created_again(self, exc: BaseException) -> CoordinatedSession:
+    def _pass_on_request(self) -> None:
+        """Stops the new coordinator if a stop was requested of an earlier one."""
+        if self._stop.demanded:
+            self.coord.request_stop()
+
+    def _created_again(self, exc: BaseException) -> tuple[HookedSession, Coordinator]:
         policy, generator = self._policy, self._generator
         if policy is None or generator is None:
             raise exc

@@ -116,8 +116,8 @@ def _with_advice(error: DataLossError, directory: str | None) -> DataLossError:
     return DataLossError(
         None,
         None,
-        f"{error} To go on from the newest that can be read, start with restore={LATEST_READABLE!r} (an argument of "
-        "MonitoredTrainingSession and ChiefSessionCreator).",
+        f"{error} To go on from the newest that can be read, start with restore={LATEST_READABLE!r} (of "
+        "CheckpointOptions and ChiefSessionCreator).",
     )
 
 

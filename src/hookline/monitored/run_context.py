@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from hookline import arguments
-from hookline.coordination.caller import caller
+from hookline.coordination.coordinator import caller
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
-from hookline.monitored.hook_record import HookRecord
 from hookline.monitored.schedule import Schedule
+from hookline.monitored.session_hook import SessionHook
 from hookline.session import RunMetadata, RunOptions, Session
 
-_Rest = tuple[Iterator[tuple[int, HookRecord]], Sequence[Any], RunOptions, RunMetadata]
+_Rest = tuple[Iterator[tuple[int, SessionHook]], Sequence[Any], RunOptions, RunMetadata]
 """The hooks without their results so far, and the results."""
 
 
@@ -24,7 +24,6 @@ class RunContext(SessionRunContext):
         session: The raw session.
         runs: The number of runs made before.
         schedule: The schedule of the session.
-        settle: Completes all requests of hooks so far.
 
     Attributes:
         stop_asked_by: The code that has called `request_stop` first, in words.
@@ -34,17 +33,9 @@ class RunContext(SessionRunContext):
     _rest: _Rest | None = None
     stop_asked_by = stop_is_final = ""
 
-    def __init__(
-        self,
-        original_args: SessionRunArgs,
-        session: Session,
-        runs: int,
-        schedule: Schedule,
-        settle: Callable[[Schedule, SessionRunContext], None],
-    ) -> None:
+    def __init__(self, original_args: SessionRunArgs, session: Session, runs: int, schedule: Schedule) -> None:
         # In one call, because each run with a hook makes such a context.
-        self.original_args, self.session, self.runs = original_args, session, runs
-        self._schedule, self._settle = schedule, settle
+        self.original_args, self.session, self.runs, self._schedule = original_args, session, runs, schedule
 
     @property
     def expected_step(self) -> int | None:
@@ -56,7 +47,7 @@ class RunContext(SessionRunContext):
         # The hooks after one that settles in its after_run get their results first: it may wait for their work.
         if self._rest is not None:
             self.give(*self._rest)
-        self._settle(self._schedule, self)
+        self._schedule.settle(self)
 
     def request_stop(self, *, final: str | None = None) -> None:
         """See `SessionRunContext`."""
@@ -70,27 +61,44 @@ class RunContext(SessionRunContext):
 
     def ask(self, hook: SessionRunHook) -> SessionRunArgs | None:
         """See `SessionRunContext`."""
-        return self._schedule.delivery.ask(hook, self)
+        found = self._schedule.find(hook)
+        return super().ask(hook) if found is None else found.request(self._schedule.run, self)
 
     def deliver(self, hook: SessionRunHook, run_values: SessionRunValues) -> None:
         """See `SessionRunContext`."""
-        self._schedule.delivery.deliver(hook, self, run_values)
+        found = self._schedule.find(hook)
+        if found is None:
+            super().deliver(hook, run_values)
+        else:
+            found.deliver(self._schedule.run, self, *run_values)
 
     def give(
         self,
-        after: Iterable[tuple[int, HookRecord]],
+        after: Iterable[tuple[int, SessionHook]],
         hook_results: Sequence[Any],
         options: RunOptions,
         run_metadata: RunMetadata,
     ) -> None:
-        """Gives the results to each hook, unless it has got them already."""
-        self._rest = after, hook_results, options, run_metadata = iter(after), hook_results, options, run_metadata
+        """Gives the results to each hook, unless it has got them already.
+
+        Example:
+            Four hooks in list order, of which the second saves a checkpoint, and settles first:
+
+                Count.after_run            gets its results
+                Save.after_run             calls settle(): the rest is given now
+                    Check.after_run        gets its results, so the checkpoint holds its state of this step
+                    Print.on_trigger       fires
+                    late firings, latches  of this run and of earlier ones
+                Save.after_run             goes on, and saves; after it nothing is left to give
+        """
+        rest, run = iter(after), self._schedule.run
+        self._rest = rest, hook_results, options, run_metadata
         try:
-            for place, record in after:
+            for place, hook in rest:
                 results = hook_results[place] if place >= 0 else None
-                if record.after is not None:
-                    record.after(self, SessionRunValues(results, options, run_metadata))
+                if hook.after is not None:
+                    hook.after(self, SessionRunValues(results, options, run_metadata))
                 else:
-                    self._schedule.delivery.deliver_to(record, self, results, options, run_metadata)
+                    hook.deliver(run, self, results, options, run_metadata)
         finally:
             self._rest = None  # Results must not outlive the run, though a hook may keep the context.

@@ -1,16 +1,19 @@
-"""SeveralSteps: runs that hold several steps, with the requests of hooks."""
+"""SeveralSteps: runs that hold several steps, with the requests of hooks; their values have a row for each step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 from hookline.monitored.callbacks import describe
 from hookline.monitored.merged_requests import MergedRequests
-from hookline.monitored.rows import joined, rows_of_one
 from hookline.monitored.schedule import Schedule
 from hookline.monitored.stop_request import StopRequest
-from hookline.session import CHANGED, RunMetadata, RunOptions, Session
+from hookline.session import CHANGED, DeferredResults, RunMetadata, RunOptions, Session
 
 
 class SeveralSteps:
@@ -53,7 +56,7 @@ class SeveralSteps:
 
     def available(self, fetches: Any, most: int, to_come: float) -> int:
         """Returns the number of steps with batches, at most `most`; see `RepeatedStep.available`."""
-        return self._low.repeated_step(fetches, None, self._steps_per_run).available(most, to_come)
+        return self._low.cached_step(fetches, None, self._steps_per_run).available(most, to_come)
 
     def run(
         self,
@@ -66,11 +69,11 @@ class SeveralSteps:
         """Makes as many steps as the schedule has room for; returns the results of the caller and of the hooks."""
         hook_fetches, run = requests.hook_fetches if requests.has_fetches else None, schedule.run
         try:
-            step = self._low.repeated_step(fetches, hook_fetches, self._steps_per_run)
+            step = self._low.cached_step(fetches, hook_fetches, self._steps_per_run)
             if options is None and step.holds_hook_fetches and not run.is_called:
-                found = step.run_several(run.room, run.begins_at, exactly=True)
+                found = step.run(None, run.begins_at, most=run.room, exactly=True)
                 if found is not CHANGED:
-                    _, (result, hook_results) = found
+                    result, hook_results, _ = found
                     return result, hook_results if requests.has_fetches else requests.hook_fetches.fetches
             if self._low.known_step != run.begins_at:  # A hook or another thread has moved the step.
                 schedule.shorten()
@@ -92,8 +95,8 @@ class SeveralSteps:
         of_each, parts, left = requests.of_each_step, [], schedule.run.room - 1
         try:
             while left:
-                step = self._low.repeated_step(fetches, of_each, self._steps_per_run)
-                made, results = step.run_several(left)
+                step = self._low.cached_step(fetches, of_each, self._steps_per_run)
+                *results, made = step.run(most=left)
                 parts.append(results)
                 left -= made
             result, hook_results = self._low.run_with_hook_fetches(
@@ -104,10 +107,34 @@ class SeveralSteps:
             schedule.count_failed_steps(made)
             self._stop.runs += made
             raise
-        parts.append((rows_of_one(result), requests.in_rows(hook_results)))
-        in_rows = [record.stacked for record in requests.records]
+        parts.append((rows_of_one(result), in_rows(requests, hook_results)))
+        stacked = [hook.stacked for hook in requests.hooks]
         of_hooks = [
-            joined([part[1][place] for part in parts]) if in_rows[place : place + 1] == [True] else last
+            joined([part[1][place] for part in parts]) if stacked[place : place + 1] == [True] else last
             for place, last in enumerate(parts[-1][1])
         ]
         return joined([part[0] for part in parts]), of_hooks
+
+
+def in_rows(requests: MergedRequests, results: Sequence[Any]) -> Sequence[Any]:
+    """Returns the hooks' results of one step, as rows for those that take rows."""
+    pairs = zip(requests.hooks, results, strict=False)  # The operations of every run come last.
+    found = [rows_of_one(values) if hook.stacked else values for hook, values in pairs]
+    return [*found, *results[len(found) :]]
+
+
+def rows_of_one(values: Any) -> Any:
+    """Returns the values of one step as a single row."""
+    if isinstance(values, DeferredResults):
+        return values.then(rows_of_one)
+    return jax.tree.map(lambda leaf: leaf[None] if isinstance(leaf, jax.Array) else np.asarray(leaf)[None], values)
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Concatenates the rows of several runs."""
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], DeferredResults):
+        *others, last = parts
+        return last.then(lambda values: joined([*(part.get() for part in others), values]))
+    return jax.tree.map(lambda *rows: (jnp if isinstance(rows[0], jax.Array) else np).concatenate(rows), *parts)

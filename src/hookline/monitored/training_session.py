@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import enum
+import dataclasses
 from collections.abc import Iterable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from hookline import arguments, log, preemption
-from hookline.checkpoint.lease import DEFAULT_WAIT_SECS
+from hookline import arguments, log
 from hookline.coordination import peers
 from hookline.hooks import CheckpointSaverHook, SinkHook, StepCounterHook, SummarySaverHook
 from hookline.hooks.cadence import chosen_trigger
@@ -15,24 +14,21 @@ from hookline.monitored.callbacks import checked_hooks, override
 from hookline.monitored.chief_only import silenced
 from hookline.monitored.creators import ChiefSessionCreator, WorkerSessionCreator
 from hookline.monitored.monitored_session import MonitoredSession
-from hookline.monitored.recovery import DEFAULT_RECOVERY, RecoveryPolicy
-from hookline.monitored.restoring import LATEST
+from hookline.monitored.options import (
+    USE_DEFAULT,
+    CheckpointOptions,
+    LoggingOptions,
+    PreemptionOptions,
+    UseDefault,
+)
 from hookline.monitored.scaffold import Scaffold
 from hookline.session import StoreTarget, resolve_target
-from hookline.sinks import Sink
 
 _logger = log.of(__name__)
 
-N = TypeVar("N", int, float)
+Options = TypeVar("Options", CheckpointOptions, LoggingOptions)
 
-
-class UseDefault(enum.Enum):
-    """Marks an argument that was not given, because None has another meaning."""
-
-    USE_DEFAULT = "USE_DEFAULT"
-
-
-USE_DEFAULT = UseDefault.USE_DEFAULT
+_WHO = "MonitoredTrainingSession"
 
 
 def MonitoredTrainingSession(
@@ -53,15 +49,10 @@ def MonitoredTrainingSession(
     summary_dir: str | None = None,
     save_graph_def: bool = True,
     *,
-    recovery: RecoveryPolicy | None = DEFAULT_RECOVERY,
-    restore: str = LATEST,
-    lease_wait_secs: float = DEFAULT_WAIT_SECS,
-    strict_events: bool = False,
-    on_preemption: str = preemption.EXIT,
-    grace_secs: float = preemption.DEFAULT_GRACE_SECS,
     steps_per_run: int = 1,
-    sinks: Iterable[Sink] = (),
-    hparams: Any = None,
+    checkpoints: CheckpointOptions | None = None,
+    logging: LoggingOptions | None = None,
+    preemption: PreemptionOptions | None = None,
 ) -> MonitoredSession:
     """Returns a monitored session that counts steps, writes summaries, saves checkpoints, restores and recovers.
 
@@ -77,7 +68,8 @@ def MonitoredTrainingSession(
 
     The defaults (checkpoints every 600 seconds, summaries every 100 steps) apply if neither of the two cadences was
     given. Giving both means both; None or a number <= 0 turns a cadence off. A `checkpoint_dir` in which nothing
-    saves is logged as a warning.
+    saves is logged as a warning. Cadences, `summary_dir` and the saver have TensorFlow's names here, and may be given
+    as options of a group instead, as to `Loop.run`.
 
     Args:
         master: Where variables live: this process (""), or a `hookline.distributed.Cluster` or its `target`.
@@ -96,22 +88,16 @@ def MonitoredTrainingSession(
         save_checkpoint_steps: Global steps between checkpoints.
         summary_dir: The directory for summaries; `checkpoint_dir` if None.
         save_graph_def: Whether to write a description of the graph beside the checkpoints.
-        recovery: The policy for a lost session; None lets the error pass.
-        restore: The reaction to a broken newest checkpoint. "latest": raise an error. "latest-readable": move it
-            aside, to `<path>.hookline-broken`, and restore the one before it.
-        lease_wait_secs: The longest wait while another process saves its checkpoints in `checkpoint_dir`.
-        strict_events: Whether the training ends if summaries or other events cannot be written (a full disk). By
-            default they are lost, with a warning.
-        on_preemption: What SIGTERM and a first Ctrl-C do to a chief that saves, and to workers. "exit": the current run
-            is finished, every `end` is called, including its save, and the block is left with `Preempted`. "ignore":
-            the signals have their usual effect.
-        grace_secs: The longest time for leaving in order; then the process is ended.
         steps_per_run: The largest number of steps of a run, in one compiled loop. It ends where a hook is due, at a
             stop, a save, and with the data. Only runs that advance the global step hold several: a program that takes
             its batches from iterators, and nothing else. Their results have a row for each step.
-        sinks: Destinations of the chief's summaries beside TensorBoard's files; without a directory, instead of them:
-            `hookline.sinks.Csv()`, ...
-        hparams: Hyperparameters, for sinks and for TensorBoard, as of `SinkHook`.
+        checkpoints: How it saves, restores and recovers.
+        logging: What it writes, and where; sinks and hyperparameters.
+        preemption: What it does on SIGTERM and Ctrl-C.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of range, or given twice, by TensorFlow's name and as an option.
 
     Example:
         >>> import hookline as hl
@@ -125,25 +111,30 @@ def MonitoredTrainingSession(
         2
 
     References:
-        `tf.train.MonitoredTrainingSession`. Differences: both cadences of a kind may be given; `recovery`,
-        `restore`, `strict_events`, `on_preemption`, `steps_per_run`, `sinks` and `hparams`; one process at a
-        time saves in a directory.
+        `tf.train.MonitoredTrainingSession`. Differences: both cadences of a kind may be given; `steps_per_run`,
+        `checkpoints`, `logging` and `preemption`; one process at a time saves in a directory.
     """
-    for name, folder in (("checkpoint_dir", checkpoint_dir), ("summary_dir", summary_dir)):
-        arguments.path("MonitoredTrainingSession", name, folder, optional=True)
+    checkpoint_dir = arguments.path(_WHO, "checkpoint_dir", checkpoint_dir, optional=True)
+    summary_dir = arguments.path(_WHO, "summary_dir", summary_dir, optional=True)
     if is_chief is None:  # The None of an unset flag would make a worker, which waits for a chief for hours.
         raise TypeError("MonitoredTrainingSession requires True or False as is_chief, got None.")
-    for name, secs in (("max_wait_secs", max_wait_secs), ("lease_wait_secs", lease_wait_secs)):
-        arguments.number("MonitoredTrainingSession", name, secs, at_least=0)
-    cadences = Cadences.of(
-        save_checkpoint_secs=save_checkpoint_secs,
-        save_summaries_steps=save_summaries_steps,
-        save_summaries_secs=save_summaries_secs,
-        log_step_count_steps=log_step_count_steps,
-        save_checkpoint_steps=save_checkpoint_steps,
+    arguments.number(_WHO, "max_wait_secs", max_wait_secs, at_least=0)
+    arguments.whole(_WHO, "steps_per_run", steps_per_run, at_least=1)
+    checkpoints, logging, preemption = checked_options(_WHO, checkpoints, logging, preemption)
+    checkpoints = _filled(
+        checkpoints,
+        save_secs=("save_checkpoint_secs", save_checkpoint_secs),
+        save_steps=("save_checkpoint_steps", save_checkpoint_steps),
     )
-    summary_dir = summary_dir or checkpoint_dir
-    arguments.whole("MonitoredTrainingSession", "steps_per_run", steps_per_run, at_least=1)
+    logging = _filled(
+        logging,
+        summary_secs=("save_summaries_secs", save_summaries_secs),
+        summary_steps=("save_summaries_steps", save_summaries_steps),
+        rate_steps=("log_step_count_steps", log_step_count_steps),
+        summary_dir=("summary_dir", summary_dir),
+    )
+    if not checkpoints.restore_hyperparams:
+        raise ValueError(f"{_WHO} restores all variables; CheckpointOptions(restore_hyperparams=False) is for a Loop.")
     target, others = resolve_target(master), peers.current()
     if others is not None and target is not None:
         raise ValueError(
@@ -163,163 +154,122 @@ def MonitoredTrainingSession(
             f"MonitoredTrainingSession: steps_per_run={steps_per_run} is for variables in this process, and those of "
             f"{target!r} live on parameter servers. Leave it out."
         )
-    hooks = [*(target.hooks(summary_dir) if target else ()), *checked_hooks(hooks)]
-    all_hooks: list[Any] = []
-    feeds = SinkHook(sinks, summary_dir, hparams)
-    if hparams and not (summary_dir or feeds.sinks):
-        raise ValueError(
-            "MonitoredTrainingSession has nowhere to write hparams: give it summary_dir or checkpoint_dir, for "
-            "TensorBoard, or sinks."
-        )
+    summary_dir = logging.summary_dir or checkpoint_dir
+    own = [*(target.hooks(summary_dir) if target else ()), *checked_hooks(hooks)]
     if is_chief:
-        if feeds.sinks or hparams:
-            all_hooks.append(feeds)
         scaffold = scaffold or Scaffold()
-        creator = ChiefSessionCreator(scaffold, master, config, checkpoint_dir, restore=restore)
+        if checkpoints.saver is not None:
+            if scaffold.saver is not None:
+                raise _both("scaffold.saver", checkpoints, "saver")
+            scaffold = Scaffold(saver=checkpoints.saver, copy_from_scaffold=scaffold)
+        feeds, writers = usual_hooks(_WHO, checkpoint_dir, checkpoints, logging, scaffold, save_graph_def)
         of_chief = checked_hooks(chief_only_hooks, "chief_only_hooks")
-        all_hooks += of_chief if peers.speaks() else map(silenced, of_chief)
-    else:
+        if (summary_dir or logging.sinks) and logging.rate_steps:
+            rates = {"per_step": logging.per_step, "peak_flops": logging.peak_flops}
+            writers.insert(0, StepCounterHook(every_n_steps=logging.rate_steps, output_dir=summary_dir, **rates))
+        all_hooks = [*feeds, *(of_chief if peers.speaks() else map(silenced, of_chief)), *writers, *own]
+        warn_if_nothing_saves(_WHO, checkpoint_dir, all_hooks)
+        creator = ChiefSessionCreator(scaffold, master, config, checkpoint_dir, restore=checkpoints.restore)
+    else:  # The chief saves and writes.
+        all_hooks, summary_dir = own, None
         creator = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
-        checkpoint_dir = summary_dir = None  # The chief saves and writes.
-    all_hooks += usual_hooks(
-        cadences,
-        checkpoint_dir,
-        summary_dir,
-        scaffold,
-        has_sinks=is_chief and bool(feeds.sinks),
-        save_graph_def=save_graph_def,
-        lease_wait_secs=lease_wait_secs,
-    )
-    all_hooks += hooks
-    if checkpoint_dir and peers.speaks() and not any(override(hook, "save_last") for hook in all_hooks):
-        _logger.warning(
-            "MonitoredTrainingSession saves no checkpoints in '%s', because %s: the training cannot be resumed. Give a "
-            "number of save_checkpoint_steps or save_checkpoint_secs; leave out both for a checkpoint each 600 "
-            "seconds. For summaries alone, give the directory as summary_dir.",
-            checkpoint_dir,
-            _why_no_saves(save_checkpoint_secs, save_checkpoint_steps),
-        )
     return MonitoredSession(
         creator,
         all_hooks,
         stop_grace_period_secs,
-        recovery=recovery,
+        recovery=checkpoints.recovery,
         summary_dir=summary_dir,
-        strict_events=strict_events,
-        on_preemption=on_preemption,
-        grace_secs=grace_secs,
+        strict_events=logging.strict_events,
+        on_preemption=preemption.on_signal,
+        grace_secs=preemption.timeout_secs,
         steps_per_run=steps_per_run,
     )
 
 
-class Cadences(NamedTuple):
-    """The cadences of a `MonitoredTrainingSession`; None or 0 turns one off.
-
-    Args:
-        saving: Seconds and steps from checkpoint to checkpoint.
-        summarising: Seconds and steps from summary to summary.
-        counting: Steps from one rate of steps to the next.
-    """
-
-    saving: tuple[float | None, int | None]
-    summarising: tuple[float | None, int | None]
-    counting: int | None
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        save_checkpoint_secs: float | UseDefault | None = USE_DEFAULT,
-        save_summaries_steps: int | UseDefault | None = USE_DEFAULT,
-        save_summaries_secs: float | UseDefault | None = USE_DEFAULT,
-        log_step_count_steps: int | None = 100,
-        save_checkpoint_steps: int | UseDefault | None = USE_DEFAULT,
-    ) -> Cadences:
-        """Returns the cadences that arguments of `MonitoredTrainingSession` ask for; warns of negative ones."""
-        if log_step_count_steps is not None:
-            arguments.whole("MonitoredTrainingSession", "log_step_count_steps", log_step_count_steps)
-        return cls(
-            _cadences(
-                save_checkpoint_secs,
-                save_checkpoint_steps,
-                (600, None),
-                ("save_checkpoint_secs", "save_checkpoint_steps"),
-            ),
-            _cadences(
-                save_summaries_secs, save_summaries_steps, (None, 100), ("save_summaries_secs", "save_summaries_steps")
-            ),
-            log_step_count_steps,
-        )
+def checked_options(
+    who: str, checkpoints: Any, logging: Any, preemption: Any
+) -> tuple[CheckpointOptions, LoggingOptions, PreemptionOptions]:
+    """Returns the options of a training, the default ones for None; raises `TypeError` for anything else."""
+    return (
+        arguments.instance(who, "checkpoints", checkpoints, CheckpointOptions) or CheckpointOptions(),
+        arguments.instance(who, "logging", logging, LoggingOptions) or LoggingOptions(),
+        arguments.instance(who, "preemption", preemption, PreemptionOptions) or PreemptionOptions(),
+    )
 
 
 def usual_hooks(
-    cadences: Cadences,
+    who: str,
     checkpoint_dir: str | None,
-    summary_dir: str | None,
-    scaffold: Scaffold | None = None,
-    *,
-    has_sinks: bool = False,
+    checkpoints: CheckpointOptions,
+    logging: LoggingOptions,
+    scaffold: Scaffold,
     save_graph_def: bool = True,
-    lease_wait_secs: float = DEFAULT_WAIT_SECS,
-) -> list[Any]:
-    """Returns the hooks that a `MonitoredTrainingSession` adds for these directories and sinks."""
-    found: list[Any] = []
-    if summary_dir or has_sinks:
-        every_n_steps = _on("log_step_count_steps", cadences.counting)
-        if every_n_steps:
-            found.append(StepCounterHook(every_n_steps=every_n_steps, output_dir=summary_dir))
-        if any(cadences.summarising):
-            secs, steps = cadences.summarising
-            trigger = chosen_trigger("SummarySaverHook", None, ("save_steps", steps), ("save_secs", secs), both=True)
-            found.append(SummarySaverHook(output_dir=summary_dir, scaffold=scaffold or Scaffold(), trigger=trigger))
-    if checkpoint_dir and any(cadences.saving):
-        secs, steps = cadences.saving
-        found.append(
+) -> tuple[list[Any], list[Any]]:
+    """Returns the hook that feeds sinks, and those that write summaries and checkpoints, as far as they are needed.
+
+    Raises:
+        ValueError: There is nowhere to write the hyperparameters.
+    """
+    summary_dir = logging.summary_dir or checkpoint_dir
+    feeds = SinkHook(logging.sinks, summary_dir, logging.hparams)
+    if logging.hparams and not (summary_dir or feeds.sinks):
+        raise ValueError(f"{who} has nowhere to write hparams: give it a directory, for TensorBoard, or sinks.")
+    writers: list[Any] = []
+    if (summary_dir or feeds.sinks) and any(logging.cadence):
+        secs, steps = logging.cadence
+        trigger = chosen_trigger("SummarySaverHook", None, ("save_steps", steps), ("save_secs", secs), both=True)
+        writers.append(SummarySaverHook(output_dir=summary_dir, scaffold=scaffold, trigger=trigger))
+    if checkpoint_dir and any(checkpoints.cadence):
+        secs, steps = checkpoints.cadence
+        writers.append(
             CheckpointSaverHook(
                 checkpoint_dir,
                 save_secs=secs,
                 save_steps=steps,
                 scaffold=scaffold,
                 save_graph_def=save_graph_def,
-                lease_wait_secs=lease_wait_secs,
+                lease_wait_secs=checkpoints.lease_wait_secs,
             )
         )
-    return found
+    return ([feeds] if feeds.sinks or logging.hparams else []), writers
 
 
-def _cadences(
-    secs: float | UseDefault | None,
-    steps: int | UseDefault | None,
-    default: tuple[float | None, int | None],
-    names: tuple[str, str],
-) -> tuple[float | None, int | None]:
-    """Returns the two cadences that apply; None for one that is off."""
-    if isinstance(secs, UseDefault) and isinstance(steps, UseDefault):
-        return default
-    secs_name, steps_name = names
-    secs = None if isinstance(secs, UseDefault) else secs
-    steps = None if isinstance(steps, UseDefault) else steps
-    if secs is not None:
-        arguments.number("MonitoredTrainingSession", secs_name, secs)
-    if steps is not None:
-        steps = arguments.whole("MonitoredTrainingSession", steps_name, steps)
-    return _on(secs_name, secs), _on(steps_name, steps)
-
-
-def _on(name: str, every: N | None) -> N | None:
-    if every is not None and every < 0:
+def warn_if_nothing_saves(who: str, checkpoint_dir: str | None, hooks: Iterable[Any]) -> None:
+    """Warns of a directory for checkpoints in which no hook saves."""
+    if checkpoint_dir and peers.speaks() and not any(override(hook, "save_last") for hook in hooks):
         _logger.warning(
-            "MonitoredTrainingSession: %s=%s turns this cadence off. Give None or 0 for that, or a number above 0.",
-            name,
-            every,
+            "%s saves no checkpoints in '%s', because both cadences are off (one that is given, also as None, replaces "
+            "the default of 600 seconds): the training cannot be resumed. For summaries alone, give the directory as "
+            "summary_dir.",
+            who,
+            checkpoint_dir,
         )
-    return every if every is not None and every > 0 else None
 
 
-def _why_no_saves(secs: float | UseDefault | None, steps: float | UseDefault | None) -> str:
-    """Returns the reason why no checkpoints are saved, in words."""
-    if isinstance(secs, UseDefault):
-        return f"save_checkpoint_steps={steps} replaces the default, save_checkpoint_secs=600"
-    return f"save_checkpoint_secs={secs}" + (
-        "" if isinstance(steps, UseDefault) else f" and save_checkpoint_steps={steps}"
-    )
+def _filled(options: Options, **of_tensorflow: tuple[str, Any]) -> Options:
+    """Returns options with what was given under TensorFlow's names, as `option=(name, value)`."""
+    default, found = type(options)(), {}
+    for field, (name, value) in of_tensorflow.items():
+        if value == getattr(default, field):
+            continue
+        if getattr(options, field) != getattr(default, field):
+            raise _both(name, options, field)
+        found[field] = value if field == "summary_dir" else _every(name, value)
+    return dataclasses.replace(options, **found)
+
+
+def _both(name: str, options: object, field: str) -> ValueError:
+    return ValueError(f"{_WHO} takes {name} or {type(options).__name__}({field}=...), and got both.")
+
+
+def _every(name: str, value: Any) -> float | None:
+    """Returns a cadence; None for one that is off."""
+    if value is not None:
+        (arguments.whole if name.endswith("_steps") else arguments.number)(_WHO, name, value)
+        if value < 0:
+            _logger.warning(
+                "MonitoredTrainingSession: %s=%s turns this cadence off. Give None or 0 for that, or a number above 0.",
+                name,
+                value,
+            )
+    return value if value is not None and value > 0 else None

@@ -26,7 +26,7 @@ from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan import Plan, input_tensors
 from hookline.session.program_cache import ProgramCache, Request
 from hookline.session.shared_jit import OtherTypesError
-from hookline.session.slots import Block, Elsewhere, Flat, Slot
+from hookline.session.slots import Flat, Slot
 from hookline.session.sources import NOT_READY, OpenSource, feed
 
 CHANGED = object()
@@ -38,8 +38,8 @@ _value = operator.attrgetter("value")
 class CachedStep:
     """Everything that a run needs: its plan, its host stages, its program, and the places of its values.
 
-    `run_program` makes a run that consists of a program alone (`is_program`). For any other run the session makes the
-    stages around the program, and `dispatch` starts the program.
+    `run` makes a run that consists of a program and batches (`is_program`). For any other run the session makes the
+    stages around the program (`run_staged`), and `dispatch` starts the program.
 
     Args:
         session: The engine that makes the runs.
@@ -61,9 +61,7 @@ class CachedStep:
         has_checks: Whether one of its operations has a check.
         writes: Whether it changes a variable.
         exchanges: Whether it reads or updates variables that live elsewhere.
-        is_program: Whether it consists of a program alone, on local variables and batches.
-        run: Makes the run with the fed values, in the order of the plan; returns the results of the caller, and those
-            of the hooks.
+        is_program: Whether it consists of a program alone, on variables in this process and batches.
     """
 
     def __init__(
@@ -80,7 +78,7 @@ class CachedStep:
         self._request, fetched = request, request.fetched
         for_hooks, deferred = [*request.hook_fetches, *request.rows], [*request.deferred, *request.deferred_rows]
         store = session.store
-        self._session, self._store, self._local, self._lock = session, store, store.local, session.lock
+        self._session, self._store, self._lock = session, store, session.lock
         global_step = counted_global_step(session.graph)
         self.plan = plan = Plan(fetched, [*for_hooks, *deferred], request.fed, store.is_remote)
         self.hosts = hosts = HostStage(plan, [*fetched, *for_hooks], deferred)
@@ -93,8 +91,8 @@ class CachedStep:
         hosts.find_outputs(places)
         self._getters, self._deferred_getters = self._found_getters(request, places)
         self._answer, self._nothing = answer, nothing
-        # Whether results are the same each time, and no front end checks runs.
-        self._is_plain = nothing is not None and not session.checks_runs
+        # The results of a run, if they are the same each time and no front end checks runs.
+        self._plain = None if nothing is None or session.checks_runs else (*nothing, 1)
         self.counters = counters(plan, [*fetched, *for_hooks, *deferred])
         self.gain: int | None = 0 if global_step is None else plan.gain(global_step)
         program = self.program
@@ -105,14 +103,15 @@ class CachedStep:
         read = [v for v in self.counters if v is not global_step]
         if program is not None:
             read += [*program.counted, *program.read]
-        self.exchanges = bool(plan.remote) or any(store.is_remote(variable) for variable in read)
+        self.exchanges = plan.exchanges(read)
         more = self.exchanges or plan.before or hosts.after or self.counters
-        self.is_program = program is not None and not more
-        self.run: Callable[[Iterable[Any] | None], tuple[Any, Any]]
-        self.run = self.run_program if self.is_program else self.run_staged
+        self.is_program = program is not None and (capacity > 1 or not more)
         self._is_bare = self.is_program and capacity == 1 and not plan.sources
+        # Starts a run; the caller holds the session's lock.
+        self._start: Callable[[Run, int | None], Any] = self.dispatch if self._is_bare else self._start_fed
         self._nodes: Sequence[Source] = plan.sources
         self._opened: Sequence[OpenSource] = ()
+        self._after = hosts.after
         self.is_kept = True
         if program is None:
             return
@@ -132,32 +131,27 @@ class CachedStep:
         if global_step is not None and self.gain and global_step in (*written, *hosted):
             self._last_step = int(np.iinfo(global_step.dtype).max) - self.gain
         self._remote = plan.remote
-        # As far as it is known before the run.
-        self._gain = None if plan.remote else self.gain
         self._least: int | None = None
         self._find_places(global_step)
+        # As far as it is known before the run.
+        self._gain = None if plan.remote and self._step_slot is None else self.gain
 
     def _find_places(self, global_step: Variable | None) -> None:
         """Finds the places of the values that the program reads, writes and counts."""
-        program, local, written = self._program, self._local, self._program.written
-        self._read: list[tuple[Slot, Variable]] = []
+        program, plan = self._program, self.plan
+        self._here = here = self._store.here
+        alone = program.written[len(program.taken) + len(program.counted) :]
+        self._block = here.block(program.taken, program.counted, alone, program.hosted)
+        # That of a variable that lives elsewhere stays empty: then all are gathered by way of the store.
+        self._read: list[tuple[Slot, Variable]] = [*zip(here.slots(program.read), program.read, strict=True)]
         self._counts: list[tuple[Slot, Variable, int | None]] = []
         self._step_slot: Slot | None = None
-        plan = self.plan
-        gains = [None if plan.is_guarded(v) or not plan.is_host_known(v) else plan.gain(v) for v in written]
-        if local is None:
-            self._block: Block | Elsewhere = Elsewhere(self._store.put, written, gains)
-            return
-        alone = written[len(program.taken) + len(program.counted) :]
-        self._block = local.block(program.taken, program.counted, alone, program.hosted)
-        self._read = [*zip(local.slots(program.read), program.read, strict=True)]
-        gain_of = {**dict(zip(written, gains, strict=True)), **{v: plan.gain(v) for v in program.hosted}}
-        counting = [variable for variable in gain_of if is_counter(variable)]
-        for slot, variable in zip(local.slots(counting), counting, strict=True):
+        counting = [variable for variable in (*program.written, *program.hosted) if is_counter(variable)]
+        for slot, variable in zip(here.slots(counting), counting, strict=True):
             if variable is global_step:
                 self._step_slot = slot
             else:
-                self._counts.append((slot, variable, gain_of[variable]))
+                self._counts.append((slot, variable, None if plan.is_guarded(variable) else plan.gain(variable)))
 
     def _found_getters(self, request: Request, places: Mapping[Any, int]) -> tuple[list[Getter], list[Getter]]:
         """Returns the getters of the values that are there after the run, and of the deferred ones."""
@@ -168,42 +162,63 @@ class CachedStep:
 
     # Running ----------------------------------------------------------------------------------------------------
 
-    def run_program(self, values: Iterable[Any] | None = None, expected: int | None = None) -> Any:
-        """Makes a run that `is_program`.
+    def run(
+        self,
+        values: Iterable[Any] | None = None,
+        expected: int | None = None,
+        following: float = 0,
+        *,
+        most: int = 0,
+        exactly: bool = False,
+    ) -> Any:
+        """Makes a run that `is_program`, of one step, or of as many as batches of one form are ready.
 
         Args:
             values: The fed values, in the order of the plan.
             expected: The global step at which it must start; None for any.
+            following: The number of steps that the following runs take, as far as it is known.
+            most: The largest number of steps; by default `capacity`.
+            exactly: Whether `most` steps are required: with fewer batches nothing is run.
 
         Returns:
-            The results of the caller, and those of the hooks; or `CHANGED`.
+            The results of the caller, those of the hooks, and the number of steps; or `CHANGED`.
         """
         session, run = self._session, Run()
         run.feeds = [*map(called, self._feeders, values)] if values else ()
         try:
-            if nodes := self._nodes:
+            if not self._is_bare:
                 run.begin()
-            made = NOT_READY
+                run.most = most or self.capacity
+                run.least = run.most if exactly else 1
             while True:
                 with self._lock:
                     if not session.usable:
                         session.check_usable()
-                    if nodes:
-                        made = feed(nodes, self._opened or self._open(), run, self.dispatch, run, expected)
-                    else:
-                        made = self.dispatch(run, expected)
+                    made = self._start(run, expected)
                 if made is not NOT_READY:
                     break
-                self._await_batches(1, 1)
+                self._await_batches(run.most, run.most + following)
             if made is CHANGED:
                 return CHANGED
             ahead = session.ahead
-            ahead.left -= 1
+            ahead.left -= made if made == 1 else min(made, ahead.heaviest)
             if ahead.left <= 0:
                 ahead.look(self, run)
+            if self._after:
+                self.hosts.compute(self._after, run, session)
+        except MemoryError as error:
+            if self.capacity > 1:
+                error.add_note(
+                    f"hookline: steps_per_run={self.capacity} has so many batches read at once. Choose less."
+                )
+            raise
         except jax.errors.JaxRuntimeError as error:
             raise session.map_error(error) from error
-        return self._nothing if self._is_plain else self.results(run)
+        return self._plain if made == 1 and self._plain else (*self.results(run), made)
+
+    def _start_fed(self, run: Run, expected: int | None) -> Any:
+        """Starts a run with a batch of each source."""
+        return feed(self._nodes, self._opened or self._open(), run, self.dispatch, run, expected)
 
     def _open(self) -> Sequence[OpenSource]:
         self._opened = self._session.staged.sources.opened(self._nodes)
@@ -245,21 +260,18 @@ class CachedStep:
                 session.ahead.raise_known_failure()
         return self._answer(values, run)
 
-    def dispatch(
-        self, run: Run, expected: int | None = None, last_step: int | None = None, count: int = 1, span: Any = ()
-    ) -> Any:
+    def dispatch(self, run: Run, expected: int | None = None, last_step: int | None = None) -> Any:
         """Starts the program and keeps its new values, without waiting for it. The caller holds the session's lock.
 
         Args:
             run: The run. Its outputs, and whether its updates were applied, are noted in it.
-            expected: As in `run_program`.
+            expected: As in `run`.
             last_step: As in `RunOptions`.
-            count: The number of steps that it makes.
-            span: The further argument of a program of several steps: their number, and the places of their batches.
 
         Returns:
-            `CHANGED` if nothing was run.
+            The number of steps; or `CHANGED` if nothing was run.
         """
+        count = 1 if self.capacity == 1 else run.count
         program, block, slot, latches = self._program, self._block, self._step_slot, self._latch_states
         try:
             # The global step.
@@ -280,7 +292,9 @@ class CachedStep:
             # The inputs and the latches.
             inputs = [get(run) for get in self._inputs] if self._inputs else ()
             latched = tuple(map(_value, latches)) if latches else ()
-            given, gain = (taken, counted, read, inputs, latched, self._mask, *span), self._gain
+            given, gain = (taken, counted, read, inputs, latched, self._mask), self._gain
+            if self.capacity > 1:
+                given = (*given, self._span(run))
             if last_step is None and not self._remote:
                 try:
                     made = program.run(*given)
@@ -290,7 +304,7 @@ class CachedStep:
                 run.applied = True
             else:
                 new, run.outputs, latched = self._tried(run, last_step, given)
-                if not run.applied and not self._remote:
+                if gain and not run.applied:
                     gain = 0
             # If a Ctrl-C comes from here on, donated values are lost, and the session with them.
             led = None if step is None or gain is None else step + gain * count
@@ -302,7 +316,7 @@ class CachedStep:
                     at.count(variable, each if each is None else each * count)
                 if slot is not None:
                     slot.mirror = led
-                    self._local.stepped()
+                    self._here.stepped()
                 if block.groups is None:
                     self._put_together(new)
                 else:
@@ -319,6 +333,12 @@ class CachedStep:
         except Exception as error:
             self._session.explain(error, self, run.feeds)
             raise
+        return count
+
+    def _span(self, run: Run) -> np.ndarray:
+        """Returns the further argument of a program of several steps: their number, and the places of their batches."""
+        places = [run.starts[tensor.op] for tensor in self._program.inputs if isinstance(tensor.op, Source)]
+        return np.array([run.count, *places], np.int32)
 
     def _tried(self, run: Run, last_step: int | None, given: Sequence[Any]) -> tuple[Any, Any, Any]:
         """Starts a run that may be refused, by `last_step` or by the parameter servers; see `dispatch`."""

@@ -15,8 +15,8 @@ from hookline.graph import placement
 from hookline.graph.front_end import FrontEnd
 from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Graph, Operation
-from hookline.graph.keys import GraphKeys
 from hookline.graph.nodes import Source
+from hookline.graph.registry import GraphKeys
 from hookline.graph.variable import Variable
 from hookline.session.cached_step import CachedStep
 from hookline.session.config import SessionConfig
@@ -26,7 +26,6 @@ from hookline.session.local_store import LocalStore
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan_cache import PlanCache
 from hookline.session.raw_session import LowLevel
-from hookline.session.repeated_step import RepeatedStep
 from hookline.session.run_ahead import RunAhead
 from hookline.session.sources import OpenSource, Position
 from hookline.session.staged_run import StagedRuns
@@ -133,8 +132,9 @@ class Engine(LowLevel):
         feeds = feed_dict
         if feed_dict:
             feeds = (flat_feeds(feed_dict) or {}).values() if step.has_structures else feed_dict.values()
-        if options is None and run_metadata is None:
-            return step.run(feeds)
+        if options is None and run_metadata is None and step.is_program:
+            result, results, _ = step.run(feeds)
+            return result, results
         return step.run_staged(feeds, options, run_metadata)
 
     def _run_recorded(
@@ -149,26 +149,18 @@ class Engine(LowLevel):
         metadata.watched.update(zip(names, results[-len(names) :], strict=True))
         return result, results[: -len(names)]
 
-    def planned(self, fetches: Any, hook_fetches: HookFetches | None, feed_dict: Any) -> CachedStep:
+    def planned(self, fetches: Any, feed_dict: Any = None, capacity: int = 1) -> CachedStep:
         """Returns the cached step of a request, and makes it if there is none."""
-        return self._plans.find(self, fetches, hook_fetches, feed_dict)
+        return self._plans.find(self, fetches, None, feed_dict, capacity)
 
-    def cached_step(self, fetches: Any, hook_fetches: HookFetches | None = None) -> CachedStep | None:
-        """Returns the cached step of these fetches for the fast path; None if the run is more than a program."""
-        found = self.planned(fetches, hook_fetches, None)
-        return found if found.is_program else None
-
-    def repeated_step(self, fetches: Any, hook_fetches: HookFetches | None, capacity: int) -> RepeatedStep:
-        """Returns the step that makes up to `capacity` of these runs in one dispatch.
-
-        Raises:
-            ValueError: The run is more than a program and batches.
-        """
-        return self._plans.find_repeated(self, fetches, hook_fetches, capacity)
+    def cached_step(self, fetches: Any, hook_fetches: HookFetches | None = None, capacity: int = 1) -> Any:
+        """Returns the step that makes these runs, up to `capacity` in one dispatch; see `LowLevel.cached_step`."""
+        found = self._plans.find(self, fetches, hook_fetches, None, capacity)
+        return found if found.is_program or capacity > 1 else None
 
     def gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
         """Returns the increase of the global step in a run of these fetches; None if only the device knows it."""
-        return self.planned(fetches, None, flat_feeds(feed_dict)).gain
+        return self.planned(fetches, flat_feeds(feed_dict)).gain
 
     def expect(self, hook_fetches: Iterable[Any]) -> list[int]:
         """Declares all fetches that hooks may ask for; see `LowLevel.expect`."""
@@ -290,9 +282,8 @@ class Engine(LowLevel):
             nonlocal is_free
             locked.enter_context(self.lock)
             self.check_usable()
-            if self.store.local is not None:
-                is_free = True
-                self.store.local.forget(variables)
+            is_free = True  # Also if a Ctrl-C comes while they are freed.
+            is_free = self.store.forget(variables)
 
         with contextlib.ExitStack() as locked:
             try:

@@ -30,12 +30,13 @@ class Run:
         counters: The values of the host's counters before the run; in a run of several steps, before the last one.
         hosts: The results of host operations.
         pulled: The values that host operations take from the device, by their index in `HostStage.pulled`.
+        most, least: The number of steps that it may have, and that it must have.
         count: The number of its steps, if it may have several.
         starts: The index of each source's first batch in its block, if it may have several steps.
     """
 
     # No constructor: there is one of these in each run of a training loop, and a call takes time.
-    __slots__ = ("applied", "count", "counters", "feeds", "hosts", "outputs", "pulled", "starts")
+    __slots__ = ("applied", "count", "counters", "feeds", "hosts", "least", "most", "outputs", "pulled", "starts")
 
     feeds: Sequence[Any]
     applied: bool
@@ -43,6 +44,8 @@ class Run:
     counters: dict[Variable, int]
     hosts: dict[Operation, Any]
     pulled: dict[int, Any]
+    most: int
+    least: int
     count: int
     starts: dict[Operation, int]
 

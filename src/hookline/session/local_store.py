@@ -70,7 +70,7 @@ class LocalStore(VariableStore):
         self._waiting = 0
 
     @property
-    def local(self) -> LocalStore:
+    def here(self) -> LocalStore:
         return self
 
     @property
@@ -106,14 +106,6 @@ class LocalStore(VariableStore):
 
     def structure(self, variable: Variable) -> Any:
         return self._slots[variable].form()
-
-    def put(self, values: Iterable[tuple[Variable, Leaves, Any, int | None]]) -> None:
-        for variable, leaves, structure, gain in values:
-            slot = self._slots.setdefault(variable, Slot())
-            slot.put(leaves, structure)
-            slot.count(variable, gain)
-            if variable is self._global_step:
-                self.stepped()
 
     def stepped(self) -> None:
         """Records a write of the global step."""
@@ -197,8 +189,13 @@ class LocalStore(VariableStore):
             if variable.spec is not specs.UNKNOWN:
                 check_value(variable.op.name, variable.spec, value)
         # All are converted before the first is set.
-        converted = [(variable, *self._converted(variable, value, owned), None) for variable, value in values.items()]
-        self.put(converted)
+        converted = [(variable, *self._converted(variable, value, owned)) for variable, value in values.items()]
+        for variable, leaves, structure in converted:
+            (slot,) = self.slots([variable])
+            slot.put(leaves, structure)
+            slot.mirror = None
+            if variable is self._global_step:
+                self.stepped()
         for variable in values:
             if is_counter(variable):
                 self.counter(variable)
@@ -220,12 +217,11 @@ class LocalStore(VariableStore):
             raise ValueError(f"Variable {variable.op.name!r} cannot hold the value to load: {error}") from None
         return kept, structure
 
-    def forget(self, variables: Iterable[Variable]) -> None:
-        """Frees the values of variables, which then have none."""
-        for variable in variables:
-            slot = self._slots.setdefault(variable, Slot())
+    def forget(self, variables: Iterable[Variable]) -> bool:
+        for slot in self.slots(variables):
             slot.put(None, None)
             slot.mirror = None
+        return True
 
     def uninitialized(self, variables: Iterable[Variable]) -> list[str]:
         return [variable.op.name for variable in variables if not self._has_value(self._slots.get(variable))]

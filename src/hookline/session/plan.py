@@ -35,7 +35,14 @@ class Stage(IntEnum):
 class Plan:
     """The computation of some fetches from some feeds.
 
+    Args:
+        fetched: The caller's fetches.
+        hook_fetches: The fetches of hooks.
+        fed: The fed tensors.
+        is_remote: Returns whether a variable lives elsewhere (`VariableStore.is_remote`): nobody else asks.
+
     Attributes:
+        fetched, fed: As above.
         updates: The updates of each variable in this process.
         remote: The updates of variables that live elsewhere. Their arguments are computed here, their results there.
         guards: The operations that can hold back its updates.
@@ -52,10 +59,10 @@ class Plan:
         fed: Sequence[Tensor],
         is_remote: Callable[[Variable], bool] = lambda variable: False,
     ) -> None:
+        self.fetched, self.fed = fetched, fed
         self._fed = {tensor.key: place for place, tensor in enumerate(fed)}
         self.operations = self.needed([*fetched, *hook_fetches])
         self.trained = frozenset(self.needed(fetched))
-        self._fetched = [element for element in fetched if isinstance(element, Tensor)]
         self.updates: dict[Variable, list[Update]] = {}
         self.remote: list[Update] = []
         for operation in self.operations:
@@ -76,7 +83,11 @@ class Plan:
         submitted = set(self.remote)
         self.device = [o for o in self.operations if isinstance(o, OnDevice) and o not in submitted]
         self._check_fed_views(fed, [e for e in (*fetched, *hook_fetches) if isinstance(e, Tensor)])
-        self._check_reads(fetched, hook_fetches)
+        self._check_reads()
+
+    def with_hooks(self, hook_fetches: Sequence[Tensor | Operation]) -> Plan:
+        """Returns the plan of the same fetches and feeds with other fetches of hooks."""
+        return Plan(self.fetched, hook_fetches, self.fed, self._is_remote)
 
     # Needed operations ------------------------------------------------------------------------------------------
 
@@ -122,7 +133,8 @@ class Plan:
     def read_by_caller(self) -> dict[Operation, set[Path]]:
         """The parts of operations' values that the caller's fetches need."""
         read: dict[Operation, set[Path]] = {}
-        for tensor in (*self._fetched, *(tensor for operation in self.trained for tensor in operation.inputs)):
+        fetched = [element for element in self.fetched if isinstance(element, Tensor)]
+        for tensor in (*fetched, *(tensor for operation in self.trained for tensor in operation.inputs)):
             read.setdefault(tensor.op, set()).add(tensor.path)
         return read
 
@@ -197,7 +209,11 @@ class Plan:
                         f"{part.name!r} is fed, but this run needs the whole {tensor.name!r}: feed that.",
                     )
 
-    def _check_reads(self, fetched: Iterable[Any], hook_fetches: Iterable[Any]) -> None:
+    def exchanges(self, read: Iterable[Variable]) -> bool:
+        """Returns whether the run updates variables that live elsewhere, or reads one of these there."""
+        return bool(self.remote) or any(map(self._is_remote, read))
+
+    def _check_reads(self) -> None:
         if not self.remote:
             return
         for operation in (*self.device, *self.before, *self.after):

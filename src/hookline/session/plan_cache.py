@@ -26,9 +26,11 @@ _NOTHING = HookFetches(())
 _NOT_YET: Any = (object(), None, None)
 
 
-def plan_key(fetches: Any, hook_fetches: HookFetches | None, feed_dict: Mapping[Any, Any] | None) -> Hashable:
+def plan_key(
+    fetches: Any, hook_fetches: HookFetches | None, feed_dict: Mapping[Any, Any] | None, capacity: int
+) -> Hashable:
     """Returns the cache key of a run: runs with equal keys share one plan."""
-    return (fetch_key(fetches), hook_fetches and hook_fetches.key, feed_key(feed_dict))
+    return (fetch_key(fetches), hook_fetches and hook_fetches.key, feed_key(feed_dict), capacity)
 
 
 class PlanCache:
@@ -48,9 +50,8 @@ class PlanCache:
         self._told: set[Operation] = set()
         self._made = 0
         self._last_made: Any = None
-        # By hooks: the latest fetches and fed tensors, with their step.
-        self._latest: dict[HookFetches | None, tuple[Any, tuple[Any, ...], CachedStep]] = {}
-        self._latest_repeated: dict[HookFetches | None, tuple[Any, int, RepeatedStep]] = {}
+        # By hooks and capacity: the latest fetches and fed tensors, with their step.
+        self._latest: dict[tuple[HookFetches | None, int], tuple[Any, tuple[Any, ...], CachedStep]] = {}
         self._most_latest = min(_MOST_LATEST, max_plans)
 
     def expect(self, hook_fetches: Iterable[Any]) -> list[int]:
@@ -64,47 +65,27 @@ class PlanCache:
         self._programs.sharing.declare(found)
         return missing
 
-    def find_repeated(
-        self, session: Any, fetches: Any, hook_fetches: HookFetches | None, capacity: int
-    ) -> RepeatedStep:
-        """Returns the step of a request that makes up to `capacity` runs in one, and makes it if there is none.
+    def find(
+        self, session: Any, fetches: Any, hook_fetches: HookFetches | None, feed_dict: Any, capacity: int = 1
+    ) -> CachedStep:
+        """Returns the cached step of a request, and makes it if there is none.
 
         Raises:
-            ValueError: The run is more than a program and batches.
+            ValueError: It cannot make `capacity` steps in a run, because it is more than a program and batches.
         """
-        latest = self._latest_repeated.get(hook_fetches)
-        if latest is not None and latest[0] is fetches and latest[1] == capacity and session.usable:
-            return latest[2]
-        key = (capacity, plan_key(fetches, hook_fetches, None))
-        with session.lock:
-            session.check_usable()
-            found = self._young.get(key) or self._old.get(key)
-            if found is None:
-                found = self._make(session, fetches, hook_fetches, None, capacity)
-            assert isinstance(found, RepeatedStep), "No other has such a key."
-            found.check()
-            self._keep(key, found)
-        if isinstance(fetches, Tensor | Operation | str):  # As below.
-            if len(self._latest_repeated) >= self._most_latest:
-                self._latest_repeated.clear()
-            self._latest_repeated[hook_fetches] = fetches, capacity, found
-        return found
-
-    def find(self, session: Any, fetches: Any, hook_fetches: HookFetches | None, feed_dict: Any) -> CachedStep:
-        """Returns the cached step of a request, and makes it if there is none."""
         # None: only the plan key distinguishes these feeds from others.
         fed = () if not feed_dict else tuple(feed_dict) if isinstance(feed_dict, dict) else None
-        latest_fetches, latest_fed, latest = self._latest.get(hook_fetches) or _NOT_YET
+        latest_fetches, latest_fed, latest = self._latest.get((hook_fetches, capacity)) or _NOT_YET
         if latest_fetches is fetches and latest_fed == fed and session.usable:
             return latest
-        key = plan_key(fetches, hook_fetches, feed_dict)
+        key = plan_key(fetches, hook_fetches, feed_dict, capacity)
         found = self._young.get(key)
         if found is None or not session.usable:
             with session.lock:
                 session.check_usable()
-                found = (
-                    self._young.get(key) or self._old.get(key) or self._make(session, fetches, hook_fetches, feed_dict)
-                )
+                found = self._young.get(key) or self._old.get(key)
+                if found is None:
+                    found = self._make(session, fetches, hook_fetches, feed_dict, capacity)
                 if found.is_kept:
                     self._keep(key, found)
         # A structure may be changed in place.
@@ -112,7 +93,7 @@ class PlanCache:
         if lasts and fed is not None and found.is_kept:
             if len(self._latest) >= self._most_latest:
                 self._latest.clear()
-            self._latest[hook_fetches] = fetches, fed, found
+            self._latest[hook_fetches, capacity] = fetches, fed, found
         return found
 
     def _keep(self, key: Hashable, step: CachedStep) -> None:
@@ -126,7 +107,7 @@ class PlanCache:
         fetches: Any,
         hook_fetches: HookFetches | None,
         feed_dict: Mapping[Any, Any] | None,
-        capacity: int = 1,
+        capacity: int,
     ) -> CachedStep:
         elements, assemble = flatten(self._graph, fetches)
         hook_fetches = hook_fetches or _NOTHING
@@ -189,6 +170,8 @@ class PlanCache:
                 "fed tensors": fed,
             }
         )
+        if isinstance(step, RepeatedStep):
+            step.check()
         return step
 
     def _flattened(self, hook_fetches: HookFetches, places: Sequence[int]) -> _Part:

@@ -16,11 +16,10 @@ from hookline.errors import InvalidArgumentError
 from hookline.graph import placement
 from hookline.graph import spec as specs
 from hookline.graph.check import Check
-from hookline.graph.graph import Operation, Tensor
+from hookline.graph.graph import TRACED, Operation, Tensor
 from hookline.graph.latch import Latch
 from hookline.graph.nodes import Source
 from hookline.graph.random import WORKER_INDEX
-from hookline.graph.tracing import TRACED
 from hookline.graph.variable import Variable
 from hookline.session import launches
 from hookline.session.compilation import Compilations
@@ -98,7 +97,7 @@ class Program:
         self._unmasked = [*outputs, *for_hooks]
         self.outputs = [*outputs, *looks]
         self.for_hooks = frozenset(tensor.key for tensor in looks) - {tensor.key for tensor in outputs}
-        roles = VariableRoles(plan, self.outputs, self.for_hooks, is_shared=store.shared)
+        roles = VariableRoles(plan, self.outputs, self.for_hooks)
         self.taken, self.counted, self.read, self.hosted = roles.taken, roles.counted, roles.read, roles.hosted
         self.written = [*self.taken, *self.counted, *roles.alone]
         self._left_to_host = {update for variable in self.hosted for update in plan.updates[variable]}

@@ -86,7 +86,7 @@ class ProgramCache:
         if for_hooks or (capacity == 1 and self.sharing.has_declared):
             steady = [*request.rows, *request.deferred_rows]
             known = outputs if capacity == 1 else ()
-            shared = self.sharing.shared(plan, request.fetched, steady, request.by_hook, request.fed, known, store)
+            shared = self.sharing.shared(plan, steady, request.by_hook, known, store)
         if shared is None:
             if for_hooks and capacity > 1:
                 return None, ()

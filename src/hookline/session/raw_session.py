@@ -190,16 +190,17 @@ class LowLevel:
             raise TypeError(f"{type(self.session).__name__}.run must return the structure of {asked!r}, got {found!r}.")
         return found[0], hook_results(hook_fetches, found[1])
 
-    def cached_step(self, fetches: Any, hook_fetches: HookFetches | None = None) -> Any:
-        """Returns a `CachedStep` that makes the run in one call; None if there is none."""
-        return None
+    def cached_step(self, fetches: Any, hook_fetches: HookFetches | None = None, capacity: int = 1) -> Any:
+        """Returns a `CachedStep` that makes these runs, up to `capacity` of them in one dispatch.
 
-    def repeated_step(self, fetches: Any, hook_fetches: HookFetches | None, capacity: int) -> Any:
-        """Returns a `RepeatedStep` that makes up to `capacity` of these runs in one dispatch.
+        Returns:
+            None if there is none, or if a single run is more than a program.
 
         Raises:
-            ValueError: The session cannot make several steps in one run.
+            ValueError: The session cannot make several steps of these fetches in one run.
         """
+        if capacity == 1:
+            return None
         raise ValueError(
             f"steps_per_run={capacity} needs a session that makes several steps in one run, and a "
             f"{type(self.session).__name__} does not. Leave out steps_per_run."

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
-
-import jax
-import numpy as np
+from collections.abc import Mapping
+from typing import Any
 
 from hookline.graph import spec as specs
 from hookline.graph.graph import Tensor
@@ -17,9 +14,7 @@ from hookline.session.getters import Getter, Run, fetch_getter, rows_getter
 from hookline.session.plan import input_tensors
 from hookline.session.program_cache import Request
 from hookline.session.sharing import PURE
-from hookline.session.sources import feed
-
-T = TypeVar("T")
+from hookline.session.sources import NOT_READY, feed
 
 
 class RepeatedStep(CachedStep):
@@ -91,75 +86,30 @@ class RepeatedStep(CachedStep):
     def available(self, most: int, to_come: float) -> int:
         """Waits for the next batches; returns how many of one form are ready in a row, at most `most`.
 
-        `to_come` is as in `run_several`.
+        `to_come` is the number of steps of this run and the following ones together, as far as it is known.
         """
-        return self._when_available(lambda count: count, most, to_come)
-
-    def _when_available(self, make: Callable[[int], T], most: int, to_come: float) -> T:
-        """Waits for batches, and then calls a function with their number, with the session locked."""
-        session = self._session
-        while True:
-            with self._lock:
-                if not session.usable:
-                    session.check_usable()
-                count = most
-                for source in self._opened or self._open():
-                    count = min(count, source.ready(most))
-                if count:
-                    return make(count)
+        while not (count := self._ready(most)):
             self._await_batches(most, to_come)
+        return count
 
-    def run_several(self, most: int, expected: int | None = None, *, exactly: bool = False, to_come: float = 1) -> Any:
-        """Makes as many steps as batches of one form are ready, at most `most`.
+    def _ready(self, most: int) -> int:
+        with self._lock:
+            self._session.check_usable()
+            for source in self._opened or self._open():
+                most = min(most, source.ready(most))
+            return most
 
-        Args:
-            most: The largest number of steps; at most `capacity`.
-            expected: As in `run_program`.
-            exactly: Whether `most` steps are required: with fewer batches nothing is run.
-            to_come: The number of steps of this run and the following ones together, as far as it is known.
-
-        Returns:
-            The number of steps, and the results as in `run`; or `CHANGED`.
-        """
-        session, run = self._session, Run()
-        run.feeds = ()
-        run.begin()
-
-        def make(count: int) -> Any:
-            if exactly and count < most:
-                for source in self._opened:
-                    source.check()
-                return CHANGED
-            run.count = count
-            for variable in self.counters:
-                before_last = (self.plan.gain(variable) or 0) * (count - 1)
-                run.counters[variable] = self._store.counter(variable) + before_last
-            return self._dispatch_several(run, expected)
-
-        try:
-            if self._when_available(make, most, to_come) is CHANGED:
-                return CHANGED
-            ahead = session.ahead
-            ahead.left -= min(run.count, ahead.heaviest)
-            if ahead.left <= 0:
-                ahead.look(self, run)
-            if self.hosts.after:
-                self.hosts.compute(self.hosts.after, run, session)
-        except MemoryError as error:
-            error.add_note(f"hookline: steps_per_run={self.capacity} has so many batches read at once. Choose less.")
-            raise
-        except jax.errors.JaxRuntimeError as error:
-            raise session.map_error(error) from error
-        return run.count, self.results(run)
-
-    def _dispatch_several(self, run: Run, expected: int | None) -> Any:
+    def _start_fed(self, run: Run, expected: int | None) -> Any:
+        """Starts a run with a block of batches of each source."""
+        count = self._ready(run.most)
+        if not count:
+            return NOT_READY
         for source in self._opened:
             source.check()
-        run.starts = {}
-
-        def start() -> Any:
-            assert self.program is not None
-            places = [run.starts[tensor.op] for tensor in self.program.inputs if isinstance(tensor.op, Source)]
-            return self.dispatch(run, expected, None, run.count, (np.array([run.count, *places], np.int32),))
-
-        return feed(self._nodes, self._opened, run, start, capacity=self.capacity)
+        if count < run.least:
+            return CHANGED
+        run.count, run.starts = count, {}
+        for variable in self.counters:
+            before_last = (self.plan.gain(variable) or 0) * (count - 1)
+            run.counters[variable] = self._store.counter(variable) + before_last
+        return feed(self._nodes, self._opened, run, self.dispatch, run, expected, capacity=self.capacity)

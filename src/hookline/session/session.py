@@ -9,7 +9,7 @@ from typing import Any
 from hookline import arguments, errors
 from hookline.graph.front_end import OfFrontEnd
 from hookline.graph.graph import Graph, Operation, get_default_graph
-from hookline.graph.keys import GraphKeys
+from hookline.graph.registry import GraphKeys
 from hookline.graph.variable import Variable
 from hookline.session.config import SessionConfig
 from hookline.session.engine import Engine, call_all
@@ -172,7 +172,8 @@ class Session(OfFrontEnd, RawSession):
         if len(set(tensors)) < len(tensors):
             raise ValueError(f"Session.make_callable: a tensor stands twice in feed_list: {feed_list!r}.")
         engine = self.lowlevel
-        step = engine.planned(fetches, None, dict.fromkeys(tensors))
+        step = engine.planned(fetches, dict.fromkeys(tensors))
+        run = step.run if step.is_program else step.run_staged
 
         def call(*values: Any, options: RunOptions | None = None, run_metadata: RunMetadata | None = None) -> Any:
             if len(values) != len(keys):
@@ -183,7 +184,7 @@ class Session(OfFrontEnd, RawSession):
             if options is not None or run_metadata is not None:
                 return self.run(fetches, dict(zip(tensors, values, strict=True)), options, run_metadata)
             engine.check_usable()
-            return step.run(values)[0]
+            return run(values)[0]
 
         return call if accept_options else lambda *values: call(*values)
 

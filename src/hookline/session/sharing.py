@@ -66,10 +66,8 @@ class Sharing:
     def shared(
         self,
         plan: Plan,
-        fetched: Sequence[Tensor | Operation],
         steady: Sequence[Tensor | Operation],
         by_hook: Sequence[Sequence[Tensor | Operation]],
-        fed: Sequence[Tensor],
         outputs: Iterable[Key],
         store: VariableStore,
     ) -> Shared | None:
@@ -85,7 +83,7 @@ class Sharing:
             return None
         every = (element for elements in by_hook for element in elements)
         carried = [*dict.fromkeys(element for element in every if isinstance(element, Operation)), *steady]
-        always = plan.needed([*fetched, *carried])
+        always = plan.needed([*plan.fetched, *carried])
         known = set(outputs)
 
         def tensors_of(elements: Sequence[Tensor | Operation], among: Plan) -> HookTensors:
@@ -97,7 +95,7 @@ class Sharing:
         wanted = [found for elements in by_hook if (found := tensors_of(elements, plan))]
 
         def plan_for(groups: Iterable[HookTensors]) -> Plan:
-            return Plan(fetched, [*carried, *(tensor for group in groups for tensor in group)], fed, store.is_remote)
+            return plan.with_hooks([*carried, *(tensor for group in groups for tensor in group)])
 
         def is_pure(tensors: HookTensors) -> bool:
             extra = [o for o in plan_for([tensors]).operations if o not in base]
@@ -107,12 +105,12 @@ class Sharing:
         base = set(always)
         if not all(map(is_pure, wanted)):
             return None
-        family = (*(_key(e) for e in fetched), None, *map(_key, carried), None, *(tensor.key for tensor in fed))
+        family = (*map(_key, plan.fetched), None, *map(_key, carried), None, *(tensor.key for tensor in plan.fed))
         if family not in self._families:
             self._families[family] = found = []
             for elements in self._declared:
                 try:
-                    tensors = tensors_of(elements, Plan(fetched, [*carried, *elements], fed, store.is_remote))
+                    tensors = tensors_of(elements, plan.with_hooks([*carried, *elements]))
                     if tensors and is_pure(tensors):
                         found.append(tensors)
                 except (OpError, ValueError):  # It needs a placeholder that these runs do not feed.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -131,23 +131,3 @@ class Block:
             for slot in self._hosted:
                 slot.leaves = None
             self.groups = None
-
-
-class Elsewhere:
-    """Takes the place of a block if variables live elsewhere: each value goes to the store of its variable.
-
-    Args:
-        put: `VariableStore.put`.
-        variables: The variables that the program writes.
-        gains: The increase of each one, as in `put`.
-    """
-
-    groups: tuple[Flat, Flat, Flat] | None = None
-
-    def __init__(self, put: Callable[[Any], None], variables: Sequence[Variable], gains: Sequence[int | None]) -> None:
-        self._put, self._variables, self._gains = put, variables, gains
-        self.structures: Sequence[Any] = ()
-
-    def take_over(self, groups: tuple[Flat, Flat, Flat], structures: Sequence[Any]) -> None:
-        """Puts each value into the store."""
-        self._put(zip(self._variables, itertools.chain(*groups), structures, self._gains, strict=True))

@@ -14,13 +14,13 @@ from hookline.session.slots import Leaves
 class VariableStore(Protocol):
     """The interface of a session to the store of its variables.
 
-    `take` returns the values that a run's program reads; `put` stores the new ones and advances the counters. The
-    caller holds the session's lock between the two.
+    What a program writes is in this process (`here`), in the places from which its next run takes it. Variables that
+    live elsewhere are read with `take` and change by `submit`. Which are which only the plan of a run asks.
     """
 
     @property
-    def local(self) -> Any:
-        """Itself if all variables live in this process and programs leave their values in place; else None."""
+    def here(self) -> Any:
+        """The `LocalStore` of the variables in this process; itself if it is one."""
         ...
 
     @property
@@ -43,13 +43,6 @@ class VariableStore(Protocol):
 
     def structure(self, variable: Variable) -> Any:
         """Returns the tree structure of a variable that has a value."""
-        ...
-
-    def put(self, values: Iterable[tuple[Variable, Leaves, Any, int | None]]) -> None:
-        """Sets variables to (leaves, structure), which the store owns from now on.
-
-        The last item is the increase of a counter, `None` if the host does not know it.
-        """
         ...
 
     def counter(self, variable: Variable) -> int:
@@ -80,6 +73,10 @@ class VariableStore(Protocol):
         """Sets variables to concrete values; they are copied unless the caller gives them away (`owned`)."""
         ...
 
+    def forget(self, variables: Iterable[Variable]) -> bool:
+        """Frees the values of variables before others are loaded, and returns whether it has."""
+        return False
+
     def uninitialized(self, variables: Iterable[Variable]) -> list[str]:
         """Returns the names of the variables that have no value."""
         ...
@@ -100,10 +97,8 @@ class VariableStore(Protocol):
     shared: bool = False
     """Whether other processes may change the variables."""
 
-    @property
-    def worker_index(self) -> int:
-        """The number of this worker; 0 is the chief."""
-        return 0
+    worker_index: int = 0
+    """The number of this worker; 0 is the chief."""
 
     def is_remote(self, variable: Variable) -> bool:
         """Returns whether the variable lives elsewhere: its updates are submitted and not computed here."""

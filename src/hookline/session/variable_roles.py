@@ -17,7 +17,6 @@ class VariableRoles:
         plan: The plan of the program.
         outputs: Its outputs.
         for_hooks: The keys of the outputs that only hooks read.
-        is_shared: Whether other processes may change the variables.
 
     Attributes:
         hosted: The counters that the host counts alone. The program does not know them.
@@ -28,11 +27,9 @@ class VariableRoles:
         for_callers: The variables that it writes, or reads for more than hooks.
     """
 
-    def __init__(
-        self, plan: Plan, outputs: Sequence[Tensor], for_hooks: Collection[Key], *, is_shared: bool = False
-    ) -> None:
+    def __init__(self, plan: Plan, outputs: Sequence[Tensor], for_hooks: Collection[Key]) -> None:
         self._plan, self._outputs = plan, outputs
-        self.hosted = [] if is_shared else self._counted_by_host()
+        self.hosted = self._counted_by_host()
         updates = [variable for variable in plan.updates if variable not in self.hosted]
         self.read = [variable for variable in self._read_variables() if variable not in plan.updates]
         needed = [variable for variable in updates if self._needs_old(variable)]

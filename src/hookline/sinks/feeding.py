@@ -1,16 +1,317 @@
-"""Feeding: the sinks of one session, and the followers that pass them the summaries of its writers."""
+"""How summaries reach the sinks of a session: each has a queue and a thread of its own."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from hookline import clock
-from hookline.sinks.feeder import Feeder
-from hookline.sinks.points import Written
-from hookline.sinks.sink import Sink, Start
+import numpy as np
+
+from hookline import clock, errors, log
+from hookline.sinks.sink import Histogram, Point, Sink, Start
+from hookline.summary.event_queue import Outage
+
+_HPARAMS = "_hparams_/"
+
+
+class Written:
+    """A serialized summary for several sinks; the first one to read it parses it, on its own thread."""
+
+    __slots__ = ("_points", "payload", "prefix", "step", "time")
+
+    def __init__(self, prefix: str, time: float, step: int | None, payload: bytes) -> None:
+        self.prefix, self.time, self.step, self.payload = prefix, time, step, payload
+        self._points: list[Point] | None = None
+
+    def points(self) -> list[Point]:
+        """Returns the points; the kind of an unknown one is the name of its TensorBoard plugin."""
+        if self._points is None:
+            from hookline.summary import protos
+
+            try:
+                values = protos.Summary.FromString(self.payload).value
+            except protos.DecodeError:
+                self._points = [Point("bytes that are no summary", self.prefix, self.step, self.time, self.payload)]
+                return self._points
+            found = [(value.tag, _read(value)) for value in values]
+            self._points = [
+                Point(kind, self.prefix + tag, self.step, self.time, value)
+                for tag, (kind, value) in found
+                if not tag.startswith(_HPARAMS)  # They come with the start.
+            ]
+        return self._points
+
+
+def _read(value: Any) -> tuple[str, Any]:
+    kind = value.WhichOneof("value")
+    if kind == "simple_value":
+        return "scalar", _shortest(value.simple_value)
+    if kind == "image":
+        return "image", value.image.encoded_image_string
+    if kind == "audio":
+        return "audio", value.audio.encoded_audio_string
+    if kind == "histo":
+        histogram = value.histo
+        return "histogram", Histogram(histogram.min, list(histogram.bucket_limit), list(histogram.bucket))
+    plugin = value.metadata.plugin_data.plugin_name
+    if plugin == "text":
+        return "text", _text(value.tensor)
+    if plugin == "scalars":
+        from tensorboard.util import tensor_util
+
+        return "scalar", _shortest(float(tensor_util.make_ndarray(value.tensor)))
+    return plugin or str(kind), None
+
+
+def _shortest(number: float) -> float:
+    """Returns the number with the fewest digits that is the same 32-bit float."""
+    return float(str(np.float32(number)))
+
+
+def _text(tensor: Any) -> str:
+    """Returns the text of a tensor of strings; in a table bars separate the cells and newlines the rows."""
+    texts = [item.decode(errors="replace") for item in tensor.string_val]
+    sizes = [dim.size for dim in tensor.tensor_shape.dim]
+    width = max(sizes[-1], 1) if len(sizes) > 1 else 1
+    return "\n".join(" | ".join(texts[place : place + width]) for place in range(0, len(texts), width))
+
+
+_GATHER_SECS = 1.0
+_SYNC_SECS = 10.0
+_MOST_WAITING, _MOST_BYTES = 10_000, 64 << 20
+_PASSING = (errors.ResourceExhaustedError, errors.UnavailableError, errors.DeadlineExceededError)
+
+_logger = log.of(__name__)
+
+
+class Feeder:
+    """Passes the summaries of a session to a sink, on a thread of its own, about once a second.
+
+    Args:
+        sink: The sink.
+        strict: Whether a failure of the sink is raised where the session writes.
+    """
+
+    def __init__(self, sink: Sink, strict: bool) -> None:
+        self._sink, self._strict = sink, strict
+        self._who = type(sink).__name__
+        self._takes = frozenset(sink.takes)
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._queue: deque[Written | Start] = deque()
+        self._bytes = self._dropped = self._in_hand = 0  # The last counts the entries in a running `write`.
+        self._syncing: list[threading.Event] = []
+        self._synced = threading.Event()
+        self._synced.set()
+        self._wake, self._hurry = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+        self._start: Start | None = None  # The start to open with, not opened yet.
+        self._is_open = self._is_closing = self._training_failed = False
+        self._left_out: set[str] = set()
+        self._failure: BaseException | None = None
+        self._is_ending = False
+        self._outage = Outage("Summaries", f". Further ones wait, up to {_MOST_WAITING:,}. The sink is tried again")
+
+    def begin(self, start: Start) -> None:
+        """Opens the sink; after a recovery, after the summaries in the queue.
+
+        Raises:
+            Exception: It cannot be opened, for a reason other than a full disk or an unreachable server.
+        """
+        if start.hparams:
+            self._leave_out({"hparams"})
+        if self._thread is not None:
+            with self._lock:
+                self._queue.append(start)
+            self._wake.set()
+            return
+        self._start = start
+        try:
+            self._open()
+        except OSError as error:
+            if self._strict or not _may_pass(error):
+                where = f" with '{error.filename}'" if error.filename else ""
+                raise errors.from_os_error(error, f"{self._who} cannot begin{where}") from error
+            self._outage.begin(self._explained(error), lost=0)
+        self._thread = threading.Thread(target=self._work, name=f"hookline-sink:{self._who}", daemon=True)
+        self._thread.start()
+        atexit.register(self.close, failed=True)
+
+    def put(self, written: Written) -> None:
+        """Queues a summary; never waits.
+
+        Raises:
+            UnknownError: The session is strict, and the sink has failed.
+        """
+        if self._failure is not None and self._strict:
+            raise self._explained(self._failure) from self._failure
+        if self._is_closing or os.getpid() != self._process:
+            return  # After a fork only the parent writes.
+        with self._lock:
+            if len(self._queue) < _MOST_WAITING and self._bytes + len(written.payload) <= _MOST_BYTES:
+                self._queue.append(written)
+                self._bytes += len(written.payload)
+                is_first = False
+            else:
+                self._dropped += 1
+                is_first = self._dropped == 1 and not self._outage.under_way
+        if is_first:
+            _logger.warning(
+                "%s is too slow: %d summaries wait for it. Further ones are lost while so many wait, and counted at "
+                "the end of the session.",
+                self._who,
+                len(self._queue),
+            )
+        self._wake.set()
+
+    def sync(self) -> None:
+        """Waits until the sink has written and flushed all summaries so far, or fails, or takes too long."""
+        if self._thread is None or os.getpid() != self._process:
+            return
+        with self._lock:
+            if self._is_closing or not self._synced.is_set():  # One wait in vain is enough.
+                return
+            self._synced = done = threading.Event()
+            self._syncing.append(done)
+        self._hurry.set()
+        self._wake.set()
+        if not clock.Clock().wait(done, _SYNC_SECS):
+            _logger.warning(
+                "%s has not written the summaries before a checkpoint within %g s. The program goes on.",
+                self._who,
+                _SYNC_SECS,
+            )
+
+    def close(self, failed: bool) -> None:
+        """Passes the rest to the sink and closes it; may be repeated.
+
+        Raises:
+            UnknownError: The session is strict, and the sink has failed.
+        """
+        thread, self._thread = self._thread, None
+        with self._lock:
+            self._training_failed, self._is_closing = failed, True
+        if thread is None or os.getpid() != self._process:
+            return
+        atexit.unregister(self.close)
+        self._hurry.set()
+        self._wake.set()
+        thread.join(self._sink.close_secs)
+        if thread.is_alive():
+            _logger.warning(
+                "%s was not done in %g s. Unwritten summaries, which are lost if the process ends now: %d.",
+                self._who,
+                self._sink.close_secs,
+                self._in_hand + len(self._queue),
+            )
+        if self._strict and self._failure is not None:
+            raise self._explained(self._failure) from self._failure
+
+    def _work(self) -> None:
+        # Real time, even under a fake clock: a sink must not advance the time of a test.
+        real_time = clock.Clock()
+        while not self._is_closing:
+            self._wake.wait()
+            real_time.wait(self._hurry, _GATHER_SECS)
+            self._wake.clear()
+            self._hurry.clear()
+            if self._is_closing:
+                break
+            with self._lock:
+                syncing, self._syncing = self._syncing, []
+            if not self._outage.under_way or self._outage.is_time_to_try:
+                self._give()
+                if syncing and not self._outage.under_way:
+                    self._attempt(self._sink.flush)
+            for done in syncing:
+                done.set()
+        self._is_ending = True
+        self._give()
+        self._end()
+
+    def _end(self) -> None:
+        if self._is_open:
+            self._attempt(lambda: self._sink.close(self._training_failed))
+        with self._lock:
+            lost = self._outage.total + self._outage.lost + self._dropped + len(self._queue)
+            for done in self._syncing:
+                done.set()
+        if lost:
+            _logger.warning("%s: summaries lost in this session: %d.", self._who, lost)
+
+    def _give(self) -> None:
+        """Passes the queue to the sink, until it is empty or the sink fails."""
+        while True:
+            if self._start is not None and not self._attempt(self._open):
+                return
+            entries = self._taken()
+            if not entries and self._start is None:
+                return
+            points = self._taken_apart(entries)
+            if points and not self._attempt(lambda points=points: self._sink.write(points), len(entries)):
+                return
+            self._in_hand = 0
+
+    def _open(self) -> None:
+        assert self._start is not None, "There is something to open."
+        self._sink.open(self._start)
+        self._start, self._is_open = None, True
+
+    def _taken(self) -> list[Written]:
+        """Takes the entries before the next start from the queue, and that start."""
+        taken: list[Written] = []
+        with self._lock:
+            while self._queue and self._start is None:
+                entry = self._queue.popleft()
+                if isinstance(entry, Start):
+                    self._start = entry
+                else:
+                    taken.append(entry)
+                    self._bytes -= len(entry.payload)
+            self._in_hand = len(taken)
+        return taken
+
+    def _taken_apart(self, entries: Iterable[Written]) -> list[Point]:
+        points = [point for entry in entries for point in entry.points()]
+        self._leave_out({point.kind for point in points})
+        return [point for point in points if point.kind in self._takes]
+
+    def _leave_out(self, kinds: set[str]) -> None:
+        if new := kinds - self._takes - self._left_out:
+            self._left_out |= new
+            _logger.info("%s takes no %s: left out there.", self._who, " and no ".join(sorted(new)))
+
+    def _attempt(self, call: Callable[[], None], count: int = 0) -> bool:
+        """Calls a function of the sink; returns whether it succeeded, and counts the lost entries if not."""
+        try:
+            call()
+        except BaseException as error:  # Also an exit: the thread goes on, and what it had in hand counts as lost.
+            self._failure, self._in_hand = error, 0
+            if self._is_ending:
+                self._dropped += count
+                if not self._outage.under_way:
+                    _logger.warning("%s It is not tried again, for the session ends.", self._explained(error))
+            else:
+                self._outage.begin(self._explained(error), count)
+            _logger.debug("%s has raised this:", self._who, exc_info=error)
+            return False
+        if self._outage.under_way:
+            self._outage.end(f"{self._who} goes on.")
+        return True
+
+    def _explained(self, error: BaseException) -> errors.OpError:
+        reason = f"{type(error).__name__}: {error}".rstrip(".: ")
+        return errors.UnknownError.from_message(f"{self._who} has failed with {reason}.")
+
+
+def _may_pass(error: OSError) -> bool:
+    """Returns whether the error may pass: a full disk, an unreachable server."""
+    return isinstance(error, ConnectionError | TimeoutError) or isinstance(errors.from_os_error(error, ""), _PASSING)
+
 
 _serving: set[int] = set()  # Ids, because a user's sinks may compare equal.
 _lock = threading.Lock()

@@ -84,7 +84,7 @@ class Sink:
         >>> def train_step(w, batch):
         ...     return w + batch.mean(), {"loss": 1 / (1 + w)}
         >>> loop = hl.train.Loop(train_step, np.float32(0), hl.data.arrays(np.ones(4), batch_size=1))
-        >>> _ = loop.run(sinks=[Show()], save_summaries_steps=2, progress=False)
+        >>> _ = loop.run(logging=hl.train.LoggingOptions(sinks=[Show()], summary_steps=2), progress=False)
         1 loss 1.0
         3 loss 0.33333334
     """

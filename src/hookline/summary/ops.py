@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from hookline import arguments, errors, log
 from hookline.graph import GraphKeys, Tensor, get_default_graph, host_op, op, placement
 from hookline.graph import spec as specs
-from hookline.summary import buckets, encode, media
+from hookline.summary import encode
 
 _log = log.of(__name__)
 _TAGS = "summary_tags"
@@ -54,9 +54,7 @@ def scalar(name: str, tensor: Any, collections: Sequence[str] | None = None) -> 
     """
     shape = specs.open_shape(tensor.spec) if isinstance(tensor, Tensor) else getattr(tensor, "shape", None)
     if shape:
-        raise errors.InvalidArgumentError(
-            None,
-            None,
+        raise errors.InvalidArgumentError.from_message(
             f"Summary {name!r} requires one number, got shape {tuple(shape)}; reduce it first (a mean, a norm) or "
             f"make a histogram.",
         )
@@ -98,7 +96,7 @@ def histogram(name: str, values: Any, collections: Sequence[str] | None = None) 
     """
     warned = False
 
-    def encoded(tag: str, counted: buckets.BucketCounts) -> bytes:
+    def encoded(tag: str, counted: encode.BucketCounts) -> bytes:
         nonlocal warned
         if counted.non_finite and not warned:
             warned = True
@@ -107,10 +105,10 @@ def histogram(name: str, values: Any, collections: Sequence[str] | None = None) 
                 tag,
                 int(counted.non_finite),
             )
-        return buckets.encode(tag, counted)
+        return encode.histogram(tag, counted)
 
     clean = clean_name(name)
-    counted = op(buckets.count, name=f"{clean}/buckets").node(values)
+    counted = op(encode.count, name=f"{clean}/buckets").node(values)
     return _summary(clean, encoded, counted, collections)
 
 
@@ -149,8 +147,8 @@ def image(name: str, tensor: Any, max_outputs: int = 3, collections: Sequence[st
         `tf.compat.v1.summary.image`, without `family`; the pixels are the same.
     """
     clean = clean_name(name)
-    first = _first(clean, tensor, max_outputs, functools.partial(media.check_images, name))
-    return _summary(clean, functools.partial(media.image, max_outputs=max_outputs), first, collections)
+    first = _first(clean, tensor, max_outputs, functools.partial(encode.check_images, name))
+    return _summary(clean, functools.partial(encode.image, max_outputs=max_outputs), first, collections)
 
 
 def audio(
@@ -187,8 +185,8 @@ def audio(
         `tf.compat.v1.summary.audio`, without `family`; the samples are the same.
     """
     clean = clean_name(name)
-    first = _first(clean, tensor, max_outputs, functools.partial(media.check_clips, name))
-    return _summary(clean, functools.partial(media.audio, max_outputs=max_outputs), (first, sample_rate), collections)
+    first = _first(clean, tensor, max_outputs, functools.partial(encode.check_clips, name))
+    return _summary(clean, functools.partial(encode.audio, max_outputs=max_outputs), (first, sample_rate), collections)
 
 
 def _first(name: str, tensor: Any, count: int, check: Callable[[Any, Any], None]) -> Tensor:

@@ -108,7 +108,9 @@ def _exactly(file: IO[bytes], size: int) -> bytes:
 
 def _damaged(file: IO[bytes]) -> DataLossError:
     name = getattr(file, "name", "the file")
-    return DataLossError(None, None, f"{name!r} holds a damaged record, or ends within one, before byte {file.tell()}.")
+    return DataLossError.from_message(
+        f"{name!r} holds a damaged record, or ends within one, before byte {file.tell()}."
+    )
 
 
 def event_record(wall_time: float, step: int | None, field: bytes, payload: bytes) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ from hookline.hooks import SessionRunArgs
 from hookline.hooks.when import bare
 from hookline.monitored import ChiefSessionCreator, MonitoredSession, RecoveryPolicy
 from hookline.monitored.callbacks import CALLBACKS, Callback, override
+from hookline.monitored.chief_only import with_callbacks
 from hookline.session import Session
 from hookline.testing.recording_hook import RecordingHook, plain
 
@@ -193,17 +193,14 @@ class _FinalizedGraph:
 
 
 def _watched(hook: Any) -> Any:
-    """Makes a hook check the results of its callbacks, and returns it; the session treats it like any other hook."""
+    """Returns a hook that checks the results of its callbacks; the session treats it like any other hook."""
     inner = bare(hook)
     found = {name: override(inner, name) for name in CALLBACKS if name != "get_state"}
     checked = {name: _checked(name, callback) for name, callback in found.items() if callback is not None}
-    if hasattr(inner, "__dict__"):
-        vars(inner).update(checked)
-    else:
-        kind = type(inner)
-        methods = {name: staticmethod(callback) for name, callback in checked.items()}
-        members = {"__slots__": (), "__module__": kind.__module__, **methods}
-        inner.__class__ = types.new_class(kind.__name__, (kind,), exec_body=lambda space: space.update(members))
+    watched = with_callbacks(inner, checked)
+    if inner is hook:
+        return watched
+    hook.hook = watched
     return hook
 
 

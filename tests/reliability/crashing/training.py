@@ -135,7 +135,7 @@ def train(directory, points, tell, life, in_background=True, every_step=False):
         save_checkpoint_secs=None,
         save_summaries_steps=1,
         log_step_count_steps=10,
-        recovery=hl.train.RecoveryPolicy(initial_backoff_secs=0),
+        checkpoints=hl.train.CheckpointOptions(recovery=hl.train.RecoveryPolicy(initial_backoff_secs=0)),
     ) as session:
         while not session.should_stop():
             session.run(train_op)

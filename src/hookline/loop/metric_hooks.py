@@ -1,0 +1,298 @@
+"""Hooks on the metrics of a loop: lines in the log with their history, the NaN watch, means over the last steps."""
+
+from __future__ import annotations
+
+import base64
+import bisect
+import json
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hookline import log
+from hookline.coordination import peers
+from hookline.graph import GraphKeys, Operation, Tensor, Variable, op, placement
+from hookline.graph import spec as specs
+from hookline.hooks import Firing, LoggingTensorHook, NanTensorHook, SessionRunHook, Trigger
+from hookline.hooks.when import bare
+from hookline.loop.metrics import ALONE
+from hookline.loop.step_result import is_loss
+
+if TYPE_CHECKING:
+    from hookline.coordination import Coordinator
+    from hookline.session import Session
+
+_logger = log.of(__name__)
+
+
+class Series(NamedTuple):
+    """The values of one metric, and their global steps: `plt.plot(*series)`."""
+
+    steps: list[int]
+    values: list[float]
+
+
+class History(dict[str, Series]):
+    """The series of metrics by name, which goes into checkpoints.
+
+    Example:
+        >>> history = History()
+        >>> history.record(1, {"loss": 0.5})
+        >>> history.record(2, {"loss": 0.25})
+        >>> history.cut(1)
+        >>> history["loss"]
+        Series(steps=[1], values=[0.5])
+    """
+
+    def record(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Adds numbers of a step; those of a step that is there already are replaced."""
+        for name, value in numbers.items():
+            steps, values = self.setdefault(name, Series([], []))
+            if steps and steps[-1] == step:
+                values[-1] = value
+            else:
+                steps.append(step)
+                values.append(value)
+
+    def cut(self, step: int) -> None:
+        """Removes what comes after a step, which is trained again."""
+        for series in self.values():
+            place = bisect.bisect_right(series.steps, step)
+            del series.steps[place:], series.values[place:]
+
+    def get_state(self) -> str:
+        """Returns the series as one text, because a checkpoint describes each number of a hook's state."""
+        return json.dumps({name: [_text(steps, "<i8"), _text(values, "<f8")] for name, (steps, values) in self.items()})
+
+    def set_state(self, state: str) -> None:
+        """Restores the series."""
+        self.clear()
+        for name, (steps, values) in json.loads(state).items():
+            self[name] = Series(_numbers(steps, "<i8"), _numbers(values, "<f8"))
+
+
+def _text(numbers: list[Any], dtype: str) -> str:
+    return base64.b64encode(np.asarray(numbers, dtype).tobytes()).decode()
+
+
+def _numbers(text: str, dtype: str) -> list[Any]:
+    return np.frombuffer(base64.b64decode(text), dtype).tolist()
+
+
+def recorders(hooks: Iterable[Any]) -> list[tuple[str, Any]]:
+    """Returns the hooks that have a `history`, each with what comes before the names of its metrics."""
+    found = [hook for hook in map(bare, hooks) if isinstance(getattr(hook, "history", None), History)]
+    return [(f"{hook.name}/" if getattr(hook, "name", "") else "", hook) for hook in found]
+
+
+class MetricsLog(LoggingTensorHook):
+    """Logs metrics and the global step after the run, in the same runs in which summaries are written.
+
+    If a run has more steps than lie between two lines, it logs all lines of a run together (`in_rows`).
+
+    Attributes:
+        history: The numbers of all lines.
+    """
+
+    def __init__(self, metrics: dict[str, Tensor], trigger: Trigger, *, in_rows: bool) -> None:
+        super().__init__(metrics, trigger=_EachRun(trigger) if in_rows else trigger)
+        self._points, self.stacked = trigger, in_rows
+        self.history = History()
+        self.state_key = None  # A loop has one, also if the step returns another metric.
+        self._writes_own_lines = True  # The step is the only addition to a line of the base class.
+
+    def begin(self) -> None:
+        """Looks up the tensors, and forgets an earlier session."""
+        super().begin()
+        self.history = History()
+
+    def get_state(self) -> str:
+        """Returns the numbers of all lines."""
+        return self.history.get_state()
+
+    def set_state(self, state: str) -> None:
+        """Restores the numbers of all lines."""
+        self.history.set_state(state)
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Forgets the lines of steps that are trained again."""
+        self.history.cut(session.global_step)
+
+    def log(self, values: dict[str, Any], elapsed_secs: float | None) -> None:
+        """Logs the values, and keeps the numbers among them."""
+        super().log(values, elapsed_secs)
+        self.history.record(
+            self._step, {name: float(np.asarray(value)) for name, value in values.items() if not np.ndim(value)}
+        )
+
+    def on_trigger(self, firing: Firing) -> None:
+        """Logs a line, or all lines of a run."""
+        last = firing.global_step
+        assert last is not None, "a loop has one"
+        if not self.stacked:
+            self._step = last
+            super().on_trigger(firing)
+            return
+        count, found = len(jax.tree.leaves(firing.values)[0]), []
+        for row, step in enumerate(range(last - count + 1, last + 1)):
+            if self._points.should_trigger_for_step(step):
+                found.append((row, step, self._points.update_last_triggered_step(step)[0]))
+        # They come together, so each gets an equal share of the time since the line before.
+        secs = [elapsed for *_, elapsed in found if elapsed is not None]
+        share = sum(secs) / len(secs) if secs else None
+        for row, self._step, elapsed in found:
+            values = jax.tree.map(lambda leaf, row=row: leaf[row], firing.values)
+            self._log(values, None if elapsed is None else share)
+
+    def format_line(self, values: dict[str, Any], elapsed_secs: float | None) -> str:
+        """Formats the step and the values in one line."""
+        line = super().format_line(values, elapsed_secs)
+        return f"step {self._step}: {' '.join(line.split())}"  # An array may be formatted in several lines.
+
+
+class _EachRun(Trigger):
+    """Fires in each run, and stores the state of the trigger of the lines."""
+
+    def __init__(self, points: Trigger) -> None:
+        self._points = points
+
+    def next_step(self, after: int) -> int:
+        return after + 1
+
+    def should_trigger_for_step(self, step: int) -> bool:
+        return True
+
+    def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
+        return None, None
+
+    def start(self, step: int) -> None:
+        self._points.start(step)
+
+    def look(self, step: int) -> None:
+        self._points.look(step)
+
+    def get_state(self) -> dict[str, Any]:
+        return self._points.get_state()
+
+    def set_state(self, state: Any) -> None:
+        self._points.set_state(state)
+
+    def resume(self, state: Any, step: int | None, taken_at: int | None) -> None:
+        self._points.resume(state, step, taken_at)
+
+    def __repr__(self) -> str:
+        return repr(self._points)
+
+
+def nan_hooks(metrics: Mapping[str, Tensor], returned: Collection[str], watch: str, on_nan: str) -> list[NanTensorHook]:
+    """Returns the hook that watches a metric, or hooks for all losses if none has the default name.
+
+    Without any loss there is no hook, and a warning.
+
+    Args:
+        metrics: The metrics.
+        returned: The names of metrics that the step returns; a learning rate is not among them.
+        watch: As in `Loop.session`.
+        on_nan: As in `Loop.session`.
+
+    Raises:
+        ValueError: There is no such metric.
+    """
+    losses = [watch] if watch in metrics else [name for name in returned if watch == ALONE and is_loss(name)]
+    if losses:
+        return [NanTensorHook(metrics[name], on_nan=on_nan) for name in losses]
+    if watch != ALONE or on_nan != "raise":
+        raise ValueError(
+            f"Loop: there is no metric {watch!r} to watch for NaN. There are: {', '.join(metrics) or 'none'}."
+        )
+    if returned:
+        _logger.warning(
+            "Loop: no metric is called a loss, so none is watched for NaN. Give one, watch=%r, or watch=None.",
+            next(iter(returned)),
+        )
+    return []
+
+
+class RecentMeans(SessionRunHook):
+    """Averages metrics over the last steps.
+
+    The values are in a ring buffer on the device, 4 bytes for each metric and step. Each step writes its values; a mean
+    is computed only when it is fetched. As a hook it saves the ring in checkpoints, so that the means continue exactly
+    after a restart or a recovery. A checkpoint without the ring, or with another one, is no error: the means start
+    over, and the log reports it. Runs `begin`, `set_state`, `get_state` and `after_create_session`.
+
+    Args:
+        metrics: Tensors by name. Only scalars are averaged.
+        steps: The number of steps, at least 1.
+
+    Attributes:
+        means: The means by name, with the prefix `mean/`; at first over fewer steps.
+        moved: The update of a step.
+        ring: The variable.
+    """
+
+    def __init__(self, metrics: Mapping[str, Tensor], steps: int) -> None:
+        scalars = {name: tensor for name, tensor in metrics.items() if specs.open_shape(tensor.spec) == ()}
+        if not scalars:
+            raise ValueError("Loop: mean_over averages scalar metrics, and the step returns none.")
+        self._names, self._steps = list(scalars), steps
+        empty = {"values": np.zeros((steps, len(scalars)), np.float32), "count": np.zeros((), np.int32)}
+        local = [GraphKeys.LOCAL_VARIABLES]
+        self.ring = Variable(empty, name="recent", trainable=False, collections=local)
+        # From the old ring, not from the update: fetching only a mean writes nothing.
+        pushed = op(_pushed, name="recent/pushed")(self.ring, list(scalars.values()))
+        self.moved: Operation = self.ring.assign(pushed).op
+        found = op(_means, name="recent/means")(pushed)
+        self.means: dict[str, Tensor] = {f"mean/{name}": found[place] for place, name in enumerate(scalars)}
+        self._session: Session | None = None
+        self._restored: Any = None
+
+    def begin(self) -> None:
+        """Forgets an earlier session."""
+        self._session = self._restored = None
+
+    def get_state(self) -> dict[str, Any] | None:
+        """Returns the ring for a checkpoint; before a session exists, the restored one."""
+        if self._session is None:
+            return self._restored
+        ring = self._session.snapshot([self.ring])[self.ring.op.name]
+        return {
+            "names": self._names,
+            "values": np.asarray(placement.here(ring["values"])),
+            "count": int(placement.here(ring["count"])),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Takes the ring from a checkpoint."""
+        self._session, self._restored = None, state
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Restores the ring, if it has the same metrics and number of steps."""
+        self._session, state, self._restored = session, self._restored, None
+        if not session.origin.startswith("restored"):
+            return
+        if state is None or state["names"] != self._names or len(state["values"]) != self._steps:
+            if peers.speaks():
+                _logger.info(
+                    "Loop: the means over the last %d steps start over, because the checkpoint has no means of these "
+                    "metrics over as many steps.",
+                    self._steps,
+                )
+            return
+        ring = {"values": jnp.asarray(state["values"]), "count": jnp.asarray(state["count"], jnp.int32)}
+        session.lowlevel.load({self.ring.op.name: ring})
+
+
+def _pushed(ring: Any, metrics: list[Any]) -> Any:
+    values, count = ring["values"], ring["count"]
+    row = jnp.stack([jnp.asarray(metric, jnp.float32) for metric in metrics])
+    return {"values": values.at[count % len(values)].set(row), "count": count + 1}
+
+
+def _means(ring: Any) -> Any:
+    values, count = ring["values"], ring["count"]
+    filled = jnp.arange(len(values)) < count
+    return jnp.where(filled[:, None], values, 0).sum(axis=0) / jnp.minimum(count, len(values))
