@@ -21,7 +21,7 @@ import numpy as np
 
 import hookline as hl
 from hookline import train
-from hookline.data.gathered import Gathered
+from hookline.data.gathered import Gathered  # What a process does not gather shows in no batch.
 from hookline.train import Coordinator
 
 ME = jax.process_index()

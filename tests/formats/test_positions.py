@@ -16,7 +16,7 @@ from tests.formats import training
 
 import hookline as hl
 from hookline import errors
-from hookline.data.format2 import _sizes
+from hookline.data.format2 import _sizes  # A property over all sizes.
 from hookline.train import list_variables
 
 HERE = Path(__file__).parent

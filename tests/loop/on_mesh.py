@@ -410,7 +410,7 @@ def memory_of_a_checkpoint() -> Any:
 
 def memory_before_a_restore() -> Any:
     """Returns what is live when the arrays of a checkpoint are read: by a recovery, and by a rollback."""
-    from hookline.checkpoint import orbax_io
+    from hookline.checkpoint import orbax_io  # The moment before a read is no user's.
 
     class Fail(hl.train.SessionRunHook):
         def after_run(self, run_context: Any, run_values: Any) -> None:

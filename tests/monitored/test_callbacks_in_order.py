@@ -79,7 +79,7 @@ def test_which_callbacks_come_in_which_order(arguments, callbacks, events, train
     def trained():
         with train.MonitoredTrainingSession(
             checkpoint_dir=str(tmp_path), hooks=hooks, save_checkpoint_steps=100,
-            log_step_count_steps=None, save_summaries_steps=None, **QUICK,
+            log_step_count_steps=None, save_summaries_steps=None, checkpoints=train.CheckpointOptions(**QUICK),
         ) as session:  # fmt: skip
             training.faults.extend([None, fault])
             for _ in range(2):
