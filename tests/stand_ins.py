@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 
 from hookline.distributed import ParameterServer, RemoteStore
@@ -11,7 +12,7 @@ from hookline.distributed import ParameterServer, RemoteStore
 from hookline.distributed.transport import DirectTransport
 from hookline.train import SessionRunContext, SessionRunHook
 
-__all__ = ["DirectTransport", "Forwards", "Servers", "forget_programs", "write_commands"]
+__all__ = ["DirectTransport", "Forwards", "Servers", "await_saves", "forget_programs", "write_commands"]
 
 
 class Servers(DirectTransport):
@@ -32,6 +33,13 @@ def forget_programs() -> None:
     from hookline.session import shared_jit  # No user needs that.
 
     shared_jit.forget_all()
+
+
+def await_saves() -> None:
+    """Waits until nothing is saved in the background."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("hookline-save"):
+            thread.join()
 
 
 def write_commands(folder: Path, **commands: str) -> None:

@@ -13,7 +13,6 @@ from tests.loop.devices import run
 
 import hookline as hl
 from hookline import train
-from hookline.checkpoint import manifest
 from hookline.errors import DataLossError
 from hookline.train import Saver
 
@@ -109,7 +108,7 @@ def test_verification_is_left_out_on_request(saved):
 @pytest.mark.parametrize(("old", "new"), [('"step": 5', '"step": 6'), ("float32", "uint32"), ("fry", "rbg")])
 def test_a_changed_manifest_is_refused(saved, old, new):
     session, saver, path = saved
-    file = pathlib.Path(path) / manifest.FILE_NAME
+    file = pathlib.Path(path) / "hookline.json"
     text = file.read_text()
     assert old in text
     file.write_text(text.replace(old, new, 1))
@@ -120,7 +119,7 @@ def test_a_changed_manifest_is_refused(saved, old, new):
 def test_a_checkpoint_of_an_older_version_is_restored_with_one_warning(saved, caplog):
     session, saver, path = saved
     before = values(session)
-    file = pathlib.Path(path) / manifest.FILE_NAME
+    file = pathlib.Path(path) / "hookline.json"
     fields = json.loads(file.read_text())
     del fields["crc32c"]
     fields["format"] = 1

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import hookline as hl
 from hookline import train
 from hookline.checkpoint.lineage import Lineage
-from hookline.checkpoint.manifest import FILE_NAME, Manifest
+from hookline.checkpoint.manifest import Manifest
 from hookline.checkpoint.newest import Described, choose
 from hookline.cli import main
 from hookline.testing import FakeClock
@@ -59,7 +59,7 @@ def errors_in(caplog):
 
 
 def lineage_of(folder, step):
-    return Manifest.from_json((folder / f"model.ckpt-{step}" / FILE_NAME).read_text()).lineage
+    return Manifest.from_json((folder / f"model.ckpt-{step}" / "hookline.json").read_text()).lineage
 
 
 def test_saves_are_numbered_on_from_the_restored_one(training, tmp_path):
@@ -121,7 +121,7 @@ def without_lineage(folder, step, timestamp):
     """Makes a checkpoint one of format 2."""
     import google_crc32c
 
-    path = folder / f"model.ckpt-{step}" / FILE_NAME
+    path = folder / f"model.ckpt-{step}" / "hookline.json"
     fields = json.loads(path.read_text())
     del fields["lineage"], fields["crc32c"]
     text = json.dumps({**fields, "format": 2, "timestamp": timestamp})[:-1]
@@ -134,8 +134,8 @@ def test_without_numbers_clock_and_step_must_agree(training, tmp_path, caplog):
         without_lineage(tmp_path, step, 100.0 + step)
     assert latest_checkpoint(without_state(tmp_path)) == f"{training.path}-30"
     assert errors_in(caplog) == []
-    without_lineage_again = json.loads((tmp_path / "model.ckpt-20" / FILE_NAME).read_text()) | {"lineage": None}
-    (tmp_path / "model.ckpt-20" / FILE_NAME).write_text(json.dumps(without_lineage_again))
+    without_lineage_again = json.loads((tmp_path / "model.ckpt-20" / "hookline.json").read_text()) | {"lineage": None}
+    (tmp_path / "model.ckpt-20" / "hookline.json").write_text(json.dumps(without_lineage_again))
     without_lineage(tmp_path, 20, 500.0)
     assert latest_checkpoint(str(tmp_path)) == f"{training.path}-20"
     (line,) = errors_in(caplog)
