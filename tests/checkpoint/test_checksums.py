@@ -6,6 +6,7 @@ import json
 import pathlib
 import random
 
+import google_crc32c
 import jax
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from tests.loop.devices import run
 
 import hookline as hl
 from hookline import train
-from hookline.errors import DataLossError
+from hookline.checkpoint import manifest
+from hookline.errors import DataLossError, FailedPreconditionError
 from hookline.train import Saver
 
 SIZE = 3000
@@ -108,7 +110,7 @@ def test_verification_is_left_out_on_request(saved):
 @pytest.mark.parametrize(("old", "new"), [('"step": 5', '"step": 6'), ("float32", "uint32"), ("fry", "rbg")])
 def test_a_changed_manifest_is_refused(saved, old, new):
     session, saver, path = saved
-    file = pathlib.Path(path) / "hookline.json"
+    file = pathlib.Path(path) / manifest.FILE_NAME
     text = file.read_text()
     assert old in text
     file.write_text(text.replace(old, new, 1))
@@ -116,42 +118,47 @@ def test_a_changed_manifest_is_refused(saved, old, new):
         saver.restore(session, path)
 
 
-def test_a_checkpoint_of_an_older_version_is_restored_with_one_warning(saved, caplog):
+@pytest.mark.parametrize(("number", "remedy"), [(1, "use the version that wrote it"), (2, "use the"), (4, "upgrade")])
+def test_a_checkpoint_of_another_format_is_refused_with_a_sentence(saved, number, remedy):
     session, saver, path = saved
-    before = values(session)
-    file = pathlib.Path(path) / "hookline.json"
-    fields = json.loads(file.read_text())
+    file = pathlib.Path(path) / manifest.FILE_NAME
+    fields = json.loads(file.read_text()) | {"format": number}
     del fields["crc32c"]
-    fields["format"] = 1
-    for entry in fields["variables"].values():
-        for leaf in entry["leaves"]:
-            del leaf["pieces"]
-    file.write_text(json.dumps(fields))
-    saver.restore(session, path)
-    assert values(session) == before
-    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert "has no checksums" in line
-    assert path in line
+    text = json.dumps(fields)[:-1]
+    file.write_text(f'{text}, "crc32c": {google_crc32c.value(text.encode())}}}')
+    for read in (lambda: saver.restore(session, path), lambda: train.verify(path), lambda: train.list_variables(path)):
+        with pytest.raises(FailedPreconditionError) as caught:
+            read()
+        said = f"it has format {number}, and this version of hookline reads 3: {remedy}"
+        assert str(caught.value).startswith(f"Checkpoint '{path}' cannot be read: {said}")
+
+
+def test_a_flipped_bit_in_the_format_is_damage(saved):
+    session, saver, path = saved
+    file = pathlib.Path(path) / manifest.FILE_NAME
+    file.write_text(file.read_text().replace('"format": 3', '"format": 2'))
+    with pytest.raises(DataLossError, match="does not have its checksum"):
+        saver.restore(session, path)
 
 
 SHARDED = """
 import sys
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from hookline.checkpoint import checksums, host
+from hookline.checkpoint import host
 mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("a", "b"))
 array = jax.device_put(np.arange(24.0).reshape(4, 6), NamedSharding(mesh, P("a")))
-pieces = checksums.pieces_of(host.copies({"array": array})["array"])
+pieces = host.pieces_of(host.copies({"array": array})["array"])
 assert [(piece.start, piece.stop) for piece in pieces] == [((0, 0), (2, 6)), ((2, 0), (4, 6))], pieces
-assert checksums.are_of(pieces, array) and checksums.are_of(pieces, np.asarray(array))
-assert not checksums.are_of(pieces, array.at[3, 5].add(1))
+assert host.are_of(pieces, array) and host.are_of(pieces, np.asarray(array))
+assert not host.are_of(pieces, array.at[3, 5].add(1))
 # As on a GPU, whose memory NumPy does not see: block by block.
-checksums.is_seen, checksums._BLOCK_BYTES = lambda data: False, 16
+host.is_seen, host._BLOCK_BYTES = lambda data: False, 16
 for spec in (P(), P("a"), P(None, "b"), P("a", "b")):
     moved = jax.device_put(np.arange(24.0).reshape(4, 6), NamedSharding(mesh, spec))
     changed = moved.at[2, 3].add(1)
     with jax.set_mesh(mesh):
-        assert checksums.are_of(pieces, moved) and not checksums.are_of(pieces, changed)
+        assert host.are_of(pieces, moved) and not host.are_of(pieces, changed)
 """
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
-import tarfile
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,9 +12,8 @@ from hypothesis import strategies as st
 
 import hookline as hl
 from hookline import train
-from hookline.checkpoint.lineage import Lineage
-from hookline.checkpoint.manifest import Manifest
-from hookline.checkpoint.newest import Described, choose
+from hookline.checkpoint.lineage import Described, Lineage, choose
+from hookline.checkpoint.manifest import FILE_NAME, Manifest
 from hookline.cli import main
 from hookline.testing import FakeClock
 from hookline.train import Saver, get_checkpoint_state, latest_checkpoint
@@ -59,7 +55,7 @@ def errors_in(caplog):
 
 
 def lineage_of(folder, step):
-    return Manifest.from_json((folder / f"model.ckpt-{step}" / "hookline.json").read_text()).lineage
+    return Manifest.from_json((folder / f"model.ckpt-{step}" / FILE_NAME).read_text()).lineage
 
 
 def test_saves_are_numbered_on_from_the_restored_one(training, tmp_path):
@@ -115,44 +111,6 @@ def test_an_older_runs_leftovers_are_told(training, tmp_path, caplog):
     (line,) = errors_in(caplog)
     assert "-5' (step 5, save 1 of run" in line
     assert "-20' (step 20, save 2 of run" in line
-
-
-def without_lineage(folder, step, timestamp):
-    """Makes a checkpoint one of format 2."""
-    import google_crc32c
-
-    path = folder / f"model.ckpt-{step}" / "hookline.json"
-    fields = json.loads(path.read_text())
-    del fields["lineage"], fields["crc32c"]
-    text = json.dumps({**fields, "format": 2, "timestamp": timestamp})[:-1]
-    path.write_text(f'{text}, "crc32c": {google_crc32c.value(text.encode())}}}')
-
-
-def test_without_numbers_clock_and_step_must_agree(training, tmp_path, caplog):
-    training.saves(10, 20, 30, at=100)
-    for step in (10, 20, 30):
-        without_lineage(tmp_path, step, 100.0 + step)
-    assert latest_checkpoint(without_state(tmp_path)) == f"{training.path}-30"
-    assert errors_in(caplog) == []
-    without_lineage_again = json.loads((tmp_path / "model.ckpt-20" / "hookline.json").read_text()) | {"lineage": None}
-    (tmp_path / "model.ckpt-20" / "hookline.json").write_text(json.dumps(without_lineage_again))
-    without_lineage(tmp_path, 20, 500.0)
-    assert latest_checkpoint(str(tmp_path)) == f"{training.path}-20"
-    (line,) = errors_in(caplog)
-    assert "-20' (step 20, saved at" in line
-    assert "-30' (step 30, saved at" in line
-
-
-def test_saves_with_numbers_follow_older_ones_without(training, tmp_path, caplog):
-    training.saves(10, 20, at=100)
-    for step in (10, 20):
-        without_lineage(tmp_path, step, 100.0 + step)
-    training.saves(30, 40, at=200, after=20)
-    assert lineage_of(tmp_path, 40).save_number == 2
-    assert latest_checkpoint(without_state(tmp_path)) == f"{training.path}-40"
-    state = get_checkpoint_state(str(tmp_path))
-    assert [path.rpartition("-")[2] for path in state.all_model_checkpoint_paths] == ["10", "20", "30", "40"]
-    assert errors_in(caplog) == []
 
 
 def monitored(folder, last_step, every=10, **arguments):
@@ -224,15 +182,6 @@ def test_clean_removes_nothing_while_it_is_not_certain_which_is_the_newest(train
     assert len(list(tmp_path.glob("model*"))) == 4
 
 
-def test_runs_of_format_2_resume_without_their_state_file(tmp_path, caplog):
-    with tarfile.open(Path(__file__).parents[1] / "formats" / "format2-single.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    (run,) = [path.parent for path in tmp_path.rglob("checkpoint")]
-    newest = latest_checkpoint(str(run))
-    assert latest_checkpoint(without_state(run)) == newest
-    assert errors_in(caplog) == []
-
-
 @given(st.lists(st.tuples(st.integers(-1, 30), st.booleans(), st.integers(0, 9)), min_size=1, max_size=20), st.data())
 def test_the_chosen_line_is_all_that_led_to_its_end_and_no_other_head_did(restores, data):
     """A history of saves, each after the one before it, or after a restore of any earlier one, or anew."""
@@ -257,8 +206,7 @@ def test_the_chosen_line_is_all_that_led_to_its_end_and_no_other_head_did(restor
 
     there = data.draw(st.lists(st.sampled_from(range(len(saved))), min_size=1, unique=True))
     found = [
-        Described(f"c-{index}", Manifest({}, index, float(restores[index][2]), lineage=saved[index][0]))
-        for index in there
+        Described(f"c-{index}", Manifest({}, saved[index][0], index, float(restores[index][2]))) for index in there
     ]
     choice = choose(found)
     by_path = {f"c-{index}": index for index in there}
