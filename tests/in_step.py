@@ -86,6 +86,22 @@ def run(script, *arguments, timeout_secs=300, **options):
     return Job(script, *arguments, **options).wait(timeout_secs)
 
 
+def gather(name, value):
+    """Returns what each process of this job gives under a name, by index; for between two trainings."""
+    return _peers().gather(name, value)
+
+
+def meet(name):
+    """Waits, in a process of a job, for all others; for between two trainings."""
+    _peers().meet(name)
+
+
+def _peers():
+    from hookline.coordination import peers  # A session has no use for them between two trainings, and no user has.
+
+    return peers.current()
+
+
 def main(port, count, index, heartbeat_secs, script, *arguments):
     """Is one of the processes."""
     import jax
@@ -100,7 +116,7 @@ def main(port, count, index, heartbeat_secs, script, *arguments):
         initialization_timeout=60,
     )
     import hookline
-    from hookline.coordination import service
+    from hookline.coordination import service  # What the command does at the end of a process.
 
     hookline.distributed.initialize()
     sys.argv = [script, *arguments]

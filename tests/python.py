@@ -15,6 +15,7 @@ import io
 import itertools
 import json
 import logging
+import operator
 import os
 import runpy
 import selectors
@@ -297,10 +298,9 @@ def _import() -> None:
     import orbax.checkpoint  # noqa: F401
 
     import hookline
-    import hookline.summary.protos
 
-    for part in hookline.__all__:
-        getattr(hookline, part)
+    for part in [*hookline.__all__, "summary.Summary"]:
+        operator.attrgetter(part)(hookline)
     if (count := threading.active_count()) != 1:
         raise RuntimeError(f"A process that forks must have one thread, it has {count}.")
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 
 from hookline.distributed import ParameterServer, RemoteStore
+
+# Servers without processes, whose calls a test may hold, lose or repeat; users have those that are Ray actors.
 from hookline.distributed.transport import DirectTransport
 from hookline.train import SessionRunContext, SessionRunHook
+
+__all__ = ["DirectTransport", "Forwards", "Servers", "await_saves", "forget_programs", "write_commands"]
 
 
 class Servers(DirectTransport):
@@ -21,6 +26,20 @@ class Servers(DirectTransport):
 
     def hooks(self, summary_dir):
         return []
+
+
+def forget_programs() -> None:
+    """Has the next program be compiled, also if this process has compiled an equal one."""
+    from hookline.session import shared_jit  # No user needs that.
+
+    shared_jit.forget_all()
+
+
+def await_saves() -> None:
+    """Waits until nothing is saved in the background."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("hookline-save"):
+            thread.join()
 
 
 def write_commands(folder: Path, **commands: str) -> None:

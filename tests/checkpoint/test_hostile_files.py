@@ -19,7 +19,6 @@ from tests.checkpoint import hostile
 import hookline as hl
 from hookline import errors, train
 from hookline.checkpoint import lease, owner, schema
-from hookline.checkpoint.manifest import FILE_NAME
 from hookline.cli import main
 
 
@@ -89,10 +88,10 @@ def leaf(fields, variable="state", number=0):
 )
 def test_a_manifest_with_a_wrong_field_is_refused_with_file_and_field(folder, change, message):
     path = folder / "model.ckpt-2"
-    fields = json.loads((path / FILE_NAME).read_text())
+    fields = json.loads((path / "hookline.json").read_text())
     change(fields)
-    (path / FILE_NAME).write_text(hostile.signed(fields))
-    with pytest.raises(errors.DataLossError, match=re.escape(f"its {FILE_NAME} is damaged: ")) as caught:
+    (path / "hookline.json").write_text(hostile.signed(fields))
+    with pytest.raises(errors.DataLossError, match=re.escape("its hookline.json is damaged: ")) as caught:
         train.list_variables(str(path))
     assert message in str(caught.value)
     assert "model.ckpt-0" in str(caught.value)
@@ -100,20 +99,20 @@ def test_a_manifest_with_a_wrong_field_is_refused_with_file_and_field(folder, ch
 
 def test_a_shape_that_the_files_do_not_have_is_named(folder):
     path = folder / "model.ckpt-2"
-    fields = json.loads((path / FILE_NAME).read_text())
+    fields = json.loads((path / "hookline.json").read_text())
     leaf(fields, number=2).update(shape=[7], pieces=[])
-    (path / FILE_NAME).write_text(hostile.signed(fields))
+    (path / "hookline.json").write_text(hostile.signed(fields))
     with pytest.raises(errors.DataLossError, match=r"'state/w' has shape \(2, 3\) in its files, and \(7,\)"):
         train.verify(str(path))
 
 
 def test_unknown_fields_of_a_manifest_and_of_an_owner_are_ignored(folder):
     path = folder / "model.ckpt-2"
-    fields = json.loads((path / FILE_NAME).read_text())
-    (path / FILE_NAME).write_text(hostile.signed(fields | {"mood": ["good"]}))
+    fields = json.loads((path / "hookline.json").read_text())
+    (path / "hookline.json").write_text(hostile.signed(fields | {"mood": ["good"]}))
     assert train.list_variables(str(path))
     me = owner.Owner.this_process(10.0)
-    file = folder / lease.OWNER_NAME
+    file = folder / ".hookline-owner"
     owner.write(str(file), me)
     file.write_text(json.dumps(json.loads(file.read_text()) | {"mood": "good"}))
     assert owner.read(str(file)) == me
@@ -127,14 +126,14 @@ def test_a_deep_text_is_refused_before_the_parser_sees_it(text):
 
 
 @pytest.mark.parametrize("what", hostile.NO_FILES)
-@pytest.mark.parametrize("name", ["checkpoint", "checkpoint.tmp", lease.OWNER_NAME, f"model.ckpt-2/{FILE_NAME}"])
+@pytest.mark.parametrize("name", ["checkpoint", "checkpoint.tmp", ".hookline-owner", "model.ckpt-2/hookline.json"])
 def test_what_is_no_file_is_not_opened_and_does_not_stop_a_training(folder, name, what):
     hostile.put(folder / name, what)
     if name.startswith("model") and what == "a huge file":
         with pytest.raises(errors.DataLossError, match="is damaged: it has more than"):
             train.list_variables(str(folder / "model.ckpt-2"))
     elif name.startswith("model"):
-        with pytest.raises(errors.DataLossError, match=f"its {FILE_NAME} is no regular file"):
+        with pytest.raises(errors.DataLossError, match="its hookline.json is no regular file"):
             train.list_variables(str(folder / "model.ckpt-2"))
     state = train.get_checkpoint_state(str(folder))
     assert state is not None
@@ -145,7 +144,7 @@ def test_what_is_no_file_is_not_opened_and_does_not_stop_a_training(folder, name
         with hl.Session() as sess:
             sess.run(hl.global_variables_initializer())
             saver = train.Saver(max_to_keep=9)
-            if what == "a directory" and name in ("checkpoint", lease.OWNER_NAME):
+            if what == "a directory" and name in ("checkpoint", ".hookline-owner"):
                 with pytest.raises(errors.OpError, match="is in the way|Is a directory"):
                     saver.save(sess, str(folder / "model.ckpt"), 3)
             else:
@@ -155,7 +154,7 @@ def test_what_is_no_file_is_not_opened_and_does_not_stop_a_training(folder, name
 
 @pytest.mark.parametrize("what", [*hostile.NO_FILES, "a dangling link", "a link"])
 def test_a_lock_that_is_no_file_is_refused_in_a_sentence(folder, tmp_path, what):
-    lock, beyond = folder / lease.LOCK_NAME, tmp_path / "beyond"
+    lock, beyond = folder / ".hookline-lock", tmp_path / "beyond"
     if what.endswith("link"):
         lock.symlink_to(beyond)
     else:
@@ -187,7 +186,7 @@ def test_what_is_no_file_among_those_of_orbax_is_named(folder, name, what):
 def test_a_changed_record_gives_an_error_of_hookline_or_the_value(folder, count, capsys):
     chance, whole = random.Random(3), count > 100
     path, state = folder / "model.ckpt-2", folder / "checkpoint"
-    texts = {path / FILE_NAME: (path / FILE_NAME).read_text(), state: state.read_text()}
+    texts = {path / "hookline.json": (path / "hookline.json").read_text(), state: state.read_text()}
     outcomes = set()
     for _ in range(count):
         signal.alarm(30)

@@ -17,7 +17,7 @@ _SAVE_FOR_EVER = """
 import sys
 import jax.numpy as jnp
 import hookline as hl
-from hookline.checkpoint import Saver, get_checkpoint_state
+from hookline.train import Saver, get_checkpoint_state
 
 directory = sys.argv[1]
 w = hl.Variable({name: jnp.zeros(200_000) for name in "abcd"}, name="w")

@@ -26,7 +26,8 @@ from hookline.train import Saver
 SAVES = """
 import logging, os, sys
 import hookline as hl
-from hookline.checkpoint import Saver, lease
+from hookline.checkpoint import lease
+from hookline.train import Saver
 logging.basicConfig(stream=sys.stderr)
 options = dict(item.split("=") for item in sys.argv[2:])
 if "beat" in options:
@@ -276,7 +277,7 @@ def test_a_session_that_cannot_be_created_gives_it_back(tmp_path):
     with pytest.raises(ValueError, match="no"):
         train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), scaffold=train.Scaffold(init_fn=fail))
     assert lease.of(str(tmp_path)) is None
-    assert lease.LOCK_NAME not in os.listdir(tmp_path)
+    assert ".hookline-lock" not in os.listdir(tmp_path)
     for thread in beating() - for_others:
         thread.join(30)
         assert not thread.is_alive()
@@ -325,7 +326,7 @@ def test_a_lease_whose_files_alone_are_gone_is_lost_where_there_are_checkpoints(
     for step in (2, 3):
         with pytest.raises(FailedPreconditionError) as caught:
             saver.save(session, str(directory / "model.ckpt"), step)
-        assert str(caught.value) == NOBODY.format(directory, lease.LOCK_NAME, lease.OWNER_NAME)
+        assert str(caught.value) == NOBODY.format(directory, ".hookline-lock", ".hookline-owner")
     assert names_in(directory) == ["checkpoint", "model.ckpt-1"]
     # The copy names this process, which lives: who comes now waits for it.
     assert other.save(8).startswith("saved") == (happens is tidied)
@@ -398,7 +399,7 @@ def test_a_lease_that_another_has_taken_since_is_not_taken_again(process, sessio
     assert other.save(100).startswith("saved")
     if then == "ends":
         other.end()
-        said = re.escape(NOBODY.format(tmp_path, lease.LOCK_NAME, lease.OWNER_NAME))
+        said = re.escape(NOBODY.format(tmp_path, ".hookline-lock", ".hookline-owner"))
     elif then == "is killed":
         other.popen.kill()
         other.popen.wait()
@@ -442,7 +443,7 @@ def test_however_often_the_directory_is_removed_never_do_two_processes_save(proc
 
 
 def test_an_owner_file_that_was_never_finished_is_removed(session, tmp_path):
-    (tmp_path / f"{lease.OWNER_NAME}.{'0123abcd' * 4}").write_text("{")
+    (tmp_path / f".hookline-owner.{'0123abcd' * 4}").write_text("{")
     Saver().save(session, str(tmp_path / "model.ckpt"), 1)
     session.close()
     assert sorted(os.listdir(tmp_path)) == ["checkpoint", "model.ckpt-1"]

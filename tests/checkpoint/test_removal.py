@@ -13,7 +13,7 @@ import pytest
 
 import hookline as hl
 from hookline import train
-from hookline.checkpoint import cleaning
+from hookline.cli import main
 from hookline.errors import DataLossError
 
 FORGED = {
@@ -102,7 +102,7 @@ def test_a_forged_state_file_removes_nothing_of_others(world, what, field):
     change_state(world / "run", **{field: [forged, *before[field]]}, timestamps=[0.0, *before["timestamps"]])
     held = of_others(world)
     trained(world / "run", 4)
-    cleaning.clean(str(world / "run"), keep=1)
+    assert main(["clean", str(world / "run"), "--keep", "1"]) == 0
     assert of_others(world) == held
     named = json.loads((world / "run" / "checkpoint").read_text())
     assert all(os.path.basename(path) == path for path in named["all_model_checkpoint_paths"] + named["leaving"])

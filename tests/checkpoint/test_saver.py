@@ -25,7 +25,7 @@ from orbax.checkpoint import v1 as ocp
 from tests import python
 
 import hookline as hl
-from hookline import checkpoint, errors, train
+from hookline import errors, train
 from hookline.checkpoint import manager, moves, orbax_io, reading
 from hookline.checkpoint.fitting import Match
 from hookline.testing import FakeClock
@@ -149,9 +149,9 @@ def test_local_variables_are_not_saved_and_var_list_chooses_and_renames(path):
     everything = Saver().save(sess, path, 1)
     only_w = Saver([w]).save(sess, path, 2)
     renamed = Saver({"old/w": w, "b": b}).save(sess, path, 3)
-    assert [name for name, _ in checkpoint.list_variables(everything)] == ["b", "w"]
-    assert checkpoint.list_variables(only_w) == [("w", ())]
-    assert [name for name, _ in checkpoint.list_variables(renamed)] == ["b", "old/w"]
+    assert [name for name, _ in train.list_variables(everything)] == ["b", "w"]
+    assert train.list_variables(only_w) == [("w", ())]
+    assert [name for name, _ in train.list_variables(renamed)] == ["b", "old/w"]
     sess.run(zero)
     Saver({"old/w": w}).restore(sess, renamed)
     assert sess.run((w, b)) == (1.0, 0.0)
@@ -177,7 +177,7 @@ def test_what_happens_after_save_async_does_not_change_what_is_saved(path):
         sess.run(grow)
     pending.wait()
     assert pending.done()
-    assert checkpoint.load_variable(pending.path, "w")[0] == 1.0
+    assert train.load_variable(pending.path, "w")[0] == 1.0
     again = saver.save_async(sess, path, 2)
     third = saver.save_async(sess, path, 3)
     assert again.done()
@@ -193,9 +193,9 @@ def test_saving_over_a_checkpoint_replaces_it_and_the_old_one_stays_readable_unt
     sess.run(w.assign(2.0))
     pending = saver.save_async(sess, path)
     while not pending.done():
-        assert checkpoint.load_variable(path, "w") in (1.0, 2.0)
+        assert train.load_variable(path, "w") in (1.0, 2.0)
     pending.wait()
-    assert checkpoint.load_variable(path, "w") == 2.0
+    assert train.load_variable(path, "w") == 2.0
     assert saver.last_checkpoints == [path]
     assert names_in(os.path.dirname(path)) == ["checkpoint", "model.ckpt"]
 
@@ -285,7 +285,7 @@ def test_a_failed_save_leaves_nothing_and_is_told_once(path, logdir):
             pending.wait()
     assert isinstance(told.value.__cause__, ValueError)
     assert names_in(logdir) == ["checkpoint", "model.ckpt-1"]
-    assert checkpoint.latest_checkpoint(logdir) == path + "-1"
+    assert train.latest_checkpoint(logdir) == path + "-1"
     saver.save(sess, path, 3)
     with small_files():
         saver.save_async(sess, path, 4)
@@ -374,15 +374,15 @@ def test_what_is_left_of_a_checkpoint_is_told_to_readers_and_does_not_stand_in_t
     damage(place)
     for look in (
         lambda: saver.restore(sess, str(place)),
-        lambda: checkpoint.load_variable(str(place), "w"),
-        lambda: checkpoint.verify(os.path.dirname(path)),
+        lambda: train.load_variable(str(place), "w"),
+        lambda: train.verify(os.path.dirname(path)),
     ):
         with pytest.raises(errors.DataLossError, match=r"model.ckpt-2' is broken and cannot be read: it .*ckpt-1\."):
             look()
     saver.restore(sess, path + "-1")
     if again:
         saver = Saver()
-    checkpoint.verify(saver.save(sess, path, 2))
+    train.verify(saver.save(sess, path, 2))
     assert os.path.exists(f"{place}.hookline-broken")
     assert f"The remains of checkpoint '{place}' are in the way of a new one (it " in caplog.text
 
@@ -396,7 +396,7 @@ def test_remains_in_the_place_of_a_complete_checkpoint_make_room_for_it(path, da
     shutil.copytree(place, f"{place}.hookline-saving")
     damage(place)
     Saver().save(sess, path, step)
-    checkpoint.verify(str(place))
+    train.verify(str(place))
     assert f"The remains at '{place}' are in the way of the complete checkpoint, and were moved to " in caplog.text
     broken = pathlib.Path(f"{place}.hookline-broken")
     assert broken.exists()
@@ -420,7 +420,7 @@ def test_a_save_under_way_does_not_keep_its_session(path):
     finally:
         may_commit.set()
     pending.wait()
-    checkpoint.verify(path + "-1")
+    train.verify(path + "-1")
 
 
 def test_what_is_to_be_done_before_a_commit_may_fail_and_leaves_nothing_of_the_save(path, logdir, sess):
@@ -436,7 +436,7 @@ def test_what_is_to_be_done_before_a_commit_may_fail_and_leaves_nothing_of_the_s
     assert logging.getLogger("absl").filters == filters
     assert not [thread for thread in threading.enumerate() if "type_handler" in thread.name]  # Orbax writes in it.
     assert names_in(logdir) == []
-    checkpoint.verify(saver.save(sess, path, 2))
+    train.verify(saver.save(sess, path, 2))
 
 
 BESIDE_A_FAILED_SAVE = """
@@ -468,7 +468,7 @@ def test_a_failed_save_of_the_scripts_own_use_of_orbax_holds_up_none_here(tmp_pa
     done = python.run("-c", BESIDE_A_FAILED_SAVE, cwd=tmp_path, env=environment(), timeout=60)
     assert done.stdout.startswith("own: "), done.stderr
     assert done.stdout.endswith("\nsaved\n"), done.stderr
-    checkpoint.verify(str(tmp_path / "model.ckpt-1"))
+    train.verify(str(tmp_path / "model.ckpt-1"))
 
 
 def test_what_cannot_be_saved_is_said():
@@ -716,7 +716,7 @@ def test_a_save_for_which_there_is_no_room_is_tried_again(small_disk):
         " 2 of 4 follows in 1 s.",
         " 3 of 4 follows in 2 s.",
     ]
-    checkpoint.verify(path + "-2")
+    train.verify(path + "-2")
     assert names_in(small_disk) == ["checkpoint", "model.ckpt-1", "model.ckpt-2"]
     filler.write_bytes(bytes(shutil.disk_usage(small_disk).free - 300_000))
     with (
@@ -737,7 +737,7 @@ def test_what_was_to_be_removed_when_the_process_was_killed_is_removed_by_the_ne
         saver.save(sess, path, 3)
     assert names_in(logdir) == ["checkpoint", "model.ckpt-1", "model.ckpt-2", "model.ckpt-3"]
     again = Saver(max_to_keep=2)
-    again.recover_last_checkpoints(checkpoint.get_checkpoint_state(logdir).all_model_checkpoint_paths)
+    again.recover_last_checkpoints(train.get_checkpoint_state(logdir).all_model_checkpoint_paths)
     again.save(sess, path, 4)
     assert names_in(logdir) == ["checkpoint", "model.ckpt-3", "model.ckpt-4"]
 
@@ -788,9 +788,9 @@ def test_the_best_is_left_to_the_next_save_where_the_state_file_cannot_be_writte
             saver.keep_best(1)
         assert clock.monotonic() == begun
         assert f"'{path}-1' is the best checkpoint; only the next save can record that: " in caplog.text
-        assert checkpoint.get_checkpoint_state(logdir).best is None
+        assert train.get_checkpoint_state(logdir).best is None
         saver.save(sess, path, 3)
-    assert checkpoint.get_checkpoint_state(logdir).best == f"{path}-1"
+    assert train.get_checkpoint_state(logdir).best == f"{path}-1"
 
 
 def test_naming_the_best_does_not_wait_for_a_save_that_waits_for_the_disk(path, logdir, monkeypatch, sess):
@@ -809,7 +809,7 @@ def test_naming_the_best_does_not_wait_for_a_save_that_waits_for_the_disk(path, 
     saver.keep_best(1)
     named.set()
     pending.wait()
-    assert checkpoint.get_checkpoint_state(logdir).best == f"{path}-1"
+    assert train.get_checkpoint_state(logdir).best == f"{path}-1"
 
 
 def broken_disk(*given):

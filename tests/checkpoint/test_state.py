@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import hookline as hl
-from hookline import checkpoint, clock, errors
+from hookline import clock, errors, train
 from hookline.testing import FakeClock
 from hookline.train import Saver, get_checkpoint_state, latest_checkpoint
 
@@ -39,7 +39,7 @@ def saved(directory: pathlib.Path, *steps: int) -> pathlib.Path:
 
 def test_the_state_names_all_in_order(directory):
     state = get_checkpoint_state(str(directory))
-    assert state == checkpoint.CheckpointState(
+    assert state == train.CheckpointState(
         str(directory / "model.ckpt-3"),
         tuple(str(directory / f"model.ckpt-{step}") for step in (1, 2, 3)),
         (1001.0, 1002.0, 1003.0),
@@ -110,7 +110,7 @@ def test_a_directory_may_be_moved(directory, tmp_path):
     moved = tmp_path / "elsewhere"
     directory.rename(moved)
     assert latest_checkpoint(str(moved)) == str(moved / "model.ckpt-3")
-    assert checkpoint.load_variable(str(moved), "w/x") == 1.0
+    assert train.load_variable(str(moved), "w/x") == 1.0
 
 
 def test_half_written_things_are_not_checkpoints_and_the_next_saver_removes_them(directory):
@@ -134,11 +134,11 @@ def test_killed_between_complete_and_in_its_place(directory):
     (directory / "model.ckpt-3").rename(directory / "model.ckpt-3.hookline-saving")
     path = str(directory / "model.ckpt-3")
     assert latest_checkpoint(str(directory)) == path
-    assert checkpoint.checkpoint_exists(path)
-    assert checkpoint.load_variable(path, "w/x") == 1.0
+    assert train.checkpoint_exists(path)
+    assert train.load_variable(path, "w/x") == 1.0
     saved(directory, 4)
     assert os.path.isdir(path)
-    assert checkpoint.load_variable(path, "w/x") == 1.0
+    assert train.load_variable(path, "w/x") == 1.0
 
 
 def test_another_state_file_name(tmp_path):
@@ -151,14 +151,14 @@ def test_another_state_file_name(tmp_path):
 
 
 def test_reading_variables(directory):
-    assert checkpoint.list_variables(str(directory)) == [("w/x", ()), ("w/y", (2, 3))]
-    assert checkpoint.load_variable(str(directory / "model.ckpt-1"), "w/y").shape == (2, 3)
-    assert set(checkpoint.load_variable(str(directory), "w")) == {"x", "y"}
+    assert train.list_variables(str(directory)) == [("w/x", ()), ("w/y", (2, 3))]
+    assert train.load_variable(str(directory / "model.ckpt-1"), "w/y").shape == (2, 3)
+    assert set(train.load_variable(str(directory), "w")) == {"x", "y"}
     with pytest.raises(errors.NotFoundError, match=r"has no 'v'. It has: w/x, w/y"):
-        checkpoint.load_variable(str(directory), "v")
+        train.load_variable(str(directory), "v")
 
 
-@pytest.mark.parametrize("look", [checkpoint.list_variables, lambda path: checkpoint.load_variable(path, "w")])
+@pytest.mark.parametrize("look", [train.list_variables, lambda path: train.load_variable(path, "w")])
 def test_looking_where_nothing_is_says_so(tmp_path, look):
     (tmp_path / "empty").mkdir()
     (tmp_path / "events").mkdir()
@@ -175,7 +175,7 @@ def test_looking_where_nothing_is_says_so(tmp_path, look):
 
 def test_the_iterator_yields_each_new_checkpoint_and_stops_at_the_timeout(directory):
     with FakeClock() as fake:
-        found = checkpoint.checkpoints_iterator(str(directory), min_interval_secs=60, timeout=5)
+        found = train.checkpoints_iterator(str(directory), min_interval_secs=60, timeout=5)
         assert next(found) == str(directory / "model.ckpt-3")
         began = fake.monotonic()
     saved(directory, 40)
@@ -189,6 +189,6 @@ def test_the_iterator_asks_whether_to_go_on(tmp_path):
     answers = iter([False, False, True])
     with FakeClock() as fake:
         began = fake.monotonic()
-        found = checkpoint.checkpoints_iterator(str(tmp_path), timeout=3, timeout_fn=lambda: next(answers))
+        found = train.checkpoints_iterator(str(tmp_path), timeout=3, timeout_fn=lambda: next(answers))
         assert list(found) == []
         assert fake.monotonic() == began + 9

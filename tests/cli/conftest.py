@@ -11,7 +11,6 @@ import pytest
 
 import hookline as hl
 from hookline import train
-from hookline.checkpoint import lease
 
 
 def trained_in(folder: Path, last_step: int, width: int = 40) -> Path:
@@ -46,7 +45,7 @@ def shared_run(tmp_path_factory):
     yield folder
     assert before == {path: (path.stat().st_mtime_ns, path.is_file() and path.read_bytes()) for path in before}
     assert sorted(folder.rglob("*")) == files
-    assert not os.path.exists(folder / lease.LOCK_NAME)
+    assert not os.path.exists(folder / ".hookline-lock")
 
 
 @pytest.fixture

@@ -11,12 +11,13 @@ import random
 
 import pytest
 from google.protobuf import json_format
+from tests import summaries
 from tests.checkpoint import hostile
 
 from hookline.cli import main
 from hookline.cli.shown import curve
 from hookline.extend import frame, read_records
-from hookline.summary import FileWriter, SessionLog, Summary, encode
+from hookline.summary import FileWriter, SessionLog, Summary
 from hookline.summary.records import masked_checksum
 from hookline.testing import read_events
 
@@ -73,7 +74,7 @@ def test_a_file_of_the_far_future_does_not_keep_a_writer_from_its_name(tmp_path)
 def written(folder, tag="loss", values=(), steps=None):
     with FileWriter(str(folder)) as writer:
         for step, value in zip(steps or range(len(values)), values, strict=True):
-            writer.add_summary(encode.scalar(tag, value), step)
+            writer.add_summary(summaries.scalar(tag, value), step)
     return folder
 
 
@@ -114,10 +115,10 @@ def test_folders_below_are_runs_and_patterns_choose(tmp_path, capsys):
 def test_steps_that_were_repeated_count_once(tmp_path, capsys):
     with FileWriter(str(tmp_path)) as writer:
         for step in range(5):
-            writer.add_summary(encode.scalar("loss", step), step)
+            writer.add_summary(summaries.scalar("loss", step), step)
     with FileWriter(str(tmp_path), filename_suffix=".z") as writer:
         writer.add_session_log(SessionLog(status=SessionLog.START), 3)
-        writer.add_summary(encode.scalar("loss", 30), 3)
+        writer.add_summary(summaries.scalar("loss", 30), 3)
     assert [(point["step"], point["value"]) for point in points(capsys, tmp_path)] == [(0, 0), (1, 1), (2, 2), (3, 30)]
 
 

@@ -17,7 +17,6 @@ from tests.checkpoint import hostile
 import hookline as hl
 from hookline import errors, summary, train
 from hookline.checkpoint import lease, owner
-from hookline.checkpoint.manifest import FILE_NAME
 from hookline.cli import main
 from hookline.log import escaped, in_a_line
 
@@ -31,7 +30,7 @@ def evil_run(own_run):
     folder = own_run.rename(own_run.with_name(f"run{EVIL}\nall is well"))
     for step in (4, 6):
         path = folder / f"model.ckpt-{step}"
-        fields = json.loads((path / FILE_NAME).read_text())
+        fields = json.loads((path / "hookline.json").read_text())
         fields["devices"] = [f"gpu{EVIL}:0", f"cpu{EVIL}\n:1"]
         (leaf,) = fields["variables"]["table"]["leaves"]
         leaf["name"] = leaf["path"] = f"table{EVIL}\nnorm"
@@ -42,7 +41,7 @@ def evil_run(own_run):
             ],
             "structure": None,
         }  # fmt: skip
-        (path / FILE_NAME).write_text(hostile.signed(fields))
+        (path / "hookline.json").write_text(hostile.signed(fields))
     shutil.copytree(folder / "model.ckpt-6", folder / f"evil{EVIL}\nall is well-7")
     (folder / f"evil{EVIL}-8").mkdir()
     (folder / f"evil{EVIL}-8" / "state").mkdir()
@@ -100,11 +99,11 @@ def test_no_error_and_no_log_line_holds_one(evil_run, caplog, capsys):
     (evil_run / "checkpoint").write_text(EVIL)
     with caplog.at_level(logging.DEBUG):
         train.latest_checkpoint(str(evil_run))
-        logging.getLogger("hookline.checkpoint.moves").warning("of %s: %d", EVIL, 3)
+        logging.getLogger("hookline.checkpoint").warning("of %s: %d", EVIL, 3)
         try:
             raise ValueError(EVIL)
         except ValueError:
-            logging.getLogger("hookline.checkpoint.moves").exception("failed")
+            logging.getLogger("hookline.checkpoint").exception("failed")
     assert r"\x1b" in caplog.text
     assert not RAW.search(caplog.text)
 

@@ -21,7 +21,7 @@ import numpy as np
 
 import hookline as hl
 from hookline import train
-from hookline.data.gathered import Gathered
+from hookline.data.gathered import Gathered  # What a process does not gather shows in no batch.
 from hookline.train import Coordinator
 
 ME = jax.process_index()
@@ -228,9 +228,9 @@ def lengths_that_differ():
     records = []
     handler = logging.Handler()
     handler.emit = lambda record: records.append(record.getMessage())
-    logging.getLogger("hookline.data").addHandler(handler)
+    logging.getLogger("hookline").addHandler(handler)
     found = read(part(3 + 2 * ME), prefetch=2)
-    logging.getLogger("hookline.data").removeHandler(handler)
+    logging.getLogger("hookline").removeHandler(handler)
     return [len(found), found[-1], records]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests import python
 
-from hookline.data import batches
+from hookline.data import batches  # A position shows the sum of a batch, and no two batches of these differ there.
 
 
 @pytest.mark.parametrize("dtype", ["U8", "S8", object])

@@ -19,7 +19,7 @@ from tests.loop.devices import run
 
 import hookline as hl
 from hookline import errors
-from hookline.data import reader as reading_ahead
+from hookline.data import reader as reading_ahead  # A size from which arrays are large, for small ones.
 from hookline.data.arrays import ArraysIterator
 from hookline.testing import FakeClock
 from hookline.train import Coordinator, Saver

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.stand_ins import DirectTransport
 
 import hookline as hl
 from hookline import errors
 from hookline.distributed import ParameterServer, RemoteStore
-from hookline.distributed.transport import DirectTransport
 from hookline.testing import FakeClock
 
 BATCHES = [1, 2, 4, 8, 16, 32]

@@ -175,7 +175,7 @@ def test_a_smaller_batch_is_kept_and_compiled_for_or_dropped(last_batch, length,
     batch = uneven(last_batch)
     assert batch["x"].shape == (length,)
     total = hl.op(jnp.sum)(batch["x"])
-    with hl.Session() as session, caplog.at_level("INFO", "hookline.session"):
+    with hl.Session() as session, caplog.at_level("INFO", "hookline"):
         assert [float(value) for value in until_the_end(session, total)] == totals
     assert sum("Compiling" in record.message for record in caplog.records) == programs
 
@@ -184,7 +184,7 @@ def test_a_smaller_batch_is_padded_and_a_mask_says_so(caplog):
     batch, mask = uneven("pad")
     assert (batch["x"].shape, mask.shape, mask.dtype) == ((2,), (2,), bool)
     total = hl.op(lambda x, mask: jnp.where(mask, x, 100.0))(batch["x"], mask)
-    with hl.Session() as session, caplog.at_level("INFO", "hookline.session"):
+    with hl.Session() as session, caplog.at_level("INFO", "hookline"):
         assert [value.tolist() for value in until_the_end(session, total)] == [[1, 2], [3, 4], [5, 100]]
     assert sum("Compiling" in record.message for record in caplog.records) == 1
 
@@ -620,9 +620,7 @@ def test_control_dependencies_do_not_hold_a_batch_up(session):
 
 
 def test_a_spec_with_open_lengths_takes_batches_of_any(session):
-    from hookline.graph import spec as specs
-
-    open_spec = specs.declared("float32", (None, None))
+    open_spec = hl.extend.specs.declared("float32", (None, None))
     batch = hl.data.iterator(lambda: iter([np.ones((2, 3)), np.ones((5, 1))]), spec=open_spec)
 
     assert batch.shape == (None, None)

@@ -3,11 +3,11 @@ from __future__ import annotations
 import jax.numpy as jnp
 import optax
 import pytest
+from tests.stand_ins import DirectTransport
 
 import hookline as hl
 from hookline.distributed import ParameterServer
 from hookline.distributed.placement import place
-from hookline.distributed.transport import DirectTransport
 from hookline.extend import Update
 
 from .targets import Target

@@ -8,10 +8,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.stand_ins import DirectTransport
 
 from hookline import train
 from hookline.distributed import ParameterServer
-from hookline.distributed.transport import DirectTransport
 from hookline.errors import Preempted
 
 from .targets import Target

@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+from tests.stand_ins import DirectTransport
 
 import hookline as hl
 from hookline import errors
@@ -14,7 +15,6 @@ from hookline.distributed import ParameterServer, RemoteStore
 from hookline.distributed.entrance import Entrance
 from hookline.distributed.gate import LEASE_SECS
 from hookline.distributed.plain import NotPlainError
-from hookline.distributed.transport import DirectTransport
 from hookline.testing import FakeClock
 from hookline.train import latest_checkpoint
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.stand_ins import DirectTransport
 
 import hookline as hl
 from hookline import clock, errors
@@ -19,7 +20,6 @@ from hookline.distributed.ballots import LATE_SECS, UNDECIDED_SECS
 from hookline.distributed.owner import ASK_SECS, CUT_SECS, LONGEST_SECS, STAGED_SECS
 from hookline.distributed.protocol import METHODS, Epoch
 from hookline.distributed.server_state import Apply, Put
-from hookline.distributed.transport import DirectTransport
 from hookline.distributed.updates import portable
 from hookline.distributed.wire import SMALL_BYTES, flatten, pack_all, unpack_all
 from hookline.testing import FakeClock

@@ -9,11 +9,11 @@ import os
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tests.stand_ins import DirectTransport
 
 import hookline as hl
 from hookline import clock
 from hookline.distributed import ParameterServer
-from hookline.distributed.transport import DirectTransport
 
 from .targets import Target
 

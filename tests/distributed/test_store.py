@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from tests.stand_ins import DirectTransport
 
 import hookline as hl
 from hookline import GraphKeys, clock, errors
@@ -20,7 +21,6 @@ from hookline.distributed import Cluster, ParameterServer, StalenessHook
 from hookline.distributed.protocol import WAITING
 from hookline.distributed.pulls import FRESH_SECS
 from hookline.distributed.ray_actors import RayTransport
-from hookline.distributed.transport import DirectTransport
 from hookline.testing import FakeClock, read_events
 
 from .targets import Target, apart, at_once, until

@@ -23,9 +23,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from tests.stand_ins import forget_programs
 
 import hookline as hl
-from hookline.session import shared_jit
 from hookline.summary import FileWriterCache
 
 ROWS, COLUMNS, BATCH = 16, 32, 16
@@ -460,7 +460,7 @@ def main(directory: str, jobs: list[str], names: list[str]) -> None:
     found: dict[str, dict[str, Any]] = {name: {} for name in names}
     for name, job in itertools.product(names, jobs):
         logdir = Path(directory, *[re.sub(r"\W+", "_", part) for part in (name, job)])
-        shared_jit.forget_all()
+        forget_programs()
         try:
             found[name][job] = JOBS[job](Layout(name), logdir)
         except Exception:  # The others are worth a look.

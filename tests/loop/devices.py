@@ -65,10 +65,11 @@ def _trained(kind: str, logdir: str, last_step: int) -> dict[str, Any]:
     given = {} if callable(made.state) else _places(made.state)
     seen: list[dict[str, str]] = []
     lines: list[str] = []
-    told = logging.getLogger("hookline.session.compilation")
+    told = logging.getLogger("hookline")
     told.setLevel(logging.INFO)
     told.propagate = False
-    told.handlers = [handler := logging.Handler()]
+    told.handlers = [handler := logging.Handler(), shown := logging.StreamHandler()]
+    shown.setLevel(logging.WARNING)
     handler.emit = lambda record: lines.append(record.getMessage())
     first = hl.train.latest_checkpoint(logdir)
 

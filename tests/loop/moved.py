@@ -24,9 +24,9 @@ from flax import nnx
 from flax.training.train_state import TrainState
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from tests.stand_ins import forget_programs
 
 import hookline as hl
-from hookline.session import shared_jit
 
 STEPS = 6
 ROWS = np.random.default_rng(0).normal(size=(4, 16, 8)).astype("float32")
@@ -119,7 +119,7 @@ def _looped(case: Script, given: str, logdir: str) -> dict[str, Any]:
         state = loop.run(logdir, last_step, hooks=[losses], progress=False, log_steps=None, watch=None)
         return _told(losses.values, state)
 
-    shared_jit.forget_all()
+    forget_programs()
     with _Compilations() as compilations:
         whole = trained(STEPS, None)
     begun = trained(STEPS // 2, logdir)
@@ -132,13 +132,13 @@ class _Compilations(logging.Handler):
     count = 0
 
     def __enter__(self) -> _Compilations:
-        logger = logging.getLogger("hookline.session.compilation")
+        logger = logging.getLogger("hookline")
         logger.addHandler(self)
         logger.setLevel(logging.INFO)
         return self
 
     def __exit__(self, *_: object) -> None:
-        logging.getLogger("hookline.session.compilation").removeHandler(self)
+        logging.getLogger("hookline").removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
         self.count += record.getMessage().startswith("Compiling")

@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from tests.stand_ins import forget_programs
 
 import hookline as hl
-from hookline.session import shared_jit
 
 EXPLICIT, AUTO = jax.sharding.AxisType.Explicit, jax.sharding.AxisType.Auto
 LARGE = 2**18
@@ -65,7 +65,7 @@ class Log(logging.Handler):
 
 @contextlib.contextmanager
 def log() -> Any:
-    shared_jit.forget_all()
+    forget_programs()
     logger, found = logging.getLogger("hookline"), Log()
     logger.addHandler(found)
     try:
@@ -410,7 +410,7 @@ def memory_of_a_checkpoint() -> Any:
 
 def memory_before_a_restore() -> Any:
     """Returns what is live when the arrays of a checkpoint are read: by a recovery, and by a rollback."""
-    from hookline.checkpoint import orbax_io
+    from hookline.checkpoint import orbax_io  # The moment before a read is no user's.
 
     class Fail(hl.train.SessionRunHook):
         def after_run(self, run_context: Any, run_values: Any) -> None:

@@ -29,7 +29,7 @@ def loop_of(step=train_step, size=4):
 @pytest.fixture
 def compiled(caplog):
     """Returns the programs that were compiled since the last call, in words."""
-    caplog.set_level(logging.INFO, "hookline.session.compilation")
+    caplog.set_level(logging.INFO, "hookline")
 
     def found():
         lines = [line.partition("): ")[2] for line in caplog.messages if line.startswith("Compiling a program (")]

@@ -11,7 +11,7 @@ import optax
 import pytest
 
 import hookline as hl
-from hookline.loop.description import parts_of
+from hookline.loop.description import parts_of  # For a mesh of more devices than there are.
 from hookline.testing import read_events
 
 OPTIMIZER = optax.adam(1e-3)

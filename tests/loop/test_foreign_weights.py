@@ -22,7 +22,6 @@ from orbax.checkpoint import v1
 from tests import in_step
 
 import hookline as hl
-from hookline.checkpoint import leaves as paths
 from hookline.train import WarmStart
 
 NET = nn.Sequential([nn.Dense(3), nn.relu, nn.Dense(2, param_dtype=jnp.bfloat16)])
@@ -41,8 +40,8 @@ def state_of(seed):
 
 
 OLD, FLAT = state_of(1), {}
-for path, leaf in paths.with_paths(OLD.params)[0]:
-    FLAT[path] = np.asarray(leaf)
+for path, leaf in jax.tree.leaves_with_path(OLD.params):
+    FLAT[jax.tree_util.keystr(path, simple=True, separator="/")] = np.asarray(leaf)
 
 
 def dotted(flat):

@@ -63,7 +63,7 @@ def test_each_length_is_compiled_once_and_told_once_and_a_restart_has_the_same_b
         quiet["logging"] = hl.train.LoggingOptions(summary_steps=None)
         return loop.run(str(logdir), **quiet, **arguments)["w"]
 
-    caplog.set_level("INFO", "hookline.session.compilation")
+    caplog.set_level("INFO", "hookline")
     whole = run(tmp_path / "whole")
     told = [record.getMessage() for record in caplog.records if "Compiling" in record.getMessage()]
     of_lengths = [text for text in told if "it was" in text]

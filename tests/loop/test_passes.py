@@ -75,7 +75,7 @@ class Watched:
 
 @pytest.mark.parametrize("kind", SOURCES)
 def test_a_second_run_at_the_end_makes_the_next_pass_and_one_in_the_middle_ends_it(kind, caplog):
-    caplog.set_level("INFO", "hookline.loop")
+    caplog.set_level("INFO", "hookline")
     make, order = SOURCES[kind]
     watched = Watched(make())
     assert watched.run() == order[:3]

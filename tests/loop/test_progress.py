@@ -87,7 +87,8 @@ def test_on_a_terminal_it_is_one_line_below_the_log(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal.file)
     handler = logging.StreamHandler()
-    logger = logging.getLogger("hookline.hooks.logging_tensor")
+    handler.addFilter(lambda record: record.getMessage().startswith("step "))
+    logger = logging.getLogger("hookline")
     logger.addHandler(handler)
     level = logger.level
     logger.setLevel(logging.INFO)

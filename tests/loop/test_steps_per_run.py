@@ -267,7 +267,7 @@ def test_a_run_that_has_news_for_hooks_goes_no_further_than_the_next_one_who_is_
 
 @pytest.mark.parametrize("last_step", [1000, pytest.param(10_000, marks=pytest.mark.campaign)])
 def test_two_programs_for_all_hooks_and_one_more_for_a_smaller_batch(last_step, caplog):
-    caplog.set_level(logging.INFO, "hookline.session.compilation")
+    caplog.set_level(logging.INFO, "hookline")
 
     class Each(train.SessionRunHook):
         def __init__(self, loop, steps):

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
+from tests import in_step
 
 import hookline as hl
 from hookline import train
-from hookline.coordination import peers
 
 CASES = {}
 LAST_STEP, NAN_AT = 20, 13
@@ -151,7 +151,7 @@ for kind in ("raise", "stop", "skip"):
 
 @case
 def checkpoint_saver(model):
-    place = peers.current().gather("folder", model.folder)[0]
+    place = in_step.gather("folder", model.folder)[0]
     return [train.CheckpointSaverHook(place, save_steps=5)], lambda: hl.train.latest_checkpoint(place)[-2:]
 
 
@@ -187,7 +187,7 @@ def trained(names):
         except train.NanLossDuringTrainingError as raised:
             error = f"{type(raised).__name__} {raised}"
         told = {name: None if error else tell() for name, tell in tells.items()}
-        peers.current().meet("the end of a training")
+        in_step.meet("the end of a training")
         files = {name: sum(path.is_file() for path in Path(folder, name).rglob("*")) for name in names}
     logger.removeHandler(log)
     return {"ended": ended, "error": error, "logged": log.lines, "told": told, "files": files}

@@ -19,11 +19,11 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from tests import in_step
 
 import hookline as hl
 from hookline import train
-from hookline.coordination import peers
-from hookline.session import launches
+from hookline.session import launches  # How many programs a process has started, which shows in no result.
 
 ME, COUNT = jax.process_index(), jax.process_count()
 SIZE, BATCH = 64, 8
@@ -133,7 +133,7 @@ class Schedule:
                 hooks[-2:] = [Sends(*self.signal)]
             saves = self.saves or ({"save_checkpoint_steps": 100} if self.ends_by_signal else None)
             # Where all save they save to one place: the chief's.
-            place = peers.current().gather("folder", folder)[0]
+            place = in_step.gather("folder", folder)[0]
             where = {"checkpoint_dir": place, **saves} if saves else {}
             with train.MonitoredTrainingSession(
                 hooks=[*hooks, last], log_step_count_steps=None, save_summaries_steps=None, save_summaries_secs=None,
@@ -143,9 +143,9 @@ class Schedule:
                     self.pause()
                     session.run(train_op)
             found = last.found
-            peers.current().meet("the end of a schedule")
+            in_step.meet("the end of a schedule")
             saved = sorted(path.name for path in Path(place).glob("model.ckpt-*"))
-            peers.current().meet("the look into its folder")
+            in_step.meet("the look into its folder")
         batches = [int(batch.sum()) for batch, _ in zip(iter(source), range(found[0]), strict=False)]
         assert found[1] == sum(batches), f"{found} for {sum(batches)}"
         values = dict(enumerate(batches, 1))
@@ -160,7 +160,7 @@ def main(first, count, ends_by_signal):
         faulthandler.dump_traceback_later(60, exit=True)
         try:
             found = Schedule(seed, ends_by_signal and seed == first + count - 1).run()
-            every = peers.current().gather("what was found", found)
+            every = in_step.gather("what was found", found)
             assert all(each == every[0] for each in every), every
         except Exception:
             print("failed in schedule", seed, flush=True)

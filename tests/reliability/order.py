@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hookline.checkpoint import layout, lease, manifest
+from hookline.checkpoint import layout
 from hookline.checkpoint.state_file import STATE_FILE_NAME
 
 from .file_calls import FileCall, watched
@@ -217,11 +217,11 @@ def _missing(event: Event, disk: Disk, directory: str) -> Iterator[str]:
 def _missing_before_rename(event: Event, disk: Disk, tree: Tree) -> Iterator[str]:
     folder, name = os.path.split(event.target)
     inode = tree[event.path].inode
-    if not disk.has_contents(event.path, tree) and name != lease.OWNER_NAME:
+    if not disk.has_contents(event.path, tree) and name != ".hookline-owner":
         yield f"the contents of {kind(event.path)}"
     if tree[event.path].version is None and disk.names.get(tree[folder].inode, {}).get(name, inode) != inode:
         yield f"that the name {kind(event.target)} is free"
-    if name == manifest.FILE_NAME:
+    if name == "hookline.json":
         yield from disk.lacks(folder, tree, but=event.path)
     before, after = set(event.shown.values()), set(event.shown_after.values())
     for path in _paths(tree, {inode} & (before | after) | after - before):

@@ -75,5 +75,5 @@ def said(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
         yield lambda: [
             f"{record.levelname}: {record.getMessage()}"
             for record in caplog.records
-            if record.name.startswith(("hookline.sinks", "hookline.summary.event_queue"))
+            if record.name.startswith(("hookline.sinks", "hookline.summary"))
         ]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 
 import pytest
+from tests import summaries
 
 from hookline import errors
 from hookline.sinks import Sink
 from hookline.sinks.feeding import Feeding
-from hookline.summary import encode
 from hookline.testing import FakeClock
 
 
@@ -60,7 +60,7 @@ def fed():
 
 def put(writer, *steps):
     for step in steps:
-        writer.add_summary(encode.scalar("loss", 0.5), step)
+        writer.add_summary(summaries.scalar("loss", 0.5), step)
 
 
 def test_points_come_in_order_from_another_thread_and_a_sync_waits_for_them(fed):
@@ -173,7 +173,7 @@ def test_what_a_sink_does_not_take_is_said_once(fed, said):
     sink = Noting()
     feeding, writer = fed(sink, hparams={"rate": 0.1})
     for step in (1, 2):
-        writer.add_summary(encode.text("note", "x"), step)
+        writer.add_summary(summaries.text("note", "x"), step)
         put(writer, step)
     writer.add_summary(b"no message", 3)
     feeding.close(failed=False)

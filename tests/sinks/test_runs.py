@@ -10,7 +10,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests import python
+from tests import python, summaries
 
 import hookline as hl
 from hookline import errors
@@ -61,7 +61,7 @@ def scalars_of(folder):
 def test_all_that_hooks_write_goes_to_all_sinks_and_the_evaluation_has_its_name(tmp_path):
     class Notes(hl.train.SessionRunHook):
         def end(self, session):
-            FileWriterCache.get(tmp_path).add_summary(hl.summary.encode.scalar("at the end", 1.0), 10)
+            FileWriterCache.get(tmp_path).add_summary(summaries.scalar("at the end", 1.0), 10)
 
     noting = Noting()
     train(tmp_path, 10, [Csv(), JsonLines(), noting], hooks=[Notes()], hparams={"rate": 0.1})
@@ -143,11 +143,11 @@ def test_a_writer_of_the_users_that_hooks_share_is_followed_until_the_session_en
     try:
         hook = hl.train.SinkHook([noting], tmp_path)
         with hl.train.MonitoredSession(hooks=[hook], summary_dir=str(tmp_path)) as session:
-            session.summary_writer.add_summary(hl.summary.encode.text("note", "a"), 1)
+            session.summary_writer.add_summary(summaries.text("note", "a"), 1)
             event = hl.summary.Event(step=2, wall_time=5.0)
             event.summary.value.add(tag="by hand", simple_value=2.0)
             session.summary_writer.add_event(event)
-        writer.add_summary(hl.summary.encode.scalar("late", 1.0), 3)
+        writer.add_summary(summaries.scalar("late", 1.0), 3)
     finally:
         FileWriterCache.clear()
     assert [(point.tag, point.step, point.time, point.value) for point in noting.points] == [("by hand", 2, 5.0, 2.0)]

@@ -7,13 +7,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import hookline as hl
 from hookline import errors
-from hookline.summary import Summary, encode
+from hookline.summary import Summary
 
 
-def read_scalar(serialized: bytes) -> tuple[str, float]:
-    (value,) = Summary.FromString(serialized).value
-    return value.tag, value.simple_value
+def written_by(make: Any, tag: str, value: Any) -> Any:
+    with hl.Session() as session:
+        (written,) = Summary.FromString(session.run(make(tag, hl.host_op(lambda: value).node()))).value
+    return written
+
+
+def read_scalar(tag: str, value: Any) -> tuple[str, float]:
+    written = written_by(hl.summary.scalar, tag, value)
+    return written.tag, written.simple_value
 
 
 @pytest.mark.parametrize(
@@ -35,11 +42,11 @@ def read_scalar(serialized: bytes) -> tuple[str, float]:
     ],
 )
 def test_a_scalar_of_any_real_type_is_written(value: Any, written: float):
-    assert read_scalar(encode.scalar("train/loss", value)) == ("train/loss", written)
+    assert read_scalar("train/loss", value) == ("train/loss", written)
 
 
 def test_nan_is_written_as_it_is():
-    assert math.isnan(read_scalar(encode.scalar("loss", np.float32("nan")))[1])
+    assert math.isnan(read_scalar("loss", np.float32("nan"))[1])
 
 
 @pytest.mark.parametrize(
@@ -55,17 +62,17 @@ def test_nan_is_written_as_it_is():
 )
 def test_anything_but_one_real_number_is_refused_with_tag_and_shape(value: Any, described: str):
     with pytest.raises(errors.InvalidArgumentError, match=f"'loss' requires one number, got .*{described}"):
-        encode.scalar("loss", value)
+        read_scalar("loss", value)
 
 
 def test_a_long_tag_is_encoded_as_protocol_buffers_do():
-    tag = "scope/" * 60 + "süß"
-    assert read_scalar(encode.scalar(tag, 1.0)) == (tag, 1.0)
+    tag = "scope/" * 60 + "loss"
+    assert read_scalar(tag, 1.0) == (tag, 1.0)
 
 
 def test_text_keeps_the_shape_of_a_table():
-    (value,) = Summary.FromString(encode.text("table", [["a", b"b"], ["c", "ü"]])).value
+    value = written_by(hl.summary.text, "table", [["a", b"b"], ["c", "ü"]])
     assert [dim.size for dim in value.tensor.tensor_shape.dim] == [2, 2]
     assert list(value.tensor.string_val) == [b"a", b"b", b"c", "ü".encode()]
-    with pytest.raises(errors.InvalidArgumentError, match="'table' requires strings"):
-        encode.text("table", 3)
+    with pytest.raises(errors.InvalidArgumentError, match="'table_1' requires strings"):
+        written_by(hl.summary.text, "table", 3)

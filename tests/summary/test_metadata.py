@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests import summaries
 
-from hookline.summary import FileWriter, Summary, encode
+from hookline.summary import FileWriter, Summary
 from hookline.testing import read_events
 
 
@@ -20,13 +21,13 @@ def described(logdir: Path) -> list[tuple[int, str, str]]:
 
 
 def several(*tags: str) -> bytes:
-    return b"".join(encode.text(tag, f"of {tag}") for tag in tags)
+    return b"".join(summaries.text(tag, f"of {tag}") for tag in tags)
 
 
 def test_metadata_is_written_with_the_first_value_of_its_tag(tmp_path: Path):
     with FileWriter(tmp_path) as writer:
         writer.add_summary(several("a", "J"), 1)
-        writer.add_summary(encode.scalar("J/loss", 0.5) + several("a", "b"), 2)
+        writer.add_summary(summaries.scalar("J/loss", 0.5) + several("a", "b"), 2)
         writer.add_summary(Summary.FromString(several("b", "b", "c")), 3)
     assert described(tmp_path) == [
         (1, "a", "text"),
@@ -76,6 +77,6 @@ def test_a_file_that_replaces_one_that_failed_has_it(tmp_path: Path):
 def test_bytes_that_are_no_summary_are_written_as_they_are(damaged: bytes, tmp_path: Path):
     with FileWriter(tmp_path) as writer:
         writer.add_summary(damaged, 1)
-        writer.add_summary(encode.scalar("loss", 0.5), 2)
+        writer.add_summary(summaries.scalar("loss", 0.5), 2)
     (path,) = tmp_path.iterdir()
     assert damaged in path.read_bytes()

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import summaries
 
 from hookline import errors
-from hookline.summary import FileWriter, FileWriterCache, encode
+from hookline.summary import FileWriter, FileWriterCache
 from hookline.testing import FakeClock
 
 Steps = Callable[[Path], list[int]]
@@ -23,7 +24,7 @@ RETRY_SECS = 10.0
 
 @pytest.fixture(autouse=True)
 def info_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    caplog.set_level(logging.INFO, logger="hookline.summary")
+    caplog.set_level(logging.INFO, logger="hookline")
     yield
     FileWriterCache.clear()
 
@@ -34,7 +35,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 
 def add(writer: FileWriter, *steps: int) -> None:
     for step in steps:
-        writer.add_summary(encode.text("note", "x" * 5000), step)  # More than what is left in the file's last block.
+        writer.add_summary(summaries.text("note", "x" * 5000), step)  # More than what is left in the file's last block.
     writer.flush()
 
 
@@ -186,7 +187,7 @@ def test_a_strict_writer_needs_room_at_the_start(small_disk: Any):
 def test_a_sync_does_not_raise_in_an_outage(small_disk: Any, steps: Steps):
     writer = FileWriterCache.get(small_disk.path)
     small_disk.fill()
-    writer.add_summary(encode.text("note", "x" * 5000), 1)
+    writer.add_summary(summaries.text("note", "x" * 5000), 1)
     FileWriterCache.sync()
     small_disk.free()
     writer.add_summary(b"", 2)
@@ -231,11 +232,11 @@ def test_a_new_file_goes_where_the_first_one_was(tmp_path: Path, monkeypatch: py
 def test_a_file_that_may_not_grow_is_followed_by_another(tmp_path: Path, steps: Steps, python: Callable[..., Any]):
     program = """
         import resource, sys
-        from hookline.summary import FileWriterCache, encode
+        from hookline.summary import FileWriterCache, Summary
         writer = FileWriterCache.get(sys.argv[1])
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
         for step in range(100):
-            writer.add_summary(encode.scalar("loss", step), step)
+            writer.add_summary(Summary(value=[Summary.Value(tag="loss", simple_value=step)]), step)
             writer.flush()
     """
     done = python(program, tmp_path)

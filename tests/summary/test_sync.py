@@ -108,7 +108,7 @@ def test_a_sync_that_fails_is_an_outage_of_any_other_writer(
         if failures:  # The kernel reports a failure once; the next sync succeeds, and what was lost stays lost.
             raise failures.pop()
 
-    caplog.set_level(logging.INFO, logger="hookline.summary")
+    caplog.set_level(logging.INFO, logger="hookline")
     writer = FileWriterCache.get(tmp_path)
     writer.add_summary(b"", 1)
     with monkeypatch.context() as broken:

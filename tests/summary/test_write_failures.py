@@ -136,11 +136,11 @@ def test_a_write_that_stops_in_the_middle_leaves_only_whole_records(python: Pyth
         """
         import resource, sys
         from hookline import errors
-        from hookline.summary import FileWriter, encode
+        from hookline.summary import FileWriter, Summary
         writer = FileWriter(sys.argv[1], max_queue=1_000_000)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
         for step in range(100):
-            writer.add_summary(encode.scalar("loss", step), step)
+            writer.add_summary(Summary(value=[Summary.Value(tag="loss", simple_value=step)]), step)
         try:
             writer.flush()
         except errors.ResourceExhaustedError as error:

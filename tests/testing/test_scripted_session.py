@@ -6,7 +6,6 @@ import pytest
 
 from hookline import RunOptions
 from hookline.errors import UnavailableError
-from hookline.session import HookFetches
 from hookline.testing import ScriptedSession
 
 
@@ -27,7 +26,6 @@ def test_values_come_in_the_structure_that_was_asked_for():
     session = ScriptedSession(values={"loss:0": 0.5})
     fetches = {"list": ["loss:0", "train"], "pair": pair("loss:0", ("loss:0",))}
     assert session.run(fetches) == {"list": [0.5, None], "pair": pair(0.5, (0.5,))}
-    assert session.lowlevel.run_with_hook_fetches("train", HookFetches(("loss:0", None))) == (None, (0.5, None))
 
 
 def test_the_step_moves_with_the_runs_that_succeed():

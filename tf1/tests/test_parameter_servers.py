@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from tests.distributed.targets import Target
+from tests.stand_ins import DirectTransport
 
 import hookline_tf1 as tf
 from hookline import errors
 from hookline.distributed import ParameterServer
-from hookline.distributed.transport import DirectTransport
 
 
 def test_a_place_that_is_not_there_is_an_error_in_the_session_of_the_worker_that_was_given_it():
