@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hookline.data.format2 import _sizes  # A property over all sizes.
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import in_step
@@ -16,7 +17,6 @@ from tests.formats import training
 
 import hookline as hl
 from hookline import errors
-from hookline.data.format2 import _sizes  # A property over all sizes.
 from hookline.train import list_variables
 
 HERE = Path(__file__).parent

@@ -15,23 +15,3 @@ from hookline.checkpoint.warm_start import (
     init_from_checkpoint,
     warm_start,
 )
-
-__all__ = [
-    "CheckpointSaverListener",
-    "CheckpointState",
-    "PendingSave",
-    "RetryPolicy",
-    "Saver",
-    "assign_from_checkpoint",
-    "assign_from_checkpoint_fn",
-    "checkpoint_exists",
-    "checkpoints_iterator",
-    "get_checkpoint_state",
-    "init_from_checkpoint",
-    "latest_checkpoint",
-    "list_variables",
-    "load_variable",
-    "verify",
-    "wait_for_new_checkpoint",
-    "warm_start",
-]

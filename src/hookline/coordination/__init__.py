@@ -3,5 +3,3 @@
 from __future__ import annotations
 
 from hookline.coordination.coordinator import Coordinator, LooperThread
-
-__all__ = ["Coordinator", "LooperThread"]

@@ -23,38 +23,3 @@ from hookline.hooks.trigger import Trigger
 from hookline.hooks.triggers import at_steps, every, first_run, latched, log_spaced, spaced, steps_where
 from hookline.hooks.watchdog import WatchdogHook
 from hookline.hooks.when import when
-
-__all__ = [
-    "CheckpointSaverHook",
-    "FeedFnHook",
-    "FinalOpsHook",
-    "Firing",
-    "FunctionHook",
-    "GlobalStepWaiterHook",
-    "LoggingTensorHook",
-    "NanTensorHook",
-    "NeverTriggerTimer",
-    "ProfilerHook",
-    "ProgressHook",
-    "SecondOrStepTimer",
-    "SessionRunArgs",
-    "SessionRunContext",
-    "SessionRunHook",
-    "SessionRunValues",
-    "SinkHook",
-    "StepCounterHook",
-    "StopAfterNEvalsHook",
-    "StopAtStepHook",
-    "SummaryAtEndHook",
-    "SummarySaverHook",
-    "Trigger",
-    "WatchdogHook",
-    "at_steps",
-    "every",
-    "first_run",
-    "latched",
-    "log_spaced",
-    "spaced",
-    "steps_where",
-    "when",
-]

@@ -7,5 +7,3 @@ from hookline.loop.load import load
 from hookline.loop.loop import Loop
 from hookline.loop.save_safetensors import save_safetensors
 from hookline.loop.warm_start import WarmStart
-
-__all__ = ["EvalResult", "Evaluate", "Loop", "StopIfNoImprovement", "WarmStart", "load", "save_safetensors"]

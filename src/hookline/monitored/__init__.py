@@ -15,27 +15,3 @@ from hookline.monitored.session_manager import SessionManager
 from hookline.monitored.step_context import StepContext
 from hookline.monitored.stop_request import StopRequest
 from hookline.monitored.training_session import MonitoredTrainingSession
-
-__all__ = [
-    "DEFAULT_RECOVERY",
-    "USE_DEFAULT",
-    "CheckpointOptions",
-    "ChiefSessionCreator",
-    "HookList",
-    "HookedSession",
-    "LoggingOptions",
-    "MonitoredSession",
-    "MonitoredTrainingSession",
-    "PreemptionOptions",
-    "RecoverableSession",
-    "RecoveryPolicy",
-    "Scaffold",
-    "SessionCreator",
-    "SessionManager",
-    "SingularMonitoredSession",
-    "StepContext",
-    "StopRequest",
-    "WorkerSessionCreator",
-    "evaluate_once",
-    "evaluate_repeatedly",
-]

@@ -10,26 +10,3 @@ from hookline.session.retry import RETRY, Retry
 from hookline.session.session import Session
 from hookline.session.sources import OpenSource, Position
 from hookline.session.store import StoreTarget, VariableStore, resolve_target
-
-__all__ = [
-    "CHANGED",
-    "RETRY",
-    "CachedStep",
-    "DeferredResults",
-    "HookFetches",
-    "LowLevel",
-    "OpenSource",
-    "Position",
-    "RawSession",
-    "Retry",
-    "RunMetadata",
-    "RunOptions",
-    "Session",
-    "SessionConfig",
-    "StoreTarget",
-    "VariableStore",
-    "hook_results",
-    "merge_options",
-    "origin",
-    "resolve_target",
-]
