@@ -12,6 +12,7 @@ from hookline import log
 from hookline.coordination import peers
 from hookline.data import batches
 from hookline.data.sequences import Demand, Read, Sequence, length_of, refusal, taken_over
+from hookline.interrupts import door
 
 _logger = log.of(__name__)
 
@@ -78,6 +79,7 @@ class OneShot(Sequence):
                 self._let_go()
         return batch
 
+    @door
     def _next(self) -> Any:
         if self._error is not None:
             # A generator that has raised would then report its end.

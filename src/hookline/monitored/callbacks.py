@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from hookline import log
+from hookline import interrupts, log
 from hookline.coordination import Coordinator
 from hookline.hooks.base import SessionRunHook
 from hookline.hooks.trigger import Trigger
@@ -76,6 +76,7 @@ def override(hook: Any, name: str) -> Callback | None:
     inherited = getattr(SessionRunHook, name, None)
     if inherited is not None and getattr(callback, "__func__", None) is inherited:
         return None
+    interrupts.users(callback)
     return callback
 
 
