@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from hookline import interrupts
 from hookline.coordination import Coordinator
 from hookline.hooks.base import SessionRunHook
 from hookline.hooks.trigger import Trigger
@@ -59,6 +60,7 @@ def override(hook: Any, name: str) -> Callback | None:
     inherited = getattr(SessionRunHook, name, None)
     if inherited is not None and getattr(callback, "__func__", None) is inherited:
         return None
+    interrupts.users(callback)
     return callback
 
 
