@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import traceback
 
-from hookline.escapes import escaped
+from hookline.escapes import HAZARD, escaped
 
 
 def of(name: str) -> logging.Logger:
@@ -22,8 +22,8 @@ def of(name: str) -> logging.Logger:
 
 def _escape(record: logging.LogRecord) -> bool:
     text = record.getMessage()
-    if (safe := escaped(text)) != text:
-        record.msg, record.args = safe, None
+    if HAZARD.search(text):
+        record.msg, record.args = escaped(text), None
     if record.exc_info and record.exc_info[0] is not None:
         record.exc_text = escaped("".join(traceback.format_exception(*record.exc_info)).rstrip("\n"))
     return True

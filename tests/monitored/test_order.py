@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from hookline.hooks import SessionRunHook, when
 from hookline.monitored import MonitoredSession
-from hookline.monitored.order import in_order
+from hookline.monitored.hook_list import in_order
 
 
 class A(SessionRunHook):

@@ -155,26 +155,6 @@ def test_a_callback_that_returns_something_else_than_session_run_args_is_named(c
         session.run(train_op)
 
 
-def test_a_class_that_still_defines_what_is_gone_is_told_once_and_never_called(train_op, caplog):
-    class Old(train.SessionRunHook):
-        def after_run(self, run_context, run_values):
-            pass
-
-        def steps_until_trigger(self, global_step):
-            raise AssertionError
-
-        def settle(self, run_context):
-            raise AssertionError
-
-    for _ in range(2):
-        with train.MonitoredSession(hooks=[Old(), Old()]) as session:
-            session.run(train_op)
-    (warning,) = warnings_of(caplog)
-    assert "Old defines callbacks that are never called any more" in warning
-    assert "in place of steps_until_trigger, declare trigger" in warning
-    assert "in place of settle, declare late = True" in warning
-
-
 # The decision ----------------------------------------------------------------------------------------------------
 
 

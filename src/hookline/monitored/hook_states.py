@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import collections
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,15 +10,11 @@ import numpy as np
 
 from hookline import log
 from hookline.coordination import peers
-from hookline.monitored.callbacks import check_distinct, declared_trigger, describe, override
-from hookline.monitored.identity import kind_of, namesakes
+from hookline.monitored.callbacks import check_distinct, declared_trigger, describe, namesakes, override
 
 logger = log.of(__name__)
 
 _STATE, _PHASE, _PHASES, _STEP = "state", "trigger", "triggers", "step"
-# Up to format 2 hooks were told apart by class and number.
-_NUMBERED = re.compile(r"([^/\[]+)/(\d+)(/trigger)?")
-_ANY = "/*"
 
 
 class HookStates:
@@ -77,18 +71,18 @@ class HookStates:
         """Gives the states of a checkpoint to the hooks; what none of them takes is logged once.
 
         Args:
-            states: The entries, as `taken` returned them, or states by class and number. If there are none, the states
-                that stay are the same: a chief that has lost its session goes on from servers, and restores nothing.
+            states: The entries, as `taken` returned them. If there are none, the states that stay are the same: a chief
+                that has lost its session goes on from servers, and restores nothing.
             step: The global step of the checkpoint; None in a graph without one.
         """
         check_distinct(self._hooks, "hooks")  # Again, because `begin` may have set their keys.
         if not states:
             return
-        self._left, unclear = _entries(states, collections.Counter(map(kind_of, self._hooks)))
+        self._left = {name: dict(entry) for name, entry in states.items()}
         for entry in self._left.values():
             if step is not None:
                 entry.setdefault(_STEP, step)
-        unclear += self.give(self._hooks, step)
+        unclear = self.give(self._hooks, step)
         if unclear and peers.speaks():
             logger.warning(
                 "The checkpoint does not show whose these states of hooks and phases of triggers are, so their hooks "
@@ -116,7 +110,7 @@ class HookStates:
             group = [self._hooks[place] for place in places]
             if not any(hook is asked for hook in group for asked in hooks):
                 continue
-            entry = self._left.pop(name, None) or self._left.pop(kind_of(group[0]) + _ANY, None)
+            entry = self._left.pop(name, None)
             if entry is None:
                 continue
             if len(group) == 1 and _PHASES not in entry:
@@ -147,28 +141,6 @@ class HookStates:
             logger.info(
                 "The %s takes up its state of step %s; the training is at step %s.", describe(hook), taken_at, step
             )
-
-
-def _entries(states: Mapping[str, Any], present: Mapping[str, int]) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Returns the entries by name, and the numbered ones whose owner is not clear.
-
-    Those of a class that has one hook in the checkpoint and at most one here belong to that.
-    """
-    found: dict[str, dict[str, Any]] = {}
-    numbered: dict[str, dict[str, dict[str, Any]]] = {}
-    for name, state in states.items():
-        if (old := _NUMBERED.fullmatch(name)) is None:
-            found[name] = dict(state)
-        else:
-            kind, number, is_phase = old.groups()
-            numbered.setdefault(kind, {}).setdefault(number, {})[_PHASE if is_phase else _STATE] = state
-    found |= {kind + _ANY: entries["0"] for kind, entries in numbered.items() if entries.keys() == {"0"}}
-    several = {kind: entries for kind, entries in numbered.items() if entries.keys() != {"0"}}
-    unclear = [f"{kind}/{number}" for kind, entries in several.items() for number in entries]
-    for name in [name for name in found if name.endswith(_ANY) and present.get(name.removesuffix(_ANY), 0) > 1]:
-        del found[name]
-        unclear.append(name)
-    return found, unclear
 
 
 def _phase(hook: Any, step: int | None = None) -> dict[str, Any]:

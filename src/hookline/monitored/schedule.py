@@ -84,6 +84,8 @@ class Schedule:
         hooks.check_triggers()
         self._session, self._low, self._in_step = session, session.lowlevel, in_step
         self._has_step = _has_step(session)
+        # If other workers advance the global step too, this session cannot predict the step after a run.
+        self._steady = not self._low.shared
         if steps_per_run > 1 and not self._has_step:
             raise RuntimeError(
                 f"steps_per_run={steps_per_run} counts global steps, and the graph has no global step. Create it with "
@@ -115,7 +117,7 @@ class Schedule:
         self._due_step = self._due_secs = -math.inf
         self._due_run: float = 0
         self._trigger_run = self._everyone_run = 0.0
-        # What was expected of the last run. If other workers advance the global step too, nothing is.
+        # What was expected of the last run.
         self._last_step = step or 0
         self._gain = 1
         self._changes = 1  # of the step by one of the caller's runs
@@ -228,12 +230,13 @@ class Schedule:
             self._fed = fed
             gain = self._gain if run.gain is None else run.gain
         run.reach = reach = step + gain if self._has_step else number
-        steady = not self._low.shared
-        self._is_predictable = is_predictable = (
-            steady and self._fetches is not _NONE_YET and (not self._has_step or (known is not None and bool(run.gain)))
-        )
-        now = self._now()
-        everyone = is_set or gained < 0 or not steady or (number >= self._everyone_run and not is_predictable)
+        knows_step = not self._has_step or (known is not None and bool(run.gain))
+        self._is_predictable = self._steady and self._fetches is not _NONE_YET and knows_step
+        now = -math.inf
+        if self._in_step is not None or self._due_secs < math.inf:
+            now = self._now()
+        looks_again = number >= self._everyone_run and not self._is_predictable
+        everyone = is_set or gained < 0 or not self._steady or looks_again
         if run.capacity > 1:
             run.repeats, run.room, run.begins_at = run.gain != 0, 1, known
             run.is_called = bool(self._calls & ~self._stacked & self._here)
@@ -254,10 +257,8 @@ class Schedule:
         return self._merged.get((bits, self._here)) or self._requests_of(bits)
 
     def _now(self) -> float:
-        """Returns the clock's reading if a trigger needs it, else minus infinity; in step see `InStep.now`."""
-        if self._in_step is not None:
-            return self._in_step.now()
-        return clock.monotonic() if self._due_secs < math.inf else -math.inf
+        """Returns the clock's reading; in step see `InStep.now`."""
+        return clock.monotonic() if self._in_step is None else self._in_step.now()
 
     def _fire(self, step: int, now: float, *, everyone: bool = False, at_end: bool = False) -> int:
         """Asks the triggers that may be due at this step and time; returns the hooks that fire, as bits.
@@ -352,7 +353,7 @@ class Schedule:
         limit = self._session.step_limit
         if limit is None:
             return options
-        if not self._low.shared:
+        if self._steady:
             step = self._low.known_step if self._has_step else self._last_step
             if step is not None and step < limit:
                 return options
@@ -471,7 +472,19 @@ class Schedule:
             if step is not None:
                 self._gain = max(1, step - self._last_step)
                 self._last_step = step
-            self._plan(run.number if step is None else step)
+            due_step = due_secs = due_run = math.inf
+            for lead in self._leads:
+                if lead.ends_runs:
+                    if lead.at_run <= run.number:
+                        lead.plan(run.number if step is None else step, run.number, bound=self._is_bound)
+                    due_step = lead.at_step if lead.at_step < due_step else due_step
+                    due_secs = lead.at_secs if lead.at_secs < due_secs else due_secs
+                    due_run = lead.at_run if lead.at_run < due_run else due_run
+            self._due_step, self._due_secs, self._trigger_run = due_step, due_secs, due_run
+            # Hooks that take rows are called on each run, so also on that in which late values come.
+            self._due_run = self._trigger_run if self._stacked else min(self._trigger_run, self._late_run)
+            if run.number >= self._everyone_run:
+                self._everyone_run = run.number + _LOOK_AGAIN_RUNS
         if not self._is_predictable or run.in_full_runs or (step is None and self._has_step):
             return None
         # The runs before that in which a hook may be due. A limit of the session ends the fast path, too.
@@ -485,20 +498,6 @@ class Schedule:
         self.callers = self._merged.get((callers, self._here)) or self._requests_of(callers)
         run.firing, self.overdue = 0, False
         return FastRuns(free, self._due_secs, step, run.gain or 0, self.latched_count, self.awaited)
-
-    def _plan(self, step: int) -> None:
-        """Finds when the triggers must be asked next, after a run that reached this step."""
-        number, leads = self.run.number, [lead for lead in self._leads if lead.ends_runs]
-        for lead in leads:
-            if lead.at_run <= number:
-                lead.plan(step, number, bound=self._is_bound)
-        self._due_step = min((lead.at_step for lead in leads), default=math.inf)
-        self._due_secs = min((lead.at_secs for lead in leads), default=math.inf)
-        self._trigger_run = min((lead.at_run for lead in leads), default=math.inf)
-        if number >= self._everyone_run:
-            self._everyone_run = number + _LOOK_AGAIN_RUNS
-        # Hooks that take rows are called on each run, so also on that in which late values come.
-        self._due_run = self._trigger_run if self._stacked else min(self._trigger_run, self._late_run)
 
     def begin_fast_run(self) -> None:
         """Begins a run on the fast path, for the hooks that are called on each run."""
