@@ -71,12 +71,12 @@ class RunContext(SessionRunContext):
 
     def ask(self, hook: SessionRunHook) -> SessionRunArgs | None:
         """See `SessionRunContext`."""
-        found = self._schedule.find(hook)
+        found = self._schedule.by_hook.get(id(hook))
         return super().ask(hook) if found is None else found.request(self._schedule.run, self)
 
     def deliver(self, hook: SessionRunHook, run_values: SessionRunValues) -> None:
         """See `SessionRunContext`."""
-        found = self._schedule.find(hook)
+        found = self._schedule.by_hook.get(id(hook))
         if found is None:
             super().deliver(hook, run_values)
         else:

@@ -55,6 +55,7 @@ class Schedule:
         run: The decision on the run that is next or under way.
         overdue: Whether triggers must be asked again after this run.
         callers: The requests of the hooks that are called on each fast run; another object if they have changed.
+        by_hook: The session's objects for the hooks in the list, by the hooks' ids.
         awaited: The results for which late hooks wait; the device has not computed them yet.
         latched_count: The session's count of latched latches at the last look.
         still: Whether this run and the one before have left the global step unchanged, and a hook waits for steps.
@@ -67,8 +68,9 @@ class Schedule:
             decide       for step 400: asks the first, which fires; the hook's fetches are part of this run
             finish       400 was reached: the first says "in 100 steps"; the second was not asked, its time stands
 
-        If other code sets the step to 480 in between, the fast path ends, `decide` sees that the step is not the
-        expected one, and asks all triggers, for what was due has been passed by.
+        If other code sets the step to 480 in between, the fast path ends, and `decide` asks the first for 481: it is due,
+        because no run may skip a step on which it was. If the step is set to 120, all triggers move back to 120 first,
+        and all are asked.
     """
 
     def __init__(
@@ -83,7 +85,8 @@ class Schedule:
     ) -> None:
         hooks.check_triggers()
         self._session, self._low, self._in_step = session, session.lowlevel, in_step
-        self._has_step = _has_step(session)
+        step = self._seen_step = _step_of(session)
+        self._has_step = step is not None
         # If other workers advance the global step too, this session cannot predict the step after a run.
         self._steady = not self._low.shared
         if steps_per_run > 1 and not self._has_step:
@@ -96,7 +99,6 @@ class Schedule:
             SessionHook(hook, place, session.graph, hooks, self._warned, in_step=in_step is not None)
             for place, hook in enumerate(hooks.hooks)
         ]
-        step = self._step()
         self._leads = self._started(step, runs, before)
         if in_step is not None:
             in_step.hold(lead.trigger for lead in self._leads)
@@ -110,7 +112,7 @@ class Schedule:
         self._here = (1 << len(self._hooks)) - 1
         self._bound_here = [hook.binding for hook in self._hooks if hook.binding is not None]
         self._is_bound = bool(self._bound_here)
-        self._by_hook = {id(hook.hook): hook for hook in self._hooks}
+        self.by_hook = {id(hook.hook): hook for hook in self._hooks}
         self._read_callers()
         self._announce()
         # When to ask: a trigger when a run reaches this step, or at this reading of the clock, or on this run.
@@ -126,9 +128,9 @@ class Schedule:
         self._fed: Any = None
         self._is_predictable = self.overdue = True
         self._counts_steps = self._low.expects_steps or any(lead.trigger.has_steps for lead in self._leads)
-        self.still, self._stood, self._seen_step = False, 0, step
+        self.still, self._stood = False, 0
         self._short_runs = self._called_on_short_runs = 0
-        self._recalled: list[SessionHook] = []
+        self._recalled: list[SessionHook] = []  # From the next run on.
         self.awaited: tuple[DeferredResults, ...] = ()
         self._late_run = math.inf
         self.latched_count = self._low.latched_count
@@ -156,16 +158,12 @@ class Schedule:
         """Takes over the state of an earlier schedule."""
         other._resume_recalled()
         for earlier in other._hooks:
-            mine = self.find(earlier.hook)
+            mine = self.by_hook.get(id(earlier.hook))
             if mine is not None:
                 mine.take_over(earlier)
         self.latched_count, self.run.waits = other.latched_count, other.run.waits
         self.awaited, self._late_run = other.awaited, other._late_run
         self._read_callers()
-
-    def find(self, hook: Any) -> SessionHook | None:
-        """Returns the session's object for a hook; None if the hook is not in the list."""
-        return self._by_hook.get(id(hook))
 
     def _read_callers(self) -> None:
         """Finds the hooks that take part in every run."""
@@ -182,9 +180,6 @@ class Schedule:
         latches = tuple(dict.fromkeys(latch for part in parts for latch in part.latches))
         found = self._merged[bits, self._here] = MergedRequests(hooks, latches)
         return found
-
-    def _step(self) -> int | None:
-        return self._session.global_step if self._has_step else None
 
     # Before a run ----------------------------------------------------------------------------------------------
 
@@ -509,13 +504,13 @@ class Schedule:
 
     def retire(self, hook: Any) -> None:
         """Stops calling a hook on each run; see `SessionRunContext.retire`."""
-        found = self.find(hook)
+        found = self.by_hook.get(id(hook))
         if found is not None and found.retire():
             self._read_callers()
 
     def recall(self, hook: Any) -> None:
         """Starts to call a retired hook on each run again, from the next one on."""
-        found = self.find(hook)
+        found = self.by_hook.get(id(hook))
         if found is not None:
             self._recalled.append(found)
 
@@ -528,8 +523,8 @@ class Schedule:
         self._read_callers()
 
 
-def _has_step(session: Session) -> bool:
+def _step_of(session: Session) -> int | None:
     try:
-        return session.global_step is not None
+        return session.global_step
     except (RuntimeError, TypeError):  # The graph has no global step, or one that cannot be counted.
         return False
