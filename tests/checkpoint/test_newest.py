@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 import hookline as hl
 from hookline import train
+
+# The rule alone, for any histories.
 from hookline.checkpoint.lineage import Described, Lineage, choose
 from hookline.checkpoint.manifest import Manifest
 from hookline.cli import main
