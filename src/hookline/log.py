@@ -8,8 +8,8 @@ import traceback
 
 # Control characters but tab and newline, those that turn the direction of text, other line ends, and lone surrogates,
 # which cannot be printed.
-_HAZARD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
-_IN_A_LINE = re.compile(f"{_HAZARD.pattern}|[\t\n]")
+HAZARD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_IN_A_LINE = re.compile(f"{HAZARD.pattern}|[\t\n]")
 
 
 def escaped(text: str) -> str:
@@ -20,7 +20,7 @@ def escaped(text: str) -> str:
         model\x1b[2J
         ä
     """
-    return _HAZARD.sub(_escape, text)
+    return HAZARD.sub(_escape, text)
 
 
 def in_a_line(text: str) -> str:
@@ -51,8 +51,8 @@ def of(name: str) -> logging.Logger:
 
 def _escape_record(record: logging.LogRecord) -> bool:
     text = record.getMessage()
-    if (safe := escaped(text)) != text:
-        record.msg, record.args = safe, None
+    if HAZARD.search(text):
+        record.msg, record.args = escaped(text), None
     if record.exc_info and record.exc_info[0] is not None:
         record.exc_text = escaped("".join(traceback.format_exception(*record.exc_info)).rstrip("\n"))
     return True

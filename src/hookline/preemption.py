@@ -1,9 +1,18 @@
-"""Signals that ask this process to end (SIGTERM, Ctrl-C): recorded at once, handled when a session can end cleanly.
+"""Signals while a session is open: SIGTERM and Ctrl-C are recorded at once, and handled when the session is whole.
 
 The handler only records the number of the signal. It takes no lock, writes no file and runs no hook. Sessions check the
 number before each run and at their end, and waits check it while they wait. A thread also hears every signal, even
 while the main thread is busy outside Python, as in a compilation, where no handler can run. The thread logs the reason
 for the wait, wakes waits on the coordinator, and ends the process when a second signal comes or the time is over.
+
+A session that saves takes the first signal as a request to end in order. Any other session catches Ctrl-C alone, and a
+KeyboardInterrupt comes of it: at once in the user's code, else as soon as the session is whole (`interrupts`).
+
+    Ctrl-C comes                     a session that saves       another session
+    in the body                      number = 2                 raised there
+    in a hook of the user's          number = 2                 raised there
+    while a program is compiled      number = 2                 noted; raised at the end of `run`
+    once more, 0.3 s later           raised there, or the process ends 2 s later
 """
 
 from __future__ import annotations
@@ -17,10 +26,11 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from hookline import arguments, clock, log, notebooks
 from hookline.errors import Interrupted, Preempted
+from hookline.interrupts import is_in_gate, is_in_users_code
 from hookline.listener import Listener, exit_after_script, exit_at_once, tell
 
 _logger = log.of(__name__)
@@ -43,6 +53,15 @@ KILLED = 128 + signal.SIGKILL
 """The exit status of what was asked to end, and was ended before it could do so in order."""
 
 
+class Inside(Protocol):
+    """Knows whether the calling thread is inside a session."""
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether it is."""
+        ...
+
+
 class Watch:
     """The signal handling of one session.
 
@@ -52,6 +71,7 @@ class Watch:
         grace_secs: The longest time for closing the session after the signal.
         stop: Called in a thread when the signal comes; wakes waits.
         doing: Called in that thread; returns the session's present activity, for the log.
+        inside: Knows whether the main thread is inside the session, so that an interrupt must wait.
         heeds: Whether this session is the one to act on signals, if it does not ignore them.
 
     Attributes:
@@ -68,6 +88,7 @@ class Watch:
         grace_secs: float,
         stop: Callable[[], None],
         doing: Callable[[], str],
+        inside: Inside,
         *,
         heeds: bool = True,
     ) -> None:
@@ -76,14 +97,18 @@ class Watch:
         if arguments.number(who, "grace_secs", grace_secs) <= 0:
             raise ValueError(f"{who} requires grace_secs > 0, got {grace_secs}.")
         self.grace_secs = grace_secs
-        self.stop, self.doing, self.signals = stop, doing, _signals
+        self.stop, self.doing, self.inside, self.signals = stop, doing, inside, _signals
         self._heeds = heeds and on_preemption == EXIT
         self._last: int | None = None
 
-    def open(self) -> None:
-        """Starts to catch signals, unless this session ignores them."""
+    def open(self, *, in_order: bool) -> None:
+        """Starts to catch signals, unless this session ignores them.
+
+        Args:
+            in_order: Whether a signal is a request to end in order; else Ctrl-C is a `KeyboardInterrupt`.
+        """
         if self._heeds:
-            _signals.add(self)
+            _signals.add(self, in_order)
 
     def close(self) -> None:
         """Puts the previous handlers back if this is the last session; remembers a signal that came."""
@@ -106,8 +131,14 @@ class Watch:
 
 
 def renew() -> None:
-    """Catches signals again if other code has replaced the handlers of an open session."""
+    """Catches signals again if other code has replaced the handlers of an open session, as a notebook does."""
     _signals.renew()
+
+
+def raise_noted() -> None:
+    """Raises a Ctrl-C that came while the main thread was inside a session, which is whole now."""
+    if _signals.noted:
+        _signals.raise_noted()
 
 
 def heard() -> int | None:
@@ -151,13 +182,13 @@ def has_interrupted_jax() -> bool:
 
 def left_secs() -> float:
     """Returns the seconds left for closing the session; infinity if no signal came."""
-    if asked() is None:
-        return float("inf")
-    return 0.0 if _signals.urgent else max(_signals.deadline - _real_time.monotonic(), 0.0)
+    if _signals.urgent:
+        return 0.0
+    return float("inf") if asked() is None else max(_signals.deadline - _real_time.monotonic(), 0.0)
 
 
 def check() -> None:
-    """Raises `Preempted` if this process was asked to end, unless half-done work must be finished first.
+    """Raises `Preempted` if this process was asked to end, unless half-done work must be finished first; or Ctrl-C.
 
     Waits call it each time they check.
 
@@ -167,6 +198,7 @@ def check() -> None:
     number = asked()
     if number is not None and not must_finish():
         raise _error(number)
+    raise_noted()
 
 
 def _error(number: int) -> Preempted | Interrupted:
@@ -183,7 +215,7 @@ def sleep(secs: float) -> None:
     Example:
         >>> sleep(0)
     """
-    if not _signals.watches:
+    if not (_signals.watches or _signals.others):
         clock.sleep(secs)
         return
     deadline = clock.monotonic() + secs
@@ -219,9 +251,18 @@ _half_done: ContextVar[Callable[[], bool] | None] = ContextVar("half_done", defa
 
 
 class _Signals:
-    """The signals of this process, caught while an open session responds to them."""
+    """The signals of this process, caught while an open session responds to them.
+
+    Attributes:
+        number: The signal that asked the process to end; None until one has.
+        noted: Whether a Ctrl-C waits until the session is whole.
+        watches: Those of sessions that end in order.
+        others: Those of other sessions.
+    """
 
     def __init__(self) -> None:
+        self.noted = False
+        self.handled_at = float("-inf")
         self.number: int | None = None
         self.heard: int | None = None
         self.heard_at: float | None = None
@@ -234,49 +275,62 @@ class _Signals:
         self._exit = threading.Event()
         # Weak references: a session that is dropped without being closed no longer counts.
         self.watches: weakref.WeakSet[Watch] = weakref.WeakSet()
+        self.others: weakref.WeakSet[Watch] = weakref.WeakSet()
+        self._keeps_interrupt = False
         self._before: dict[int, Any] = {}
         self._changing = threading.Lock()
         self._forking = threading.local()
         self._listener: Listener | None = None
 
-    def add(self, watch: Watch) -> None:
+    def add(self, watch: Watch, in_order: bool) -> None:
         with self._changing:
-            if not self.watches:  # Dropped sessions may have left handlers behind.
+            if not (self.watches or self.others):  # Dropped sessions may have left handlers behind.
                 self._uninstall()
+            if not self.watches:
                 self._reset()
                 self.has_interrupted_jax = False
                 self._exit.set()
-            self.watches.add(watch)
+            (self.others if in_order else self.watches).discard(watch)
+            (self.watches if in_order else self.others).add(watch)
             self._install()
 
     def renew(self) -> None:
         with self._changing:
-            if self.watches:
+            if self.watches or self.others:
+                if self.interrupted_at is not None and not self.watches:
+                    self._reset()  # A second Ctrl-C has ended a cell, and the next one goes on.
                 self._install()
 
     def remove(self, watch: Watch) -> int | None:
         """Returns the signal that has come so far; later signals are passed on."""
         with self._changing:
             self.watches.discard(watch)
+            self.others.discard(watch)
             came = self.number
-            if not self.watches:
+            if not (self.watches or self.others):
                 self._uninstall()
+            if not self.watches:
                 self._reset()
             return came
 
     def _reset(self) -> None:
+        # What is noted stays: the call under way raises it.
         self.number, self.heard, self.heard_at, self.deadline = None, None, None, float("inf")
         self.urgent, self.interrupted_at = False, None
 
     def _install(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
+        # Python's plain interactive shell keeps its KeyboardInterrupt, because a SystemExit would end it.
+        self._keeps_interrupt = hasattr(sys, "ps1") and notebooks.shell() is None
         for number in _NUMBERS:
             handler = signal.getsignal(number)
             # Ignored signals stay ignored: this is how `nohup` and shells protect a background process.
-            # Python's plain interactive shell keeps its Ctrl-C, because a SystemExit would end it.
-            is_plain_shell = hasattr(sys, "ps1") and notebooks.shell() is None
-            if handler in (signal.SIG_IGN, None) or (number == signal.SIGINT and is_plain_shell):
+            if handler in (signal.SIG_IGN, None):
+                continue
+            # No request is made of it: another's handler is left alone.
+            is_plain = not self.watches or (number == signal.SIGINT and self._keeps_interrupt)
+            if is_plain and handler not in (signal.default_int_handler, self.catch):
                 continue
             if handler == self.catch:
                 # Other code may have taken the signal from Python unnoticed, as `jax.distributed.initialize` does.
@@ -300,21 +354,44 @@ class _Signals:
 
     def catch(self, number: int, frame: FrameType | None) -> None:
         """Handles a signal."""
-        if not self.watches:
-            self._pass_on(number, frame)
-        elif self.urgent and number == signal.SIGINT:
+        self.handled_at = _real_time.monotonic()
+        if self.urgent and number == signal.SIGINT:
             # The signal that was heard and the one that `_end_now` sends for it must interrupt only once.
-            now, before = _real_time.monotonic(), self.interrupted_at
+            now, before = self.handled_at, self.interrupted_at
             if before is None or now - before > SAME_SECS[signal.SIGINT]:
                 self.interrupted_at = now
                 self.has_interrupted_jax = frame is not None and frame.f_globals.get("__name__", "").startswith("jax")
-                signal.default_int_handler(number, frame)
+                self.noted = is_in_gate(frame)
+                if not self.noted:
+                    signal.default_int_handler(number, frame)
+        elif not self._is_request(number):
+            self.noted = number == signal.SIGINT and self._must_wait(frame)
+            if not self.noted:
+                self._pass_on(number, frame)
         elif self.agrees:
             self.heard = self.heard or number
         elif self.number is None:
             self.number = number
         if self._listener is not None:
             self._listener.notify(number)
+
+    def _is_request(self, number: int) -> bool:
+        """Returns whether a signal is a request to end in order."""
+        return not (not self.watches or (number == signal.SIGINT and self._keeps_interrupt))
+
+    def _must_wait(self, frame: FrameType | None) -> bool:
+        """Returns whether the main thread is inside a session, and not in the user's code."""
+        is_inside = False
+        for watches in (self.watches, self.others):
+            for watch in watches:
+                is_inside = is_inside or watch.inside.is_mine
+        return is_inside and not is_in_users_code(frame)
+
+    def raise_noted(self) -> None:
+        """Raises the Ctrl-C that was noted, in the main thread."""
+        if self.noted and threading.get_ident() == threading.main_thread().ident:
+            self.noted, self.heard_at = False, None
+            raise KeyboardInterrupt
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         before = self._before.get(number)
@@ -330,6 +407,8 @@ class _Signals:
             self._end_after_time()
         elif self.urgent or not self._is_caught(number):
             return
+        elif not self._is_request(number):
+            self._hear_interrupt()
         elif self.heard_at is None:
             self._hear(number)
         elif _real_time.monotonic() - self.heard_at > SAME_SECS[number]:
@@ -356,6 +435,21 @@ class _Signals:
         for watch in watches:
             watch.stop()
 
+    def _hear_interrupt(self) -> None:
+        """Hears a Ctrl-C that is no request; a second one, while the first one waits, interrupts at once."""
+        now = _real_time.monotonic()
+        if not self._is_waiting():
+            self.heard, self.heard_at, self.deadline = signal.SIGINT, now, now + _STUCK_SECS
+        elif self.heard_at is not None and now - self.heard_at > SAME_SECS[signal.SIGINT]:
+            self._end_now(signal.SIGINT, "SIGINT again")
+
+    def _is_waiting(self) -> bool:
+        """Returns whether a Ctrl-C that was heard is noted, or has not reached the main thread, which is stuck in C++.
+
+        The handler may be called somewhat before its signal is heard.
+        """
+        return self.heard_at is not None and (self.noted or self.handled_at < self.heard_at - _STUCK_SECS / 2)
+
     def _end_now(self, number: int, why: str) -> None:
         """Ends the process, or interrupts its main thread with a KeyboardInterrupt."""
         tell(lambda: _logger.error("%s: ending at once, without saving any more.", why))
@@ -370,7 +464,12 @@ class _Signals:
     def _end_after_time(self) -> None:
         """Ends a training that was not left in time; if that fails, the process, unless it is a shell or notebook."""
         number = self.number or self.heard or signal.SIGTERM
-        if not self.urgent:
+        if not self.urgent and not self.watches:
+            self.deadline = float("inf")
+            if self._is_waiting():
+                doing = " and ".join(dict.fromkeys(watch.doing() for watch in self.others))
+                tell(lambda: _logger.warning("Ctrl-C: waiting for %s; repeat it to end at once.", doing))
+        elif not self.urgent:
             self._end_now(number, "The time to leave the training is over")
         elif self._is_caught(signal.SIGINT) and self.interrupted_at is None and not hasattr(sys, "ps1"):
             exit_at_once(128 + number)
@@ -379,7 +478,8 @@ class _Signals:
 
     def _is_caught(self, number: int) -> bool:
         """Returns whether this module catches a signal."""
-        return number in _NUMBERS and signal.getsignal(number) == self.catch and len(self.watches) > 0
+        is_open = len(self.watches) > 0 or len(self.others) > 0
+        return is_open and number in _NUMBERS and signal.getsignal(number) == self.catch
 
     def before_fork(self) -> None:
         """Blocks signals, because the parent would hear one that reaches a child before the child has reset."""
@@ -398,7 +498,7 @@ class _Signals:
         if self._listener is not None:
             self._listener.forget()
             self._listener = None
-        self.watches = weakref.WeakSet()
+        self.noted, self.watches, self.others = False, weakref.WeakSet(), weakref.WeakSet()
         self._uninstall()
         self._reset()
         self.after_fork()

@@ -47,6 +47,31 @@ class RunsRaw(train.SessionRunHook):
             run_context.session.run(self._fetches)
 
 
+def test_a_hook_fires_once_in_a_run_though_it_calls_super_twice_and_again_in_a_run_that_is_retried(training, fires):
+    class Twice(fires):
+        def after_run(self, run_context, run_values):
+            super().after_run(run_context, run_values)
+            super().after_run(run_context, run_values)
+
+    class Fails(train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            if run_context.runs == 3 and not self.has_failed:
+                self.has_failed = True
+                raise ValueError
+
+        has_failed = False
+
+    trigger = train.every(runs=2)
+    alone, twice = fires(trigger), Twice(trigger)
+    with train.MonitoredSession(hooks=[Fails(), alone, twice]) as session:
+        run(session, training.train_op, 3)
+        with pytest.raises(ValueError):  # noqa: PT011 - it is ours
+            session.run(training.train_op)
+        run(session, training.train_op, 3)
+    assert alone.steps == twice.steps == [1, 3, 6]
+    assert [steps for steps, _ in alone.elapsed] == [steps for steps, _ in twice.elapsed] == [None, 2, 3]
+
+
 def test_a_trigger_that_a_class_declares_has_a_phase_for_each_hook(fires, train_op):
     class Prints(fires):
         trigger = train.every(2)

@@ -1,4 +1,4 @@
-"""Several threads at one monitored session, and a Ctrl-C in a bad moment: who gets in, who waits, who is told."""
+"""Several threads at one monitored session, and an exception in a bad moment: who gets in, who waits, who is told."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from hookline.errors import AbortedError
 from hookline.train import MonitoredSession, RecoveryPolicy, SessionRunHook
 
 AT_ONCE = RecoveryPolicy(initial_backoff_secs=0)
-INSIDE_A_SESSION = tuple(f"monitored/{name}.py" for name in ("guard", "lifecycle", "opening", "stopping", "ending"))
 
 
 class Gate(SessionRunHook):
@@ -229,15 +228,9 @@ def interrupt_at(instruction, files, work):
         sys.settrace(None)
 
 
-@pytest.mark.parametrize(
-    "files",
-    [
-        INSIDE_A_SESSION,
-        ("session/cached_step.py", "local_store.py", "slots.py"),
-    ],
-)
-def test_ctrl_c_at_any_instruction_leaves_the_session_usable(training, files, caplog):
+def test_an_exception_at_any_instruction_of_the_engine_leaves_the_session_usable(training, caplog):
     """Where the device has the old values and the new ones are not there yet, the session is lost and made anew."""
+    files = ("session/cached_step.py", "local_store.py", "slots.py")
     train_op = hl.group(hl.Variable(1.0).assign_add(1.0), training.train_op)
     with MonitoredSession(recovery=RecoveryPolicy(max_attempts=1000, initial_backoff_secs=0)) as session:
         session.run(train_op)
@@ -249,27 +242,7 @@ def test_ctrl_c_at_any_instruction_leaves_the_session_usable(training, files, ca
                 continue
             break
     assert 50 < instruction < 500
-    assert ("values are gone" in caplog.text) == ("local_store.py" in files)
-
-
-@pytest.mark.parametrize("recovers", [False, True])
-def test_ctrl_c_at_any_instruction_of_a_step_function_leaves_the_session_usable(training, recovers):
-    policy = RecoveryPolicy(max_attempts=1000, initial_backoff_secs=0) if recovers else None
-    with MonitoredSession(recovery=policy) as session:
-        session.run(training.train_op)
-        for instruction in range(1, 10_000):
-            try:
-                interrupt_at(
-                    instruction,
-                    INSIDE_A_SESSION,
-                    lambda: session.run_step_fn(lambda step_context: step_context.session.graph),
-                )
-            except KeyboardInterrupt:
-                session.run(training.train_op)
-                assert not session.should_stop()
-                continue
-            break
-    assert 50 < instruction < 500
+    assert "values are gone" in caplog.text
 
 
 @pytest.mark.parametrize("apart", [61, *[pytest.param(apart, marks=pytest.mark.campaign) for apart in (13, 1)]])

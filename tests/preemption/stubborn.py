@@ -40,6 +40,8 @@ def compile_for_long(directory, grace_secs):
 
 
 def main(way, directory, grace_secs):
+    if way == "compiles, and saves nothing":
+        compile_for_long(None, float(grace_secs))
     if way == "compiles":
         compile_for_long(directory, float(grace_secs))
     if way == "compiles and catches":

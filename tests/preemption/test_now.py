@@ -94,6 +94,18 @@ def test_a_second_signal_ends_a_compilation_at_once(tmp_path, way, number, statu
     assert stubborn.printed == "printed\n"
 
 
+def test_a_second_ctrl_c_ends_a_compilation_also_where_nothing_is_saved(tmp_path):
+    stubborn = Stubborn("compiles, and saves nothing", tmp_path)
+    stubborn.hear("Constant folding an instruction is taking > 1s")
+    stubborn.process.send_signal(SIGINT)
+    stubborn.hear("Ctrl-C: waiting for the run under way; repeat it to end at once.")
+    stubborn.process.send_signal(SIGINT)
+    begun = clock.monotonic()
+    stubborn.hear("SIGINT again: ending at once")
+    assert stubborn.end() in (130, -SIGINT)
+    assert clock.monotonic() - begun < 5
+
+
 def test_a_second_signal_ends_who_is_stuck_in_its_log(tmp_path):
     stubborn = Stubborn("logs", tmp_path)
     stubborn.process.send_signal(SIGTERM)

@@ -16,6 +16,7 @@ from hookline import log
 from hookline.data import batches
 from hookline.data.arrays import Arrays, Pass
 from hookline.errors import DataLossError, FailedPreconditionError
+from hookline.interrupts import door
 
 _logger = log.of(__name__)
 _END = object()
@@ -187,6 +188,7 @@ class Repeatable(_InPasses):
     def __init__(self, make: Callable[[], Iterable[Any]], who: str, arrays: Arrays | None = None) -> None:
         self._make, self._who, self.arrays = make, who, arrays
 
+    @door
     def _pass(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:
         source = self._make()
         self.length = length_of(source)
@@ -243,6 +245,7 @@ class Resumable(_InPasses):
         self._lock = threading.Lock()
         self._reader: object = None
 
+    @door
     def _pass(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:
         reader, count = object(), position["count"]
         if count and "state" not in position:

@@ -27,6 +27,7 @@ from hookline.data.sequences import (
     refusal,
     taken_over,
 )
+from hookline.interrupts import door
 
 _logger = log.of(__name__)
 
@@ -96,6 +97,7 @@ class OneShot(Sequence):
                 self._let_go()
         return batch
 
+    @door
     def _next(self) -> Any:
         if self._error is not None:
             raise self._error

@@ -13,6 +13,7 @@ from hookline.errors import InvalidArgumentError
 from hookline.graph import placement
 from hookline.graph import spec as specs
 from hookline.graph.graph import Operation, Tensor, get_default_graph
+from hookline.interrupts import door
 
 _LARGE_BYTES = 1024
 
@@ -98,6 +99,7 @@ class HostCall(Operation):
         super().__init__(name, (args, kwargs), spec)
         self._takes_inputs_alone = not kwargs and all(isinstance(argument, Tensor) for argument in args)
 
+    @door
     def call_on(self, values: Sequence[Any]) -> Any:
         """Returns the function's result for the values of its inputs."""
         if self._takes_inputs_alone:

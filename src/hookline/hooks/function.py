@@ -10,6 +10,7 @@ from hookline.hooks.base import Firing, SessionRunHook
 from hookline.hooks.checkpoint_saver import CheckpointSaverHook
 from hookline.hooks.trigger import Trigger
 from hookline.hooks.triggers import every as every_steps
+from hookline.interrupts import door
 
 
 class FunctionHook(SessionRunHook):
@@ -55,6 +56,7 @@ class FunctionHook(SessionRunHook):
         self.fetches = fetches
         self.state_key = getattr(function, "__qualname__", None) or type(function).__qualname__
 
+    @door
     def on_trigger(self, firing: Firing) -> None:
         """Calls the function."""
         self._function(firing)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hookline import arguments, clock, log
+from hookline import arguments, clock, log, preemption
 from hookline.coordination import Coordinator, peers
 from hookline.errors import DeadlineExceededError
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook
@@ -106,6 +106,7 @@ class GlobalStepWaiterHook(SessionRunHook):
                 next_logged = step + _LOG_EVERY_STEPS
 
     def _check_stop(self, session: Session, step: int) -> None:
+        preemption.raise_noted()
         if session.closed or (self._coord is not None and self._coord.should_stop()):
             raise StopIteration(
                 f"GlobalStepWaiterHook leaves its wait for global step {self._wait_until_step}: the training was "

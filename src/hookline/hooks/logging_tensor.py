@@ -140,7 +140,13 @@ class LoggingTensorHook(SessionRunHook):
 
     def on_trigger(self, firing: Firing) -> None:
         """Logs the values."""
-        self._log(firing.values, firing.elapsed_secs)
+        values = {tag: firing.values[tag] for tag in self.tensors_by_tag}
+        own = self.__dict__  # A function may be set on this object alone.
+        if self._writes_own_lines and "log" not in own and "format_line" not in own:
+            self.log(values, firing.elapsed_secs)
+            return
+        with np.printoptions(suppress=True):
+            self.log(values, firing.elapsed_secs)
 
     def end(self, session: Session) -> None:
         """Logs once more, if `at_end`."""
@@ -155,16 +161,9 @@ class LoggingTensorHook(SessionRunHook):
             )
             return
         step = self.trigger.last_triggered_step() or 0
-        self._log(values, self.trigger.update_last_triggered_step(step)[0])
-
-    def _log(self, values: dict[str, Any], elapsed_secs: float | None) -> None:
-        chosen = {tag: values[tag] for tag in self.tensors_by_tag}
-        own = self.__dict__  # A function may be set on this object alone.
-        if self._writes_own_lines and "log" not in own and "format_line" not in own:
-            self.log(chosen, elapsed_secs)
-            return
+        elapsed_secs, _ = self.trigger.update_last_triggered_step(step)
         with np.printoptions(suppress=True):
-            self.log(chosen, elapsed_secs)
+            self.log({tag: values[tag] for tag in self.tensors_by_tag}, elapsed_secs)
 
 
 def _chosen(every_n_iter: int | None, every_n_secs: float | None, at_end: bool, trigger: Trigger | None) -> Trigger:
@@ -180,7 +179,7 @@ def _chosen(every_n_iter: int | None, every_n_secs: float | None, at_end: bool, 
 
 def _text(value: Any) -> str:
     """Returns a value as text; arrays in a structure print as they do alone."""
-    if _is_scalar(value):
+    if isinstance(value, float) or (isinstance(value, _ARRAYS) and value.shape == ()):
         return _leaf_text(value)
     # Not for scalars: setting the options takes longer than writing a line of numbers.
     with np.printoptions(suppress=True):
@@ -196,10 +195,6 @@ class _Verbatim(str):
 
     def __repr__(self) -> str:
         return str(self)
-
-
-def _is_scalar(value: Any) -> bool:
-    return isinstance(value, float) or (isinstance(value, _ARRAYS) and value.shape == ())
 
 
 def _leaf_text(leaf: Any) -> str:

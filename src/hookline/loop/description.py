@@ -19,7 +19,7 @@ from hookline.hooks.trigger import NEVER
 from hookline.hooks.when import bare
 from hookline.loop.early_stopping import FinalStop
 from hookline.loop.memory import Memory
-from hookline.monitored.identity import identity
+from hookline.monitored.callbacks import identity
 from hookline.session import Session
 
 _MOST_STEPS, _MOST_COUNTED = 3, 10_000

@@ -11,8 +11,8 @@ import jax
 
 from hookline import arguments, log
 from hookline.errors import Interrupted
-from hookline.hooks.step_counter import FLOPS
 from hookline.hooks import ProgressHook, SessionRunHook, StepCounterHook, StopAtStepHook, spaced
+from hookline.hooks.step_counter import FLOPS
 from hookline.hooks.when import bare
 from hookline.loop import description
 from hookline.loop import warm_start as warm_starts

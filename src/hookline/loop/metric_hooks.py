@@ -145,7 +145,8 @@ class MetricsLog(LoggingTensorHook):
         share = sum(secs) / len(secs) if secs else None
         for row, self._step, elapsed in found:
             values = jax.tree.map(lambda leaf, row=row: leaf[row], firing.values)
-            self._log(values, None if elapsed is None else share)
+            with np.printoptions(suppress=True):
+                self.log(values, None if elapsed is None else share)
 
     def format_line(self, values: dict[str, Any], elapsed_secs: float | None) -> str:
         """Formats the step and the values in one line."""

@@ -1,4 +1,4 @@
-"""Callbacks of hooks: lookup, and checks of the objects that users give as hooks."""
+"""Hooks as objects of a user: their callbacks, checks of them, and the identity by which a checkpoint knows them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from hookline import interrupts
 from hookline.coordination import Coordinator
 from hookline.hooks.base import SessionRunHook
 from hookline.hooks.trigger import Trigger
 from hookline.hooks.when import bare
-from hookline.monitored.identity import indistinct, namesakes
 from hookline.session import Session
 
 Callback = Callable[..., Any]
@@ -59,6 +59,7 @@ def override(hook: Any, name: str) -> Callback | None:
     inherited = getattr(SessionRunHook, name, None)
     if inherited is not None and getattr(callback, "__func__", None) is inherited:
         return None
+    interrupts.users(callback)
     return callback
 
 
@@ -138,3 +139,58 @@ def declares(hook: Any) -> bool:
     """Returns whether a hook acts when its trigger fires; a hook with nothing but a `trigger` asks it itself."""
     called = override(hook, "on_trigger") or override(hook, "before_trigger")
     return called is not None or getattr(bare(hook), "fetches", None) is not None
+
+
+# Identity: whose a state in a checkpoint is --------------------------------------------------------------------
+
+
+def kind_of(hook: Any) -> str:
+    """Returns the name of a hook's class, with its module."""
+    kind = type(bare(hook))
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def identity(hook: Any) -> str:
+    """Returns the identity of a hook: its class, and its `state_key` or else its `name`, if it has one.
+
+    Raises:
+        TypeError: The `state_key` is not a text.
+
+    Example:
+        >>> class Keeper:
+        ...     state_key = "loss"
+        >>> identity(Keeper()).rpartition(".")[2]
+        'Keeper[loss]'
+    """
+    key = _key(hook)
+    return kind_of(hook) if key is None else f"{kind_of(hook)}[{key}]"
+
+
+def _key(hook: Any) -> str | None:
+    key = getattr(bare(hook), "state_key", None)
+    if key is not None and not (isinstance(key, str) and key):
+        raise TypeError(f"The hook {type(bare(hook)).__name__} must have a text or None as state_key, got {key!r}.")
+    name = getattr(bare(hook), "name", None)
+    return key or (name if isinstance(name, str) and name else None)
+
+
+def namesakes(hooks: Sequence[Any]) -> dict[str, list[int]]:
+    """Returns the places of the hooks of each identity."""
+    places: dict[str, list[int]] = {}
+    for place, hook in enumerate(hooks):
+        places.setdefault(identity(hook), []).append(place)
+    return places
+
+
+def indistinct(hooks: Sequence[Any], places: Sequence[int], argument: str) -> ValueError:
+    """Returns the error for hooks with a state that share an identity."""
+    hook = bare(hooks[places[0]])
+    by_name = getattr(hook, "state_key", None) is None and _key(hook) is not None
+    remedy = (
+        f'another name: name="..." (it is {_key(hook)!r} in both)' if by_name else 'a state_key: hook.state_key = "..."'
+    )
+    listed = " and ".join(f"{argument}[{place}]" for place in places)
+    return ValueError(
+        f"{listed} are hooks that a checkpoint could not tell apart: each is {identity(hook)}, and their states could "
+        f"get mixed up at a resume. Give one of them {remedy}."
+    )

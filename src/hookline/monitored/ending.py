@@ -95,7 +95,7 @@ class Ending:
         try:
             if self._session.failure is None:
                 self._session.hooked.deliver_arrived()
-        except BaseException as failure:  # The first error is the one to report.
+        except BaseException as failure:  # The other hooks must still be told of the first one.
             logger.error("A late hook failed: %s: %s", type(failure).__name__, failure)
 
     def _save_last(self, exception: BaseException) -> None:
@@ -113,7 +113,7 @@ class Ending:
                 return
             for save_last in savers:
                 save_last(hooked.raw, exception)
-        except BaseException as failure:  # A Ctrl-C too, because the first error is the one to report.
+        except BaseException as failure:  # Also a second Ctrl-C: the hooks must still be told of the first error.
             logger.error(
                 "After %s no last checkpoint was saved: %s: %s",
                 type(exception).__name__,
@@ -176,7 +176,7 @@ class Ending:
                     raw.lowlevel.seal()
                 self._session.hooked.settle()
                 is_settled = True
-            except BaseException as exc:
+            except BaseException as exc:  # The hooks must be told: they give back what they hold.
                 failure = raw.lowlevel.map_error(exc)
                 # Errors of late hooks count as errors of the run. The end of the input is not a failure, and the loop
                 # settles the rest.

@@ -6,6 +6,8 @@ import threading
 from typing import Any, Self
 
 from hookline import clock
+from hookline.interrupts import gate
+from hookline.preemption import raise_noted
 from hookline.summary.writer_cache import SCOPE, WriterScope
 
 _HOLDER = "holder"
@@ -14,16 +16,15 @@ _HOLDER = "holder"
 class SessionGuard:
     """Admits one thread at a time to a monitored session. Entering a free session costs as much as a lock.
 
-    A thread enters with a key, a list with the thread's number, and leaves with the same key. The key exists before the
-    thread enters, and a second `leave` does nothing. So `leave` stands in two `finally`s, or at the end of a `Claim`
-    that was entered twice, and a Ctrl-C at any moment leaves no thread inside.
+    A thread enters with a key, a list with the thread's number, and leaves with the same key; a second `leave` does
+    nothing. While it is inside, a Ctrl-C is noted (`preemption`), and raised by whoever has called `leave`.
 
     Args:
         scope: The owner of the summary writers that are taken inside.
 
     Example:
         >>> guard = SessionGuard()
-        >>> with Claim(guard) as claim, claim:
+        >>> with Claim(guard) as claim:
         ...     claim.take(), claim.take(), guard.is_mine
         (True, True, True)
         >>> guard.is_mine
@@ -32,7 +33,6 @@ class SessionGuard:
 
     def __init__(self, scope: WriterScope | None = None) -> None:
         self.scope = scope
-        # Each change is one operation of the interpreter, so that a Ctrl-C finds it either done or not.
         self._inside: dict[str, list[int]] = {}
         self._left = threading.Condition()
         self._waiting = 0
@@ -64,6 +64,7 @@ class SessionGuard:
         """Enters if no thread is inside or waiting; returns whether it did."""
         return not self._waiting and self._inside.setdefault(_HOLDER, key) is key
 
+    @gate
     def leave(self, key: list[int]) -> None:
         """Leaves, if the thread inside has entered with this key."""
         if self._inside.get(_HOLDER) is key:
@@ -84,7 +85,7 @@ class SessionGuard:
 
 
 class Claim:
-    """One call inside a session, with its summary writers: `with Claim(guard) as claim, claim:`, entered twice."""
+    """One call inside a session, with its summary writers; at its end it raises a Ctrl-C that was noted meanwhile."""
 
     def __init__(self, guard: SessionGuard) -> None:
         self._guard, self._key, self._outer = guard, [threading.get_ident()], SCOPE.get()
@@ -99,7 +100,9 @@ class Claim:
     def __enter__(self) -> Self:
         return self
 
+    @gate
     def __exit__(self, *exc_info: Any) -> None:
         if SCOPE.get() is self._guard.scope:
             SCOPE.set(self._outer)
         self._guard.leave(self._key)
+        raise_noted()

@@ -10,8 +10,7 @@ import numpy as np
 
 from hookline import log
 from hookline.coordination import peers
-from hookline.monitored.callbacks import check_distinct, declared_trigger, describe, override
-from hookline.monitored.identity import namesakes
+from hookline.monitored.callbacks import check_distinct, declared_trigger, describe, namesakes, override
 
 logger = log.of(__name__)
 

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import operator
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -87,11 +87,14 @@ class MonitoredLifecycle(OfFrontEnd):
         arguments.instance(who, "recovery", recovery, RecoveryPolicy)
         # A session made in another's callback, such as an evaluation, is finished before the other one is closed.
         heeds = SCOPE.get() is None or not preemption.heeded()
-        self._preemption = preemption.Watch(who, on_preemption, grace_secs, self._wake, self._doing, heeds=heeds)
         # In a notebook, until its `with` block is entered: an interrupt ends a cell, and the session continues.
         self._spans_cells = notebooks.shell() is not None and on_preemption == preemption.EXIT
         self._summary_dir, self._writers = summary_dir, WriterScope(strict_events)
         self._guard, self._fast_path = SessionGuard(self._writers), FastPath(self._writers)
+        self._preemption = preemption.Watch(
+            who, on_preemption, grace_secs, self._wake, self._doing, self._guard, heeds=heeds
+        )
+        self._signals = self._preemption.signals
         # During a step function, outside of its runs: the session that it runs with hooks, and the session's count of
         # writes when the function began, or last ran with hooks.
         self._stepping: HookedSession | None = None
@@ -116,29 +119,32 @@ class MonitoredLifecycle(OfFrontEnd):
         self._session = RecoverableSession(self._opening.create, recovery, self._stop, self._guard, self._grace_secs)
         self._ending = Ending(self._session, self._opening, self._stop, self._preemption, self._in_step, self._writers)
         self._opening.claim()
-        with Claim(self._guard) as claim, claim:
-            claim.take()
-            try:
+        try:
+            with Claim(self._guard) as claim:
+                claim.take()
                 self._catch_signals()
                 checked.begin()
                 self._session.open()
                 self._is_open = True
                 if self._spans_cells:
-                    self._preemption.close()
-                    self._leave()
-            except BaseException as exc:
+                    if (error := self._preemption.error()) is not None:
+                        raise error
+                    self._preemption.open(in_order=False)
+        except BaseException as exc:  # The hooks, the graph, threads and files must be given back.
+            with Claim(self._guard) as claim:
+                claim.take()
                 self._ending.fail_opening(exc)
-                raise
+            raise
 
     def _catch_signals(self) -> None:
-        """Catches signals if leaving in order is worthwhile."""
+        """Catches signals: to leave in order if that is worthwhile, else to interrupt no run in its middle."""
         # A worker saves nothing; it leaves in order for those that continue. In step all leave together.
         opening = self._opening
         is_worth_it = (
             opening.hooks.savers or isinstance(opening.creator, WorkerSessionCreator) or self._in_step is not None
         )
-        if is_worth_it or notebooks.shell() is not None:  # In a notebook the objects outlive the cell.
-            self._preemption.open()
+        # In a notebook the objects outlive the cell.
+        self._preemption.open(in_order=bool(is_worth_it) or notebooks.shell() is not None)
 
     def _leave_cells(self) -> None:
         """Has an interrupt end the session from now on: it is in a `with` block, or being closed."""
@@ -210,7 +216,7 @@ class MonitoredLifecycle(OfFrontEnd):
         (hook,) = checked_hooks([hook])
         if any(hook is known for known in self._opening.hooks.hooks):
             raise RuntimeError(f"The {describe(hook)} serves this session already.")
-        with Claim(self._guard) as claim, claim:
+        with Claim(self._guard) as claim:
             self._take_alone(claim, "take another hook")
             self._opening.add(hook, self._session.hooked, self._session.coord)
             if not self._spans_cells:
@@ -243,31 +249,29 @@ class MonitoredLifecycle(OfFrontEnd):
                 or around the hook callback that makes this call.
         """
         if self._spans_cells:
-            with self._uninterrupted():  # Not `self.run`, which a subclass may override.
-                return MonitoredLifecycle.run(self, fetches, feed_dict, options, run_metadata)
+            preemption.renew()
+        signals = self._signals
         guard, key, is_fast = self._guard, [threading.get_ident()], False
         try:
-            try:
-                if not guard.enter(key):
-                    if guard.is_mine and self._stepping is not None:
-                        return self._run_in_step(self._stepping, fetches, feed_dict, options, run_metadata)
-                    raise self._occupied("be run")
-                if options is None and run_metadata is None and self._preemption.signals.number is None:
-                    is_fast = True
-                    result = self._fast_path.run(fetches, feed_dict)
-                    if result is not NOT_RUN:
-                        return result
-                    is_fast = False
-                return self._run_with_hooks(fetches, feed_dict, options, run_metadata)
-            except BaseException as error:
-                if not is_fast:
-                    raise
-                return self._run_with_hooks(fetches, feed_dict, options, run_metadata, error)
-            finally:
-                guard.leave(key)
-        except BaseException:
-            guard.leave(key)  # A Ctrl-C may have come before it was left.
-            raise
+            if not guard.enter(key):
+                if guard.is_mine and self._stepping is not None:
+                    return self._run_in_step(self._stepping, fetches, feed_dict, options, run_metadata)
+                raise self._occupied("be run")
+            if options is None and run_metadata is None and signals.number is None:
+                is_fast = True
+                result = self._fast_path.run(fetches, feed_dict)
+                if result is not NOT_RUN:
+                    return result
+                is_fast = False
+            return self._run_with_hooks(fetches, feed_dict, options, run_metadata)
+        except BaseException as error:  # The session may be lost, and is then given back.
+            if not is_fast:
+                raise
+            return self._run_with_hooks(fetches, feed_dict, options, run_metadata, error)
+        finally:
+            guard.leave(key)
+            if signals.noted:  # A Ctrl-C came during the run.
+                signals.raise_noted()
 
     def _run_with_hooks(
         self, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any, failed: BaseException | None = None
@@ -275,25 +279,30 @@ class MonitoredLifecycle(OfFrontEnd):
         """Makes a run with hooks; or handles the failure of one on the fast path, and may then repeat it."""
         if self._stop.closed:
             raise RuntimeError(_CLOSED)
-        outer = SCOPE.get()
+        outer = SCOPE.set(self._writers)
         try:
-            SCOPE.set(self._writers)
-            if failed is None and self._preemption.signals.number is not None:
-                self._preemption.check()
             if self._in_step is not None:
                 self._in_step.is_running = True
                 self._last_fetches = None if feed_dict or options is not None else fetches
-            run = operator.methodcaller("run", fetches, feed_dict, options, run_metadata)
-            return self._session.call(run, failed)
-        except BaseException as exc:
-            error = self._ending.fail_run(exc)
-            if error is exc:
-                raise
-            raise error from exc
+            return self._attempt(operator.methodcaller("run", fetches, feed_dict, options, run_metadata), failed)
         finally:
             if self._in_step is not None:
                 self._in_step.is_running = False
-            SCOPE.set(outer)
+            SCOPE.reset(outer)
+
+    def _attempt(self, function: Callable[[HookedSession], Any], failed: BaseException | None = None) -> Any:
+        """Calls a function that runs the session, again after each recovery; tells the hooks if it fails."""
+        try:
+            if failed is None and self._signals.number is not None:
+                self._preemption.check()
+            return self._session.call(function, failed)
+        except BaseException as exc:  # The hooks must know: they give back what they hold.
+            # The last state is not saved if a step function has changed variables itself.
+            saves = self._written_in_step in (None, self._session.raw.lowlevel.writes)
+            error = self._ending.fail_run(exc, saves=saves)
+            if error is exc:
+                raise
+            raise error from exc
 
     def run_step_fn(self, step_fn: Callable[[step_context.StepContext], Any]) -> Any:
         """Calls a function that makes runs, with or without hooks.
@@ -312,9 +321,9 @@ class MonitoredLifecycle(OfFrontEnd):
         """
         check_step_fn(step_fn)
         if self._spans_cells:
-            with self._uninterrupted():
-                return self.run_step_fn(step_fn)
+            preemption.renew()
 
+        @interrupts.door
         def step(hooked: HookedSession) -> Any:
             self._stepping, raw = hooked, hooked.raw
             begun = self._written_in_step = raw.lowlevel.writes
@@ -329,23 +338,12 @@ class MonitoredLifecycle(OfFrontEnd):
             finally:
                 self._stepping = None
 
-        with Claim(self._guard) as claim, claim:
+        with Claim(self._guard) as claim:
             self._take_alone(claim, "call a step function")
-            return self._call(step)
-
-    def _call(self, step: Callable[[HookedSession], Any]) -> Any:
-        try:
-            self._preemption.check()
-            return self._session.call(step)
-        except BaseException as exc:
-            # The last state is not saved if the step function has changed variables itself.
-            saves = self._written_in_step in (None, self._session.raw.lowlevel.writes)
-            error = self._ending.fail_run(exc, saves=saves)
-            if error is exc:
-                raise
-            raise error from exc
-        finally:
-            self._written_in_step = None
+            try:
+                return self._attempt(step)
+            finally:
+                self._written_in_step = None
 
     def _run_in_step(self, hooked: HookedSession, *args: Any, **kwargs: Any) -> Any:
         if not self._guard.is_mine or self._stepping is not hooked:
@@ -359,16 +357,7 @@ class MonitoredLifecycle(OfFrontEnd):
         finally:
             self._stepping = hooked
             self._written_in_step = hooked.raw.lowlevel.writes
-
-    @contextlib.contextmanager
-    def _uninterrupted(self) -> Iterator[None]:
-        """Delays an interrupt to the end of a run, so that the session can continue in the next cell."""
-        self._spans_cells = False
-        try:
-            with interrupts.held_back():
-                yield
-        finally:
-            self._spans_cells = True
+            preemption.raise_noted()
 
     def _take_alone(self, claim: Claim, what: str) -> None:
         """Keeps other threads out of this session."""
@@ -400,7 +389,7 @@ class MonitoredLifecycle(OfFrontEnd):
         returns True, and `close` raises the error. During a run, which recovers itself, it returns False.
         """
         stop = self._stop
-        if not stop.asked and self._preemption.signals.number is None and self._in_step is None:
+        if not stop.asked and self._signals.number is None and self._in_step is None:
             return False
         if stop.closed or self._preemption.number is not None:
             return True
@@ -414,7 +403,7 @@ class MonitoredLifecycle(OfFrontEnd):
         Returns:
             Whether a signal asks all of them to end.
         """
-        with Claim(self._guard) as claim, claim:
+        with Claim(self._guard) as claim:
             if others.thread == threading.get_ident() and claim.take() and self._session.failure is None:
                 try:
                     if (error := self._session.reported_error()) is not None:
@@ -490,7 +479,7 @@ class MonitoredLifecycle(OfFrontEnd):
         try:
             if in_step.is_success(exception) and self._makes_the_last_runs():
                 self._stop.exit, exception = exception, None  # In the end the exit is raised.
-        except BaseException as failure:
+        except BaseException as failure:  # The session must be closed.
             self._leave_block(failure)
             raise
         return self._leave_block(exception)
@@ -498,10 +487,10 @@ class MonitoredLifecycle(OfFrontEnd):
     def _leave_block(self, exception: BaseException | None) -> bool:
         """Closes the session after its body; returns whether the exception that leaves the body ends here."""
         ended = exception is None or isinstance(exception, IN_ORDER)
-        with Claim(self._guard) as claim, claim:
+        with Claim(self._guard) as claim:
             try:
                 self._take_last(claim)
-            except BaseException as waiting:
+            except RuntimeError as waiting:
                 if ended or exception is None:
                     raise
                 self._ending.notify(exception)

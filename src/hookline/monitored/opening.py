@@ -11,6 +11,7 @@ from hookline.coordination import Coordinator
 from hookline.errors import PREEMPTION_ERRORS
 from hookline.graph import Graph
 from hookline.graph.registry import FINALIZED
+from hookline.interrupts import users
 from hookline.monitored.callbacks import create_for, describe, is_hook, override
 from hookline.monitored.creators import SessionCreator
 from hookline.monitored.fast_path import FastPath
@@ -61,6 +62,7 @@ class Opening:
         self.creator, self.graph, self.hooks = creator, graph, hooks
         self._stop, self._fast_path, self._steps_per_run, self._in_step = stop, fast_path, steps_per_run, in_step
         self._grace_secs = grace_secs
+        users(creator.create_session)
         self.raw: Session | None = None
 
     def claim(self) -> None:
@@ -92,7 +94,7 @@ class Opening:
                 self.hooks.states.restore(raw.lowlevel.restored_hook_states, _step_of(raw))
                 self.hooks.after_create_session(raw, coord)
                 hooked.use(self.hooks)
-            except BaseException as exc:
+            except BaseException as exc:  # The session and its threads must be given back.
                 mapped = raw.lowlevel.map_error(exc)
                 try:
                     close(hooked, coord, self._grace_secs)
@@ -115,7 +117,7 @@ class Opening:
                 hooks.states.give([hook], _step_of(raw))
                 create_for(hook, raw, coord)
             hooked.use(hooks)
-        except BaseException as exc:
+        except BaseException as exc:  # The hook must be given back.
             mapped = raw.lowlevel.map_error(exc)
             hooks.release()
             added = HookList([hook])

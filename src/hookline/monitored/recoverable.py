@@ -110,7 +110,8 @@ class RecoverableSession:
         """
         if self.failure is not None:
             raise self.failure
-        hooked = self.hooked
+        assert self._current is not None, "It is open."
+        hooked, _ = self._current
         # An attempt's effects on variables that live elsewhere remain when its session is lost.
         retry = Retry() if hooked.raw.lowlevel.shared else None
         token = RETRY.set(retry)
@@ -167,7 +168,7 @@ class RecoverableSession:
             error = self.reported_error()
             if error is None or not self._recovers_from(error):
                 return True
-            with Claim(self._guard) as claim, claim:
+            with Claim(self._guard) as claim:
                 if not claim.take():
                     return self._stop.in_effect
                 if error is self.reported_error():  # Else another thread has recovered in the meantime.
@@ -187,7 +188,7 @@ class RecoverableSession:
         """Returns the error that a thread has reported, if any, mapped like the errors of a run."""
         try:
             self.coord.raise_requested_exception()
-        except BaseException as exc:
+        except BaseException as exc:  # It raises whatever a thread has reported.
             if exc is not self._reported[0]:
                 self._reported = exc, self.raw.lowlevel.map_error(exc)
             return self._reported[1]
@@ -255,7 +256,7 @@ class RecoverableSession:
                 logger.warning("Closing the lost session: %s: %s", type(closing).__name__, closing)
         try:
             self._current = self._created_again(exc)
-        except BaseException as failure:
+        except BaseException as failure:  # The session was given back, and there is no other.
             self.failure = failure
             raise
         self._reported = (None, None)

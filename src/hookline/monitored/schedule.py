@@ -55,6 +55,7 @@ class Schedule:
         run: The decision on the run that is next or under way.
         overdue: Whether triggers must be asked again after this run.
         callers: The requests of the hooks that are called on each fast run; another object if they have changed.
+        by_hook: The session's objects for the hooks in the list, by the hooks' ids.
         awaited: The results for which late hooks wait; the device has not computed them yet.
         latched_count: The session's count of latched latches at the last look.
         still: Whether this run and the one before have left the global step unchanged, and a hook waits for steps.
@@ -67,8 +68,9 @@ class Schedule:
             decide       for step 400: asks the first, which fires; the hook's fetches are part of this run
             finish       400 was reached: the first says "in 100 steps"; the second was not asked, its time stands
 
-        If other code sets the step to 480 in between, the fast path ends, `decide` sees that the step is not the
-        expected one, and asks all triggers, for what was due has been passed by.
+        If other code sets the step to 480 in between, the fast path ends, and `decide` asks the first for 481: it is
+        due, because no run may skip a step on which it was. If the step is set to 120, all triggers move back to 120
+        first, and all are asked.
     """
 
     def __init__(
@@ -83,7 +85,10 @@ class Schedule:
     ) -> None:
         hooks.check_triggers()
         self._session, self._low, self._in_step = session, session.lowlevel, in_step
-        self._has_step = _has_step(session)
+        step = self._seen_step = _step_of(session)
+        self._has_step = step is not None
+        # If other workers advance the global step too, this session cannot predict the step after a run.
+        self._steady = not self._low.shared
         if steps_per_run > 1 and not self._has_step:
             raise RuntimeError(
                 f"steps_per_run={steps_per_run} counts global steps, and the graph has no global step. Create it with "
@@ -94,7 +99,6 @@ class Schedule:
             SessionHook(hook, place, session.graph, hooks, self._warned, in_step=in_step is not None)
             for place, hook in enumerate(hooks.hooks)
         ]
-        step = self._step()
         self._leads = self._started(step, runs, before)
         if in_step is not None:
             in_step.hold(lead.trigger for lead in self._leads)
@@ -108,14 +112,14 @@ class Schedule:
         self._here = (1 << len(self._hooks)) - 1
         self._bound_here = [hook.binding for hook in self._hooks if hook.binding is not None]
         self._is_bound = bool(self._bound_here)
-        self._by_hook = {id(hook.hook): hook for hook in self._hooks}
+        self.by_hook = {id(hook.hook): hook for hook in self._hooks}
         self._read_callers()
         self._announce()
         # When to ask: a trigger when a run reaches this step, or at this reading of the clock, or on this run.
         self._due_step = self._due_secs = -math.inf
         self._due_run: float = 0
         self._trigger_run = self._everyone_run = 0.0
-        # What was expected of the last run. If other workers advance the global step too, nothing is.
+        # What was expected of the last run.
         self._last_step = step or 0
         self._gain = 1
         self._changes = 1  # of the step by one of the caller's runs
@@ -124,9 +128,9 @@ class Schedule:
         self._fed: Any = None
         self._is_predictable = self.overdue = True
         self._counts_steps = self._low.expects_steps or any(lead.trigger.has_steps for lead in self._leads)
-        self.still, self._stood, self._seen_step = False, 0, step
+        self.still, self._stood = False, 0
         self._short_runs = self._called_on_short_runs = 0
-        self._recalled: list[SessionHook] = []
+        self._recalled: list[SessionHook] = []  # From the next run on.
         self.awaited: tuple[DeferredResults, ...] = ()
         self._late_run = math.inf
         self.latched_count = self._low.latched_count
@@ -154,16 +158,12 @@ class Schedule:
         """Takes over the state of an earlier schedule."""
         other._resume_recalled()
         for earlier in other._hooks:
-            mine = self.find(earlier.hook)
+            mine = self.by_hook.get(id(earlier.hook))
             if mine is not None:
                 mine.take_over(earlier)
         self.latched_count, self.run.waits = other.latched_count, other.run.waits
         self.awaited, self._late_run = other.awaited, other._late_run
         self._read_callers()
-
-    def find(self, hook: Any) -> SessionHook | None:
-        """Returns the session's object for a hook; None if the hook is not in the list."""
-        return self._by_hook.get(id(hook))
 
     def _read_callers(self) -> None:
         """Finds the hooks that take part in every run."""
@@ -180,9 +180,6 @@ class Schedule:
         latches = tuple(dict.fromkeys(latch for part in parts for latch in part.latches))
         found = self._merged[bits, self._here] = MergedRequests(hooks, latches)
         return found
-
-    def _step(self) -> int | None:
-        return self._session.global_step if self._has_step else None
 
     # Before a run ----------------------------------------------------------------------------------------------
 
@@ -228,12 +225,13 @@ class Schedule:
             self._fed = fed
             gain = self._gain if run.gain is None else run.gain
         run.reach = reach = step + gain if self._has_step else number
-        steady = not self._low.shared
-        self._is_predictable = is_predictable = (
-            steady and self._fetches is not _NONE_YET and (not self._has_step or (known is not None and bool(run.gain)))
-        )
-        now = self._now()
-        everyone = is_set or gained < 0 or not steady or (number >= self._everyone_run and not is_predictable)
+        knows_step = not self._has_step or (known is not None and bool(run.gain))
+        self._is_predictable = self._steady and self._fetches is not _NONE_YET and knows_step
+        now = -math.inf
+        if self._in_step is not None or self._due_secs < math.inf:
+            now = self._now()
+        looks_again = number >= self._everyone_run and not self._is_predictable
+        everyone = is_set or gained < 0 or not self._steady or looks_again
         if run.capacity > 1:
             run.repeats, run.room, run.begins_at = run.gain != 0, 1, known
             run.is_called = bool(self._calls & ~self._stacked & self._here)
@@ -254,10 +252,8 @@ class Schedule:
         return self._merged.get((bits, self._here)) or self._requests_of(bits)
 
     def _now(self) -> float:
-        """Returns the clock's reading if a trigger needs it, else minus infinity; in step see `InStep.now`."""
-        if self._in_step is not None:
-            return self._in_step.now()
-        return clock.monotonic() if self._due_secs < math.inf else -math.inf
+        """Returns the clock's reading; in step see `InStep.now`."""
+        return clock.monotonic() if self._in_step is None else self._in_step.now()
 
     def _fire(self, step: int, now: float, *, everyone: bool = False, at_end: bool = False) -> int:
         """Asks the triggers that may be due at this step and time; returns the hooks that fire, as bits.
@@ -352,7 +348,7 @@ class Schedule:
         limit = self._session.step_limit
         if limit is None:
             return options
-        if not self._low.shared:
+        if self._steady:
             step = self._low.known_step if self._has_step else self._last_step
             if step is not None and step < limit:
                 return options
@@ -471,7 +467,19 @@ class Schedule:
             if step is not None:
                 self._gain = max(1, step - self._last_step)
                 self._last_step = step
-            self._plan(run.number if step is None else step)
+            due_step = due_secs = due_run = math.inf
+            for lead in self._leads:
+                if lead.ends_runs:
+                    if lead.at_run <= run.number:
+                        lead.plan(run.number if step is None else step, run.number, bound=self._is_bound)
+                    due_step = lead.at_step if lead.at_step < due_step else due_step
+                    due_secs = lead.at_secs if lead.at_secs < due_secs else due_secs
+                    due_run = lead.at_run if lead.at_run < due_run else due_run
+            self._due_step, self._due_secs, self._trigger_run = due_step, due_secs, due_run
+            # Hooks that take rows are called on each run, so also on that in which late values come.
+            self._due_run = self._trigger_run if self._stacked else min(self._trigger_run, self._late_run)
+            if run.number >= self._everyone_run:
+                self._everyone_run = run.number + _LOOK_AGAIN_RUNS
         if not self._is_predictable or run.in_full_runs or (step is None and self._has_step):
             return None
         # The runs before that in which a hook may be due. A limit of the session ends the fast path, too.
@@ -486,20 +494,6 @@ class Schedule:
         run.firing, self.overdue = 0, False
         return FastRuns(free, self._due_secs, step, run.gain or 0, self.latched_count, self.awaited)
 
-    def _plan(self, step: int) -> None:
-        """Finds when the triggers must be asked next, after a run that reached this step."""
-        number, leads = self.run.number, [lead for lead in self._leads if lead.ends_runs]
-        for lead in leads:
-            if lead.at_run <= number:
-                lead.plan(step, number, bound=self._is_bound)
-        self._due_step = min((lead.at_step for lead in leads), default=math.inf)
-        self._due_secs = min((lead.at_secs for lead in leads), default=math.inf)
-        self._trigger_run = min((lead.at_run for lead in leads), default=math.inf)
-        if number >= self._everyone_run:
-            self._everyone_run = number + _LOOK_AGAIN_RUNS
-        # Hooks that take rows are called on each run, so also on that in which late values come.
-        self._due_run = self._trigger_run if self._stacked else min(self._trigger_run, self._late_run)
-
     def begin_fast_run(self) -> None:
         """Begins a run on the fast path, for the hooks that are called on each run."""
         run = self.run
@@ -510,13 +504,13 @@ class Schedule:
 
     def retire(self, hook: Any) -> None:
         """Stops calling a hook on each run; see `SessionRunContext.retire`."""
-        found = self.find(hook)
+        found = self.by_hook.get(id(hook))
         if found is not None and found.retire():
             self._read_callers()
 
     def recall(self, hook: Any) -> None:
         """Starts to call a retired hook on each run again, from the next one on."""
-        found = self.find(hook)
+        found = self.by_hook.get(id(hook))
         if found is not None:
             self._recalled.append(found)
 
@@ -529,8 +523,8 @@ class Schedule:
         self._read_callers()
 
 
-def _has_step(session: Session) -> bool:
+def _step_of(session: Session) -> int | None:
     try:
-        return session.global_step is not None
+        return session.global_step
     except (RuntimeError, TypeError):  # The graph has no global step, or one that cannot be counted.
         return False

@@ -164,8 +164,7 @@ class SessionHook:
         self.before_trigger = self._look_up("before_trigger")
         self.on_trigger: Callback = self._look_up("on_trigger") or _nothing
         self.late: bool | int = False if self.before or self.after else _checked_late(inner)
-        if self.late is True and in_step:
-            self.late = _LATE_RUNS_IN_STEP
+        self._late_runs = (_LATE_RUNS_IN_STEP if in_step else None) if self.late is True else self.late
         self.stacked = bool(getattr(inner, "stacked", False))
         self.binding = hook if isinstance(hook, BoundHook) else None
         self.bound_to: set[Operation] = set() if self.binding is None else self.binding.operations(graph)
@@ -294,7 +293,8 @@ class SessionHook:
             self.on_trigger(Firing(results, *about, context))
             return
         results = results if isinstance(results, DeferredResults) else DeferredResults.of(results)
-        due_run = math.inf if self.late is True else run.number + run.delay(self.late, stacked=self.stacked)
+        late = self._late_runs
+        due_run = math.inf if late is None else run.number + run.delay(late, stacked=self.stacked)
         self.waiting.append(_LateFiring(results, due_run, about))
         run.waits = True
 

@@ -278,7 +278,7 @@ class SessionManager:
         session = Session(target=master, graph=self._graph, config=config)
         try:
             yield session
-        except BaseException as exc:
+        except BaseException as exc:  # The session must be given back.
             try:
                 session.close()
             except InvalidArgumentError as closing:

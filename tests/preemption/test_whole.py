@@ -1,0 +1,230 @@
+"""Ctrl-C in a session that saves nothing: at once in the user's code, and else when the session is whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+import hookline as hl
+from hookline import train
+from hookline.errors import AbortedError
+from hookline.hooks import SessionRunHook
+
+HERE = os.path.dirname(hl.__file__) + os.sep
+
+
+@pytest.fixture(autouse=True)
+def python_handles_ctrl_c():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
+    assert signal.set_wakeup_fd(-1) == -1
+    assert "hookline-preemption" not in [thread.name for thread in threading.enumerate()]
+
+
+@pytest.fixture
+def train_op():
+    with hl.Graph().as_default():
+        weight = hl.Variable(0.0, name="weight")
+        yield hl.group(train.get_or_create_global_step().assign_add(1), weight.assign_add(1.0))
+
+
+def press():
+    """Is the user's code: nothing comes after it."""
+    signal.raise_signal(signal.SIGINT)
+    pytest.fail("The Ctrl-C did not come here.")
+
+
+@pytest.mark.parametrize("callback", ["before_run", "after_run", "on_trigger", "end"])
+def test_in_a_hook_it_is_raised_there_and_then(train_op, callback):
+    class Hook(SessionRunHook):
+        trigger = train.every(3)
+
+    left = [True]
+
+    def call(self, *given):
+        if left:
+            left.clear()
+            press()
+
+    setattr(Hook, callback, call)
+    with pytest.raises(KeyboardInterrupt), train.MonitoredSession(hooks=[Hook()]) as session:  # noqa: PT012
+        for _ in range(5):
+            session.run(train_op)
+    assert not left
+
+
+def test_in_a_function_that_a_hook_calls_it_is_raised_there_and_then(train_op):
+    hook = train.FunctionHook(lambda firing: press(), every=2)
+    with pytest.raises(KeyboardInterrupt), train.MonitoredSession(hooks=[hook]) as session:  # noqa: PT012
+        for _ in range(5):
+            session.run(train_op)
+
+
+@pytest.mark.parametrize("where", ["host operation", "source", "step function", "body"])
+def test_elsewhere_in_the_users_code_too(train_op, where):
+    calls = []
+
+    def work():
+        calls.append(1)
+        if len(calls) == 4:
+            press()
+        return 1.0
+
+    def source():
+        while True:
+            yield work()
+
+    if where == "host operation":
+        train_op = hl.group(train_op, hl.host_op(work).node())
+    elif where == "source":
+        train_op = hl.group(train_op, hl.data.iterator(source, prefetch=0))
+
+    with train.MonitoredSession() as session:
+
+        def once():
+            if where == "body":
+                work()
+            if where == "step function":
+                return session.run_step_fn(lambda step_context: step_context.run_with_hooks(train_op) or work())
+            return session.run(train_op)
+
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+            for _ in range(9):
+                once()
+        once()  # The session goes on.
+        assert session.raw_session().run("weight:0") == session.raw_session().global_step
+
+
+def test_a_wait_for_a_batch_ends_at_once(train_op):
+    waits, come = threading.Event(), threading.Event()
+
+    def source():
+        yield from range(3)
+        waits.set()
+        come.wait(60)
+
+    train_op = hl.group(train_op, hl.data.iterator(source, prefetch=2))
+
+    def press_later():
+        waits.wait(60)
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press_later).start()
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), train.MonitoredSession(stop_grace_period_secs=0) as session:  # noqa: PT012
+        while True:
+            session.run(train_op)
+    come.set()
+    assert time.monotonic() - begun < 30
+
+
+def pressed_at(instruction, work):
+    """Does the work, with a Ctrl-C before the given instruction of hookline's own; returns whether it came to it."""
+    left = instruction
+
+    def trace(frame, event, arg):
+        nonlocal left
+        if not frame.f_code.co_filename.startswith(HERE):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left == 0:
+                signal.raise_signal(signal.SIGINT)
+        return trace
+
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 looks when it is set to trace whether a frame wants them.
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(None)
+    return left <= 0
+
+
+@pytest.mark.parametrize("kind", ["fast", "with hooks", "step function"])
+@pytest.mark.parametrize("apart", [7, pytest.param(1, marks=pytest.mark.campaign)])
+def test_at_any_instruction_of_a_run_nothing_is_lost(train_op, kind, apart):
+    class OnEach(SessionRunHook):
+        runs = 0
+
+        def before_run(self, run_context):
+            self.runs += 1
+
+        def after_run(self, run_context, run_values):
+            pass
+
+    hook = OnEach()
+    interrupted = 0
+    with train.MonitoredSession(hooks=[hook] if kind == "with hooks" else [], recovery=None) as session:
+
+        def once():
+            if kind == "step function":
+                session.run_step_fn(lambda step_context: step_context.run_with_hooks(train_op))
+            else:
+                session.run(train_op)
+
+        raw = session.raw_session()
+        for _ in range(3):
+            once()
+        for instruction in range(1, 100_000, apart):
+            before = raw.global_step
+            try:
+                if not pressed_at(instruction, once):
+                    break
+            except KeyboardInterrupt:
+                interrupted += 1
+                assert raw.global_step - before in (0, 1)  # Before it began, or when it was whole.
+                continue
+            pytest.fail(f"The Ctrl-C before instruction {instruction} was lost.")
+        once()
+        assert raw.run("weight:0") == raw.global_step
+        assert not session.should_stop()
+    assert interrupted > 20
+
+
+def test_in_the_constructor_it_leaves_nothing_behind(train_op):
+    class Creator(train.ChiefSessionCreator):
+        def create_session(self):
+            threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+            time.sleep(60)
+            pytest.fail("The Ctrl-C did not come here.")
+
+    with pytest.raises(KeyboardInterrupt):
+        train.MonitoredSession(Creator())
+    assert not hl.get_default_graph().finalized
+
+
+def test_a_wait_before_a_recovery_ends(train_op):
+    class Failing(SessionRunHook):
+        def before_run(self, run_context):
+            threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+            raise AbortedError(None, None, "lost")
+
+    begun = time.monotonic()
+    policy = train.RecoveryPolicy(initial_backoff_secs=60)
+    with pytest.raises(KeyboardInterrupt), train.MonitoredSession(hooks=[Failing()], recovery=policy) as session:
+        session.run(train_op)
+    assert time.monotonic() - begun < 30
+
+
+def test_a_handler_of_the_users_own_is_left_alone(train_op):
+    came = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    with train.MonitoredSession() as session:
+        signal.raise_signal(signal.SIGINT)
+        session.run(train_op)
+    signal.signal(signal.SIGINT, before)
+    assert came == [signal.SIGINT]
+
+
+def test_a_plain_session_catches_nothing():
+    with hl.Graph().as_default(), hl.Session():
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
