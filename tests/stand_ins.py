@@ -8,11 +8,24 @@ from pathlib import Path
 
 from hookline.distributed import ParameterServer, RemoteStore
 
+# Processes that end together, and the way to servers that are Ray actors.
+from hookline.distributed.processes import ProcessGroup
+from hookline.distributed.ray_actors import RayTransport
+
 # Servers without processes, whose calls a test may hold, lose or repeat; users have those that are Ray actors.
 from hookline.distributed.transport import DirectTransport
 from hookline.train import SessionRunContext, SessionRunHook
 
-__all__ = ["DirectTransport", "Forwards", "Servers", "await_saves", "forget_programs", "write_commands"]
+__all__ = [
+    "DirectTransport",
+    "Forwards",
+    "ProcessGroup",
+    "RayTransport",
+    "Servers",
+    "await_saves",
+    "forget_programs",
+    "write_commands",
+]
 
 
 class Servers(DirectTransport):

@@ -13,6 +13,8 @@ from jax._src import distributed, xla_bridge
 from jaxlib import _jax
 
 import hookline
+
+# The module that holds what is private in JAX.
 from hookline import jax_internals
 
 RENAMED = "JAX has renamed {}: see hookline/jax_internals.py"

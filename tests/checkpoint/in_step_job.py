@@ -11,6 +11,8 @@ import numpy as np
 
 import hookline as hl
 from hookline import clock, train
+
+# Moments of a save in which a process fails, and how arrays are laid out.
 from hookline.checkpoint import moves, orbax_io, together
 from hookline.coordination import peers
 from hookline.graph import placement

@@ -14,7 +14,6 @@ from tests.loop.devices import run
 
 import hookline as hl
 from hookline import train
-from hookline.checkpoint import manifest
 from hookline.errors import DataLossError, FailedPreconditionError
 from hookline.train import Saver
 
@@ -110,7 +109,7 @@ def test_verification_is_left_out_on_request(saved):
 @pytest.mark.parametrize(("old", "new"), [('"step": 5', '"step": 6'), ("float32", "uint32"), ("fry", "rbg")])
 def test_a_changed_manifest_is_refused(saved, old, new):
     session, saver, path = saved
-    file = pathlib.Path(path) / manifest.FILE_NAME
+    file = pathlib.Path(path) / "hookline.json"
     text = file.read_text()
     assert old in text
     file.write_text(text.replace(old, new, 1))
@@ -121,7 +120,7 @@ def test_a_changed_manifest_is_refused(saved, old, new):
 @pytest.mark.parametrize(("number", "remedy"), [(1, "use the version that wrote it"), (2, "use the"), (4, "upgrade")])
 def test_a_checkpoint_of_another_format_is_refused_with_a_sentence(saved, number, remedy):
     session, saver, path = saved
-    file = pathlib.Path(path) / manifest.FILE_NAME
+    file = pathlib.Path(path) / "hookline.json"
     fields = json.loads(file.read_text()) | {"format": number}
     del fields["crc32c"]
     text = json.dumps(fields)[:-1]
@@ -135,7 +134,7 @@ def test_a_checkpoint_of_another_format_is_refused_with_a_sentence(saved, number
 
 def test_a_flipped_bit_in_the_format_is_damage(saved):
     session, saver, path = saved
-    file = pathlib.Path(path) / manifest.FILE_NAME
+    file = pathlib.Path(path) / "hookline.json"
     file.write_text(file.read_text().replace('"format": 3', '"format": 2'))
     with pytest.raises(DataLossError, match="does not have its checksum"):
         saver.restore(session, path)

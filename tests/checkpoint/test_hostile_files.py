@@ -18,6 +18,8 @@ from tests.checkpoint import hostile
 
 import hookline as hl
 from hookline import errors, train
+
+# Readers of files that anybody may have written, with any text.
 from hookline.checkpoint import lease, owner, schema
 from hookline.cli import main
 

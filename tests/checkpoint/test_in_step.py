@@ -15,6 +15,8 @@ from tests.loop.devices import on_devices
 
 import hookline as hl
 from hookline import train
+
+# Another that holds the directory and saves nothing.
 from hookline.checkpoint import lease
 
 JOB = pathlib.Path(__file__).parent / "in_step_job.py"

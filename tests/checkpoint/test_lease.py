@@ -17,6 +17,8 @@ from tests.python import Python
 
 import hookline as hl
 from hookline import train
+
+# File systems without locks, and a short heartbeat.
 from hookline.checkpoint import lease
 from hookline.errors import FailedPreconditionError, InvalidArgumentError
 from hookline.testing import FakeClock

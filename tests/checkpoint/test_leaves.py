@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from hookline import errors
+
+# Values of any kind, without a session.
 from hookline.checkpoint import host, leaves, moves, orbax_io, reading
 from hookline.checkpoint.lineage import Lineage
 from hookline.checkpoint.manifest import Manifest

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 import hookline as hl
 from hookline import train
+
+# The rule alone, for any histories.
 from hookline.checkpoint.lineage import Described, Lineage, choose
-from hookline.checkpoint.manifest import FILE_NAME, Manifest
+from hookline.checkpoint.manifest import Manifest
 from hookline.cli import main
 from hookline.testing import FakeClock
 from hookline.train import Saver, get_checkpoint_state, latest_checkpoint
@@ -55,7 +57,7 @@ def errors_in(caplog):
 
 
 def lineage_of(folder, step):
-    return Manifest.from_json((folder / f"model.ckpt-{step}" / FILE_NAME).read_text()).lineage
+    return Manifest.from_json((folder / f"model.ckpt-{step}" / "hookline.json").read_text()).lineage
 
 
 def test_saves_are_numbered_on_from_the_restored_one(training, tmp_path):

@@ -3,6 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+# The rule alone, for hours of saves.
 from hookline.checkpoint.retention import Kept, Retention
 
 HOUR = 3600.0

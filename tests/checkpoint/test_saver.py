@@ -26,6 +26,8 @@ from tests import python
 
 import hookline as hl
 from hookline import errors, train
+
+# Moments of a save and of a restore in which something fails.
 from hookline.checkpoint import manager, moves, orbax_io, reading
 from hookline.checkpoint.fitting import Match
 from hookline.testing import FakeClock

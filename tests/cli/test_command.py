@@ -15,6 +15,8 @@ from tests import python
 from tests.terminal import Terminal
 
 from hookline.cli import main
+
+# What the examples of its help parse to.
 from hookline.cli.main import parser
 
 COMMANDS = ["inspect", "diff", "events", "clean", "launch", "stop", "completion"]

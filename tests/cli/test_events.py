@@ -15,6 +15,8 @@ from tests import summaries
 from tests.checkpoint import hostile
 
 from hookline.cli import main
+
+# A curve of any points, and a record with a wrong length.
 from hookline.cli.shown import curve
 from hookline.extend import frame, read_records
 from hookline.summary import FileWriter, SessionLog, Summary

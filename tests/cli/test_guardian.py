@@ -9,9 +9,10 @@ import subprocess
 import sys
 
 import pytest
+from tests.stand_ins import ProcessGroup
 
+# What stays when the command is killed.
 from hookline.cli.guardian import Guardian
-from hookline.distributed.processes import ProcessGroup
 
 SLEEP = "import time; print('ready', flush=True); time.sleep(600)"
 DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}"

@@ -14,6 +14,8 @@ from tests.cli.sending import when
 
 from hookline import clock
 from hookline.cli import main
+
+# Two processes without the command around them.
 from hookline.distributed.in_step import environment
 from hookline.train import RecoveryPolicy
 

@@ -16,6 +16,8 @@ from tests.checkpoint import hostile
 
 import hookline as hl
 from hookline import errors, summary, train
+
+# Names that only another writer gives, and any text.
 from hookline.checkpoint import lease, owner
 from hookline.cli import main
 from hookline.log import escaped, in_a_line

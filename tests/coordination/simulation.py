@@ -8,6 +8,7 @@ import math
 import random
 from collections import defaultdict
 
+# The protocol itself: what users see of it is that all processes do the same.
 from hookline.coordination.agreement import FAILURE, Delete, Get, Member, Set, Taken
 
 MICRO, WAIT = "micro", "wait"

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+# The protocol itself, with threads for processes.
 from hookline.coordination.agreement import FAILURE, Agreement
 from hookline.coordination.board import MemoryBoard
 from hookline.coordination.peers import Peers

@@ -2,6 +2,7 @@
 
 import threading
 
+# The protocol itself, with threads for processes.
 from hookline.coordination.board import MemoryBoard
 from hookline.coordination.peers import Peers
 from hookline.coordination.roll_call import RollCall

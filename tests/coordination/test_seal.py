@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+# What a stranger may write on the board, which no session does.
 from hookline.coordination import token
 from hookline.coordination.agreement import Agreement
 from hookline.coordination.board import MemoryBoard, Seal, SealedBoard, greeted

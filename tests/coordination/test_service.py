@@ -1,5 +1,6 @@
 """What shows that another process is gone."""
 
+# Errors that a session meets only where a process is lost.
 from hookline.coordination import service
 
 

@@ -7,6 +7,7 @@ import os
 import pytest
 from tests.coordination import simulation
 
+# The protocol itself, broken on purpose.
 from hookline.coordination.agreement import Decision
 
 SCHEDULES = int(os.environ.get("HOOKLINE_SCHEDULES", "500"))

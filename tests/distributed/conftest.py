@@ -17,10 +17,12 @@ from uuid import uuid4
 import numpy as np
 import pytest
 from tests.python import Python
+from tests.stand_ins import ProcessGroup
 
 from hookline import clock
+
+# Its parts, which a session holds and does not show.
 from hookline.distributed import ClusterOptions, PrivateRayCluster, connection
-from hookline.distributed.processes import ProcessGroup
 from hookline.distributed.ray_actors import actor_class
 from hookline.train import get_checkpoint_state, load_variable
 

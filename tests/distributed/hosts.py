@@ -12,8 +12,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.stand_ins import ProcessGroup
+
 from hookline import clock
-from hookline.distributed.processes import ProcessGroup
 
 OWN = ["--net", "--pid", "--mount"]
 UNSHARE = ["unshare", *OWN, "--fork", "--kill-child", "--mount-proc"]

@@ -14,6 +14,8 @@ import jax
 
 import hookline as hl
 from hookline import preemption
+
+# Times to wait, shortened, and the port that is taken.
 from hookline.distributed import in_step
 
 ME = int(sys.argv[2]) if len(sys.argv) > 2 else 0

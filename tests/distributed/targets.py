@@ -12,6 +12,8 @@ from typing import Any
 
 from hookline import Graph, clock
 from hookline.distributed import RemoteStore, StalenessHook
+
+# What a target of a session gives to its store.
 from hookline.distributed.transport import Transport
 
 

@@ -22,6 +22,8 @@ import pytest
 from tests.python import Python
 
 from hookline import errors
+
+# The connections themselves: a stranger, a torn message, a slow reader.
 from hookline.distributed.calls import Caller, Links
 from hookline.distributed.lines import MOST_UNPROVEN, UNREAD_SECS, Address, Line, Listener, connect
 from hookline.distributed.plain import NotPlainError, pack, unpack

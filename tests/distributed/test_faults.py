@@ -22,6 +22,8 @@ import pytest
 
 from hookline import clock
 from hookline.distributed import PrivateRayCluster
+
+# How the command starts Ray, for processes that a test kills.
 from hookline.distributed.ray_cluster import ray_environment, write_token
 
 from .targets import stopped, until

@@ -12,6 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 import hookline as hl
 from hookline import errors
 from hookline.distributed import ParameterServer
+
+# The protocol of a server, in orders that no worker takes on purpose.
 from hookline.distributed.gate import LEASE_SECS, Gate
 from hookline.distributed.protocol import Epoch
 from hookline.distributed.server_state import Apply, Put

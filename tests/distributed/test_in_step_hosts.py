@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.stand_ins import ProcessGroup
 
 from hookline import clock
-from hookline.distributed.processes import ProcessGroup
 
 from .hosts import Host, connect, missing
 from .targets import until

@@ -17,9 +17,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tests.stand_ins import ProcessGroup
 
 from hookline import clock
-from hookline.distributed.processes import ProcessGroup
+
+# How the command starts Ray, on hosts of a test.
 from hookline.distributed.ray_cluster import LOOPBACK_VARIABLE, write_token
 
 from .hosts import Host, connect

@@ -7,6 +7,8 @@ from tests.stand_ins import DirectTransport
 
 import hookline as hl
 from hookline.distributed import ParameterServer
+
+# The rule alone, for any sizes.
 from hookline.distributed.placement import place
 from hookline.extend import Update
 

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_np
 
 from hookline import errors
+
+# Messages as bytes: what users see of them is that values arrive.
 from hookline.distributed.plain import NotPlainError, pack, unpack
 from hookline.distributed.protocol import Committed, Pulled
 from hookline.distributed.server_state import Apply, Put

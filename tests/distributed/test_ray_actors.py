@@ -13,11 +13,11 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import pytest
+from tests.stand_ins import RayTransport
 
 import hookline as hl
 from hookline import errors
 from hookline.distributed import Cluster, ClusterOptions
-from hookline.distributed.ray_actors import RayTransport
 
 from .targets import Target, apart, until
 
@@ -116,6 +116,7 @@ def test_a_session_that_is_closed_has_no_connections(actors):
 
 ENCRYPTED = """
 import json, os
+# Which way a call takes shows in no result.
 from hookline.distributed.ray_cluster import PrivateRayCluster
 
 with PrivateRayCluster() as cluster:

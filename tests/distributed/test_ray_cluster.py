@@ -14,11 +14,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.stand_ins import ProcessGroup
 
 from hookline import errors
 from hookline.distributed import PrivateRayCluster
+
+# Processes of Ray that must end.
 from hookline.distributed import ray_cluster as module
-from hookline.distributed.processes import ProcessGroup, stop_all
+from hookline.distributed.processes import stop_all
 
 from .targets import until
 

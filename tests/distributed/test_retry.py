@@ -12,6 +12,8 @@ from tests.stand_ins import DirectTransport
 import hookline as hl
 from hookline import errors
 from hookline.distributed import ParameterServer, RemoteStore
+
+# Messages that come late or twice, which a worker sends only where a network fails.
 from hookline.distributed.entrance import Entrance
 from hookline.distributed.gate import LEASE_SECS
 from hookline.distributed.plain import NotPlainError

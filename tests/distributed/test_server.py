@@ -16,6 +16,8 @@ from tests.stand_ins import DirectTransport
 import hookline as hl
 from hookline import clock, errors
 from hookline.distributed import ParameterServer
+
+# The protocol of a server, in orders that no worker takes on purpose.
 from hookline.distributed.ballots import LATE_SECS, UNDECIDED_SECS
 from hookline.distributed.owner import ASK_SECS, CUT_SECS, LONGEST_SECS, STAGED_SECS
 from hookline.distributed.protocol import METHODS, Epoch

@@ -13,14 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from tests.stand_ins import DirectTransport
+from tests.stand_ins import DirectTransport, RayTransport
 
 import hookline as hl
 from hookline import GraphKeys, clock, errors
 from hookline.distributed import Cluster, ParameterServer, StalenessHook
+
+# Times of the protocol, which a test waits for by its own clock.
 from hookline.distributed.protocol import WAITING
 from hookline.distributed.pulls import FRESH_SECS
-from hookline.distributed.ray_actors import RayTransport
 from hookline.testing import FakeClock, read_events
 
 from .targets import Target, apart, at_once, until

@@ -8,10 +8,10 @@ import threading
 
 import numpy as np
 import pytest
+from tests.stand_ins import RayTransport
 
 import hookline as hl
 from hookline import errors
-from hookline.distributed.ray_actors import RayTransport
 
 from .targets import apart, stopped, until
 

@@ -14,6 +14,8 @@ from flax import nnx
 from tests import python
 
 import hookline as hl
+
+# Functions as bytes: what users see of them is that they run on a server.
 from hookline.distributed.updates import check_same, code_text, portable
 from hookline.distributed.wire import SMALL_BYTES, Structure, flatten, pack, unpack, unpack_all
 from hookline.errors import FailedPreconditionError

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import threading
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from tests.stand_ins import Servers
+from tests.stand_ins import Servers, await_saves
 
 import hookline as hl
 from hookline import errors, train
@@ -268,8 +267,7 @@ class CopyAt(train.SessionRunHook):
 
     def after_run(self, run_context, run_values):
         if run_context.session.global_step == self.step:
-            for save in [thread for thread in threading.enumerate() if thread.name.startswith("hookline-save")]:
-                save.join()
+            await_saves()
             shutil.copytree(self.directory, self.copy)
 
 

@@ -51,7 +51,7 @@ def batches(press, place):
 
 
 PLACES = [
-    "body", "step function", "before_run", "after_run", "on_trigger", "predicate", "host operation", "source",
+    "body", "step function", "before_run", "after_run", "on_trigger", "host operation", "source",
 ]  # fmt: skip
 
 
@@ -59,9 +59,6 @@ PLACES = [
 def test_it_is_raised_there_and_then_and_every_hook_is_told(place):
     press = Presses()
     hooks = [Hook(press, place if place in ("before_run", "after_run", "on_trigger") else ""), watches := Hook()]
-    if place == "predicate":
-        hooks[0].trigger = train.steps_where(lambda step: press() or step % 2 == 0)
-        hooks[0].on_trigger = lambda firing: None
     batch = hl.data.iterator(lambda: batches(press, place), prefetch=0)
     pressed = hl.host_op(press if place == "host operation" else lambda: None).node()
     with hl.control_dependencies([batch * 1.0, pressed]):

@@ -37,7 +37,7 @@ def _writers():
 
 @pytest.fixture
 def built(monkeypatch):
-    """The hooks that were built, as `kind(cadence)`, without opening a session."""
+    """The hooks that were built, as `kind(cadence)`, without opening a session, which would not name them."""
 
     def of(**arguments):
         seen = {}

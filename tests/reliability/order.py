@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+# Which names a reader would take for checkpoints, on a disk that is not there.
 from hookline.checkpoint import layout
 from hookline.checkpoint.state_file import STATE_FILE_NAME
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import jax.numpy as jnp
 import pytest
+from tests.stand_ins import await_saves
 
 import hookline as hl
 from hookline import clock, train
-from hookline.checkpoint.save import PendingSave, finish_saves
 from hookline.errors import ResourceExhaustedError
 from hookline.summary import FileWriterCache
 from hookline.testing import FakeClock
@@ -121,7 +121,7 @@ class Model:
         """Trains until the failure of a save ends it: from step 1 on, the disk is away for so long."""
         with self.session(directory, train.Scaffold(saver=Later())) as sess:
             sess.run(self.train)
-            finish_saves(str(directory))
+            await_saves()
             with outage(directory, 1, errno.EMFILE, secs):
                 while True:
                     self.completed = sess.raw_session().global_step + 1
@@ -139,7 +139,7 @@ class Model:
 class Later(train.Saver):
     """Some time passes before the last save."""
 
-    def save_async(self, *given: Any, extra: bool = False, **named: Any) -> PendingSave:
+    def save_async(self, *given: Any, extra: bool = False, **named: Any) -> Any:
         if extra:
             clock.sleep(2)
         return super().save_async(*given, extra=extra, **named)

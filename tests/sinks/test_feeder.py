@@ -9,6 +9,8 @@ from tests import summaries
 
 from hookline import errors
 from hookline.sinks import Sink
+
+# Sinks that fail at each call, without a training.
 from hookline.sinks.feeding import Feeding
 from hookline.testing import FakeClock
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hookline_tf1 as tf
-from hookline_tf1._machinery import ignored_arguments
+from hookline_tf1._machinery import ignored_arguments  # To forget what has been said once.
 from hookline_tf1.contrib import layers as contrib
 
 FOLDER = Path(tf.__file__).parent

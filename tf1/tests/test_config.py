@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hookline_tf1 as tf
-from hookline_tf1._machinery import ignored_arguments
+from hookline_tf1._machinery import ignored_arguments  # To forget what has been said once.
 
 
 def test_settings_of_devices_are_taken_and_said_once(caplog):

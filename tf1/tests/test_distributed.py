@@ -13,7 +13,7 @@ from tests.python import Python
 
 from hookline import errors
 from hookline.distributed import Cluster
-from hookline_tf1.train._server import ClusterSpec, Server, replica_device_setter
+from hookline_tf1.train import ClusterSpec, Server, replica_device_setter
 
 SCRIPT = """
 import sys

@@ -10,7 +10,7 @@ import pytest
 
 import hookline_tf1 as tf
 from hookline.testing import FakeClock, read_events
-from hookline_tf1.train._own_callbacks import OwnCallbacks
+from hookline_tf1.train._own_callbacks import OwnCallbacks  # That a hook is not called shows in nothing else.
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from tf1.conformance.calls import calls
 
 import hookline_tf1 as tf
 from hookline_tf1 import image, linalg, math, nn
-from hookline_tf1._machinery.op_definitions import is_op
+from hookline_tf1._machinery.op_definitions import is_op  # Which functions are operations, and where.
 from hookline_tf1._tf import array_ops, math_ops
 from hookline_tf1.nn import _cross_entropy_ops
 

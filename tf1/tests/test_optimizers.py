@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hookline_tf1 as tf
-from hookline_tf1._machinery.ignored_arguments import ignored
+from hookline_tf1._machinery.ignored_arguments import ignored  # For a name that no other test has used.
 
 
 def trained(optimizer, steps=2):

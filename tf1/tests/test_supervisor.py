@@ -8,7 +8,7 @@ import hookline as hl
 import hookline_tf1 as tf
 from hookline import errors
 from hookline.testing import read_events
-from hookline_tf1.train._supervisor import Supervisor
+from hookline_tf1.train import Supervisor
 
 
 def build():

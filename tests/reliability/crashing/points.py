@@ -16,6 +16,8 @@ import threading
 import jax
 
 import hookline as hl
+
+# Moments at which a process is killed.
 from hookline.checkpoint import orbax_io
 from hookline.session.engine import Engine
 

@@ -15,7 +15,7 @@ import traceback
 # What a life would import by and by is here already, in the process that forks.
 import tensorboard.backend.event_processing.event_file_loader  # noqa: F401
 
-import hookline.checkpoint.orbax_io  # noqa: F401
+import hookline.checkpoint.orbax_io  # noqa: F401 - loaded by and by, like the next
 from hookline.summary import Summary  # noqa: F401
 
 from .points import Points
