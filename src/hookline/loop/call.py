@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from hookline import jax_internals
+from hookline.graph import spec as specs
 from hookline.loop.leaf_types import are_nnx
 
 # JAX's NameError has no other mark.
@@ -244,8 +245,8 @@ class Call:
         return (
             f"{self._who}: {self.name} is called with the state ({', '.join(self._state)}), a batch{key}; it requires "
             f"{', '.join(self._names or ()) or 'nothing'}. A batch is one argument; or one for each of its parts, if "
-            f"it is a tuple of as many parts or a dict with these names; here it is {_shown(batch)}. The state is "
-            f"spread if it is a dict whose keys are parameters, or a tuple, over the first parameters."
+            f"it is a tuple of as many parts or a dict with these names; here it is {specs.describe(batch)}. The state "
+            f"is spread if it is a dict whose keys are parameters, or a tuple, over the first parameters."
         )
 
     def __call__(self, state: Sequence[Any], batch: Any, *key: Any, step: Any = None) -> Any:
@@ -296,10 +297,3 @@ def _optional_key(function: Any) -> str | None:
         and parameter.name not in bound
     ]
     return found[-1] if found else None
-
-
-def _shown(batch: Any) -> str:
-    def one(leaf: Any) -> str:
-        return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]" if hasattr(leaf, "dtype") else repr(leaf)
-
-    return str(jax.tree.map(one, batch)).replace("'", "")
