@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import errno
 import signal
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from hookline.escapes import escaped
 
@@ -93,6 +93,11 @@ class OpError(Exception):
         self.node_def = node_def
         self.op = op
         self.message = escaped(message or "")  # Names in it may come from anywhere.
+
+    @classmethod
+    def from_message(cls, message: str) -> Self:
+        """Returns an error for which no single node is to blame."""
+        return cls(None, None, message)
 
     def __str__(self) -> str:
         return self.message

@@ -9,8 +9,7 @@ import pytest
 
 from hookline import errors
 from hookline.checkpoint import host, leaves, moves, orbax_io, reading
-from hookline.checkpoint.lineage import Lineage
-from hookline.checkpoint.manifest import Manifest
+from hookline.checkpoint.manifest import Lineage, Manifest
 
 
 def through_a_checkpoint(values, path):
