@@ -30,7 +30,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 
-from hookline import arguments, clock, log, preemption
+from hookline import clock, log, preemption
 from hookline.checkpoint import durable, failures, layout, owner
 from hookline.checkpoint.owner import Owner
 from hookline.errors import FailedPreconditionError, OpError
@@ -343,7 +343,6 @@ def hold(directory: str, wait_secs: float = DEFAULT_WAIT_SECS, path: str = "") -
         OpError: As in `Lease.acquire`.
     """
     global _inbox
-    arguments.number("A lease", "lease_wait_secs", wait_secs, at_least=0)
     with _guard:
         name = os.path.realpath(directory)
         if (lease := _leases.get(name)) is None:
