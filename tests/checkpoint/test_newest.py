@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import hookline as hl
 from hookline import train
 from hookline.checkpoint import Saver, get_checkpoint_state, latest_checkpoint
-from hookline.checkpoint.lineage import Described, choose
-from hookline.checkpoint.manifest import FILE_NAME, Lineage, Manifest
+from hookline.checkpoint.lineage import Described, Lineage, choose
+from hookline.checkpoint.manifest import FILE_NAME, Manifest
 from hookline.cli import main
 from hookline.testing import FakeClock
 

@@ -10,7 +10,7 @@ import jax
 
 from hookline import log
 from hookline.checkpoint import lineage
-from hookline.checkpoint.manifest import Lineage
+from hookline.checkpoint.lineage import Lineage
 from hookline.graph import GraphKeys
 from hookline.loop.passes import Made
 from hookline.session import Session
