@@ -149,15 +149,15 @@ mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("a", "b"))
 array = jax.device_put(np.arange(24.0).reshape(4, 6), NamedSharding(mesh, P("a")))
 pieces = host.pieces_of(host.copies({"array": array})["array"])
 assert [(piece.start, piece.stop) for piece in pieces] == [((0, 0), (2, 6)), ((2, 0), (4, 6))], pieces
-assert host.are_of(pieces, array) and host.are_of(pieces, np.asarray(array))
-assert not host.are_of(pieces, array.at[3, 5].add(1))
+assert host.compare(pieces, array) == host.compare(pieces, np.asarray(array)) == {}
+assert host.compare(pieces, array.at[3, 5].add(1)) is None
 # As on a GPU, whose memory NumPy does not see: block by block.
 host.is_seen, host._BLOCK_BYTES = lambda data: False, 16
 for spec in (P(), P("a"), P(None, "b"), P("a", "b")):
     moved = jax.device_put(np.arange(24.0).reshape(4, 6), NamedSharding(mesh, spec))
     changed = moved.at[2, 3].add(1)
     with jax.set_mesh(mesh):
-        assert host.are_of(pieces, moved) and not host.are_of(pieces, changed)
+        assert host.compare(pieces, moved) == {} and host.compare(pieces, changed) is None
 """
 
 

@@ -11,8 +11,7 @@ from hookline import errors
 
 # Values of any kind, without a session.
 from hookline.checkpoint import host, leaves, moves, orbax_io, reading
-from hookline.checkpoint.lineage import Lineage
-from hookline.checkpoint.manifest import Manifest
+from hookline.checkpoint.manifest import Lineage, Manifest
 
 
 def through_a_checkpoint(values, path):

@@ -46,13 +46,13 @@ def plan(directory: str, keep: int | None = None) -> Plan:
     """
     state, doubt = examined(directory)
     if doubt:
-        raise FailedPreconditionError(None, None, f"Nothing was removed from '{directory}': {doubt}.")
+        raise FailedPreconditionError.from_message(f"Nothing was removed from '{directory}': {doubt}.")
     if state is None:
-        raise NotFoundError(None, None, f"'{directory}' has no complete checkpoint.")
+        raise NotFoundError.from_message(f"'{directory}' has no complete checkpoint.")
     keep = _recorded(state, directory) if keep is None else keep
     kept = [found for path in state.all_model_checkpoint_paths if (found := _kept(path)) is not None]
     if not kept:
-        raise NotFoundError(None, None, f"'{directory}' has no checkpoint whose description can be read.")
+        raise NotFoundError.from_message(f"'{directory}' has no checkpoint whose description can be read.")
     paths = [found.path for found in kept]
     retention = Retention(keep, state.keep_checkpoint_every_n_hours)
     good, best = (path if path in paths else None for path in (state.last_good, state.best))
@@ -91,7 +91,7 @@ def clean(directory: str, keep: int | None = None, wait_secs: float = 0.0) -> Pl
                 reading.verify(newest)
             except OpError as error:
                 why = f"the newest checkpoint, '{newest}', is broken: {examine.reason(error)}"
-                raise type(error)(None, None, f"Nothing was removed, because {why}. Move it away first.") from error
+                raise type(error).from_message(f"Nothing was removed, because {why}. Move it away first.") from error
             with held.changing():
                 write_state(directory, found.state, leaving=found.going)
             for path in found.going:
@@ -108,8 +108,8 @@ def _recorded(state: CheckpointState, directory: str) -> int:
     if recorded(directory) is None:
         there = os.path.exists(os.path.join(directory, STATE_FILE_NAME))
         why = "its state file cannot be read" if there else "it has no state file"
-        raise NotFoundError(
-            None, None, f"'{directory}': {why}, so the number to keep is unknown. Give it with --keep N."
+        raise NotFoundError.from_message(
+            f"'{directory}': {why}, so the number to keep is unknown. Give it with --keep N."
         )
     found = state.max_to_keep
     if isinstance(found, int) and found > 0:

@@ -166,7 +166,7 @@ def one(path: str) -> Found:
     if layout.locate(path) is None and not _has_the_look(path):
         layout.read_manifest(path)  # Its error says what is there.
     if (found := _complete(path)) is None:
-        raise NotFoundError(None, None, f"'{path}' was removed just now.")
+        raise NotFoundError.from_message(f"'{path}' was removed just now.")
     return found
 
 
@@ -215,7 +215,7 @@ def _read(path: str, part: Iterable[str]) -> dict[str, Any]:
 
 
 def _replaced(path: str, name: str) -> OpError:
-    return NotFoundError(None, None, f"'{path}' was replaced just now by one without {name!r}.")
+    return NotFoundError.from_message(f"'{path}' was replaced just now by one without {name!r}.")
 
 
 def reason(error: OpError) -> str:

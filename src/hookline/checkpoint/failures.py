@@ -38,14 +38,14 @@ def not_written(failure: BaseException, path: str) -> BaseException:
     """Returns the error to raise, `from failure`, when a checkpoint or another file could not be written."""
     message = f"Checkpoint '{path}' could not be written"
     kind = errors.DeadlineExceededError if _timed_out(failure) else errors.UnknownError
-    return _of_the_system(failure, message) or _mapped(failure) or kind(None, None, f"{message}: {_format(failure)}")
+    return _of_the_system(failure, message) or _mapped(failure) or kind.from_message(f"{message}: {_format(failure)}")
 
 
 def refuse_url(who: str, path: str) -> None:
     """Raises `InvalidArgumentError` for the address of an object store, which lacks renames and locks."""
     if "://" in path:
-        raise errors.InvalidArgumentError(
-            None, None, f"{who} requires a directory of a file system, got '{path}': mount it as a directory."
+        raise errors.InvalidArgumentError.from_message(
+            f"{who} requires a directory of a file system, got '{path}': mount it as a directory."
         )
 
 
@@ -79,11 +79,11 @@ def not_read(failure: BaseException, path: str, advice: str) -> BaseException:
     if isinstance(found, errors.PermissionDeniedError | errors.ResourceExhaustedError):
         return found
     if may_pass(failure):
-        return errors.UnavailableError(None, None, str(found or f"{message}: {_format(failure)}"))
+        return errors.UnavailableError.from_message(str(found or f"{message}: {_format(failure)}"))
     if isinstance(failure, MemoryError) or "start new thread" in str(failure):
-        return errors.ResourceExhaustedError(None, None, f"{message}: {_format(failure)}")
+        return errors.ResourceExhaustedError.from_message(f"{message}: {_format(failure)}")
     broken = f"Checkpoint '{path}' is broken and cannot be read: {_format(failure)} {advice}"
-    return _mapped(failure) or errors.DataLossError(None, None, broken)
+    return _mapped(failure) or errors.DataLossError.from_message(broken)
 
 
 def without_tracebacks(failure: BaseException) -> BaseException:
@@ -117,7 +117,7 @@ def received(serialised: list[Any], process: int) -> BaseException:
         kind = getattr(errors, name, None)
         if not isinstance(kind, type) or not issubclass(kind, errors.OpError):
             kind, text = errors.AbortedError, f"{name}: {text}"
-        found = kind(None, None, f"Process {process}: {text}")
+        found = kind.from_message(f"Process {process}: {text}")
         decide(found, passes)
     found.of_process = process  # pyright: ignore[reportAttributeAccessIssue]
     return found
@@ -134,7 +134,7 @@ def _of_the_system(failure: BaseException, message: str) -> errors.OpError | Non
         return None
     found = errors.from_os_error(OSError(number, os.strerror(number)), message)
     advice = "Close some, or allow more (ulimit -n)." if number in _TOO_MANY_FILES else _ADVICE.get(type(found), "")
-    return type(found)(None, None, f"{found} {advice}".rstrip())
+    return type(found).from_message(f"{found} {advice}".rstrip())
 
 
 def _errno(failure: BaseException) -> int | None:

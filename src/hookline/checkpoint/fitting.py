@@ -97,7 +97,7 @@ def fit(
     lines += [_TWICE.format(name) for name in missing if _is_second(name, wanted)][:1]
     lines.append(advice)
     kind = errors.NotFoundError if missing else errors.InvalidArgumentError
-    raise kind(None, None, "\n".join(lines))
+    raise kind.from_message("\n".join(lines))
 
 
 def _is_second(name: str, wanted: Mapping[str, Any]) -> bool:

@@ -99,9 +99,7 @@ def _format_of(path: str) -> _Format:
     for format in _FORMATS:
         if format.begins(first, size):
             return format
-    raise InvalidArgumentError(
-        None,
-        None,
+    raise InvalidArgumentError.from_message(
         f"'{path}' has none of the formats that hookline reads: {', '.join(each.name for each in _FORMATS)}, and "
         f"directories of Orbax and hookline. Save the weights as one of these.",
     )
@@ -225,9 +223,7 @@ def _npz(path: str, file: BinaryIO) -> Iterator[dict[str, _Array]]:
         found = {}
         for member in archive.infolist():
             if not member.filename.endswith(".npy"):
-                raise InvalidArgumentError(
-                    None,
-                    None,
+                raise InvalidArgumentError.from_message(
                     f"'{path}' is no file of NumPy, which holds only arrays: it holds {member.filename!r}. Save "
                     f"weights of PyTorch as safetensors.",
                 )
@@ -333,8 +329,8 @@ def _tree_below(who: str, path: str, step: int | str) -> str | None:
     steps = {number: tree for _, number, tree in found}
     if len(steps) < len(found) or len({prefix for prefix, *_ in found}) > 1:
         shown = ", ".join(sorted(os.path.relpath(tree, path) for *_, tree in found))
-        raise InvalidArgumentError(
-            None, None, f"'{path}' has checkpoints of several trainings: {shown}. Give the path of one of them."
+        raise InvalidArgumentError.from_message(
+            f"'{path}' has checkpoints of several trainings: {shown}. Give the path of one of them."
         )
     if step == "best":
         raise ValueError(
@@ -342,9 +338,7 @@ def _tree_below(who: str, path: str, step: int | str) -> str | None:
             f"number: {', '.join(map(str, sorted(steps)))}."
         )
     if step != "latest" and step not in steps:
-        raise NotFoundError(
-            None,
-            None,
+        raise NotFoundError.from_message(
             f"'{path}' has no checkpoint of step {step}. It has those of: {', '.join(map(str, sorted(steps)))}.",
         )
     return steps[max(steps) if step == "latest" else int(step)]
@@ -361,7 +355,7 @@ def _tree_of_checkpoint(path: str) -> str | None:
         what = (
             f"several trees, {', '.join(sorted(items))}. Give the path of one of them" if items else "no tree of arrays"
         )
-        raise InvalidArgumentError(None, None, f"'{path}' is of Orbax, and has {what}.")
+        raise InvalidArgumentError.from_message(f"'{path}' is of Orbax, and has {what}.")
     return os.path.join(path, chosen[0])
 
 

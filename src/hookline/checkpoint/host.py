@@ -151,11 +151,6 @@ def checksums(stored: Mapping[str, HostCopy]) -> dict[str, list[Any]]:
     return {name: [dataclasses.astuple(piece) for piece in pieces_of(copy)] for name, copy in stored.items()}
 
 
-def are_of(pieces: Sequence[Piece], array: Any) -> bool:
-    """Returns whether a JAX or NumPy array has these pieces, regardless of its present layout."""
-    return compare(pieces, array) == {}
-
-
 Shares = Mapping[str, int]
 """A process's shares in the checksums of pieces that no process has whole, by the numbers of piece and replica."""
 

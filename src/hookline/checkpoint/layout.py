@@ -62,8 +62,8 @@ def flaw(path: str) -> str:
 def require_whole(path: str) -> None:
     """Raises `DataLossError` if there is an incomplete checkpoint at a path at which one was saved."""
     if found := flaw(path):
-        raise errors.DataLossError(
-            None, None, f"Checkpoint '{path}' is broken and cannot be read: {found}. {previous_advice(path)}"
+        raise errors.DataLossError.from_message(
+            f"Checkpoint '{path}' is broken and cannot be read: {found}. {previous_advice(path)}"
         )
 
 
@@ -144,7 +144,7 @@ def parsed(path: str, text: str) -> Manifest:
     try:
         return Manifest.from_json(text)
     except OtherFormat as error:
-        raise errors.FailedPreconditionError(None, None, f"Checkpoint '{path}' cannot be read: {error}.") from error
+        raise errors.FailedPreconditionError.from_message(f"Checkpoint '{path}' cannot be read: {error}.") from error
     except ValueError as error:
         raise failures.not_read(error, path, previous_advice(path)) from error
 
@@ -162,27 +162,23 @@ def _absent(path: str) -> errors.OpError:
     if os.path.isdir(path):
         inside = names(path)
         if inside:
-            return errors.InvalidArgumentError(
-                None,
-                None,
+            return errors.InvalidArgumentError.from_message(
                 f"'{path}' is a directory of checkpoints ({', '.join(inside)}), not a checkpoint: use one of them, or "
                 f"latest_checkpoint('{path}').",
             )
         if os.path.exists(os.path.join(path, "_CHECKPOINT_METADATA")):
-            return errors.InvalidArgumentError(
-                None,
-                None,
+            return errors.InvalidArgumentError.from_message(
                 f"'{path}' was not written by hookline: it has no {FILE_NAME}. It is an Orbax checkpoint of another "
                 f"program: train.load and train.WarmStart read its arrays. {there}",
             )
         empty = "is empty" if not entries(path) else f"is no checkpoint of hookline (it has no {FILE_NAME})"
-        return errors.NotFoundError(None, None, f"'{path}' {empty}, and no checkpoint has been saved in it.")
+        return errors.NotFoundError.from_message(f"'{path}' {empty}, and no checkpoint has been saved in it.")
     if os.path.exists(path):
-        return errors.InvalidArgumentError(None, None, f"'{path}' is a file; a checkpoint is a directory. {there}")
+        return errors.InvalidArgumentError.from_message(f"'{path}' is a file; a checkpoint is a directory. {there}")
     if not os.path.isdir(parent):
         there = f"Its directory '{parent}' does not exist either."
-    return errors.NotFoundError(
-        None, None, f"There is no checkpoint '{path}', and no directory of checkpoints by that name. {there}"
+    return errors.NotFoundError.from_message(
+        f"There is no checkpoint '{path}', and no directory of checkpoints by that name. {there}"
     )
 
 

@@ -30,7 +30,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 
-from hookline import arguments, clock, log, preemption
+from hookline import clock, log, preemption
 from hookline.checkpoint import durable, failures, layout, owner
 from hookline.checkpoint.owner import Owner
 from hookline.errors import FailedPreconditionError, OpError
@@ -87,9 +87,7 @@ class Lease:
             while obstacle := self._take(self._who_has_it):
                 waited = clock.monotonic() - start
                 if waited >= wait_secs:
-                    raise FailedPreconditionError(
-                        None,
-                        None,
+                    raise FailedPreconditionError.from_message(
                         f"'{self._directory}' has a writer: {obstacle} saves its checkpoints there, and still did "
                         f"after {wait_secs:g} s. End it, or use another directory.",
                     )
@@ -163,7 +161,7 @@ class Lease:
 
     def _check_loss(self) -> None:
         if self._loss is not None:
-            raise FailedPreconditionError(None, None, self._loss)
+            raise FailedPreconditionError.from_message(self._loss)
 
     def _take(self, whose: Callable[[Owner | None, bool], str]) -> str:
         """Takes the lease, if no other process has it; otherwise returns the owner, in words.
@@ -174,8 +172,8 @@ class Lease:
         try:  # What is behind a link would be another directory's lock, or be made there.
             descriptor = open_regular(self._lock_path, os.O_RDWR | os.O_CREAT, follows=False)
         except NotReadable as error:
-            raise FailedPreconditionError(
-                None, None, f"'{self._lock_path}' cannot be locked: {error}. Remove it if no process saves there."
+            raise FailedPreconditionError.from_message(
+                f"'{self._lock_path}' cannot be locked: {error}. Remove it if no process saves there."
             ) from error
         try:
             locked = lock(descriptor)
@@ -345,7 +343,6 @@ def hold(directory: str, wait_secs: float = DEFAULT_WAIT_SECS, path: str = "") -
         OpError: As in `Lease.acquire`.
     """
     global _inbox
-    arguments.number("A lease", "lease_wait_secs", wait_secs, at_least=0)
     with _guard:
         name = os.path.realpath(directory)
         if (lease := _leases.get(name)) is None:

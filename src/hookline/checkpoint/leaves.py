@@ -64,8 +64,8 @@ def _describe(path: str, name: str, leaf: Any) -> Leaf:
     if isinstance(leaf, bytes):
         return Leaf(path, name, "bytes", (len(leaf),), "bytes")
     described = getattr(leaf, "dtype", None) or type(leaf).__name__
-    raise InvalidArgumentError(
-        None, None, f"Saver cannot store {name!r}, which is a {described}. It stores {_SUPPORTED}."
+    raise InvalidArgumentError.from_message(
+        f"Saver cannot store {name!r}, which is a {described}. It stores {_SUPPORTED}."
     )
 
 

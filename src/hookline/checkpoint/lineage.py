@@ -6,44 +6,13 @@ import dataclasses
 import secrets
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hookline import clock
+from hookline.checkpoint.manifest import Lineage, Manifest
 from hookline.session import Session
 
-if TYPE_CHECKING:
-    from hookline.checkpoint.manifest import Manifest
-
 _MOST_NAMED = 3
-
-
-@dataclasses.dataclass(frozen=True)
-class Lineage:
-    """The place of a save in its run.
-
-    Attributes:
-        run_id: The random id of the run. A model that was initialised anew begins one, a restored one continues its
-            own.
-        save_number: The number of its parent plus one: of the last save of the session, or the restored checkpoint.
-        sessions: For each session that led to it, oldest first, its random id and the number of its last save that
-            counts: for its own session, its own number.
-
-    Example:
-        A session saves 1 and 2; the next one restores 1, and saves another 2.
-        >>> first, last = Lineage("run", 1, (("a", 1),)), Lineage("run", 2, (("a", 2),))
-        >>> other = Lineage("run", 2, (("a", 1), ("b", 2)))
-        >>> last.follows(first), other.follows(first), other.follows(last), last.follows(other)
-        (True, True, False, False)
-    """
-
-    run_id: str
-    save_number: int
-    sessions: tuple[tuple[str, int], ...]
-
-    def follows(self, other: Lineage) -> bool:
-        """Returns whether the other save is this one, or led to it."""
-        session, number = other.sessions[-1]
-        return number <= dict(self.sessions).get(session, -1)
 
 
 @dataclasses.dataclass

@@ -14,7 +14,7 @@ from hookline.checkpoint import layout, lease, moves
 from hookline.checkpoint.failures import RetryPolicy
 from hookline.checkpoint.layout import base_of
 from hookline.checkpoint.lease import Lease
-from hookline.checkpoint.lineage import Lineage
+from hookline.checkpoint.manifest import Lineage
 from hookline.checkpoint.retention import Kept, Retention
 from hookline.checkpoint.state_file import STATE_FILE_NAME, leaving, recorded, write_state
 from hookline.coordination import peers

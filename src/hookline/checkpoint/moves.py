@@ -55,9 +55,7 @@ def prepare(path: str, was_saved: Callable[[], bool] = lambda: False) -> str:
     _finish(path)
     if is_there(path) and locate(path) is None:
         if not (was_saved() or has_the_look(path)):
-            raise errors.AlreadyExistsError(
-                None,
-                None,
+            raise errors.AlreadyExistsError.from_message(
                 f"Saver will not overwrite '{path}', which is no checkpoint of hookline: move it away or save "
                 "elsewhere.",
             )
@@ -82,9 +80,7 @@ def commit(
     path = writing.rpartition(WRITING_SUFFIX)[0]
     saving, replaced = path + SAVING_SUFFIX, f"{path}{_REPLACED_SUFFIX}-{secrets.token_hex(4)}"
     if len(text := manifest.to_json()) > MOST_BYTES:
-        raise errors.InvalidArgumentError(
-            None,
-            None,
+        raise errors.InvalidArgumentError.from_message(
             f"Checkpoint '{path}' cannot be saved: its {FILE_NAME} would have {len(text):,} bytes, more than "
             f"{MOST_BYTES:,}. Save large texts (a position in the data, a hook's state) as arrays.",
         )

@@ -70,8 +70,8 @@ def _in_utf8(directory: str) -> Iterator[str]:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
             if not os.path.isdir(named := f"/proc/self/fd/{descriptor}"):
-                raise FailedPreconditionError(
-                    None, None, f"'{directory}' has a name that is no text in this locale: set PYTHONUTF8=1."
+                raise FailedPreconditionError.from_message(
+                    f"'{directory}' has a name that is no text in this locale: set PYTHONUTF8=1."
                 ) from None
             yield named
         finally:

@@ -319,8 +319,8 @@ def _called(name: str, path: str, manifest: Manifest) -> dict[str, Match]:
         return {name: Match(entry.leaves, structure)}
     below = alone(leaf for key, leaf in by_name.items() if key.startswith(f"{name}/"))
     if not below:
-        raise NotFoundError(
-            None, None, f"Checkpoint '{path}' has no {name!r}. It has: {', '.join(sorted(by_name)) or 'nothing'}."
+        raise NotFoundError.from_message(
+            f"Checkpoint '{path}' has no {name!r}. It has: {', '.join(sorted(by_name)) or 'nothing'}."
         )
     return below
 

@@ -105,9 +105,7 @@ class Save:
         (_, first, number) = found[0]
         for process, (_, place, _) in enumerate(found):
             if place != first:
-                raise InvalidArgumentError(
-                    None,
-                    None,
+                raise InvalidArgumentError.from_message(
                     f"{self._manager.name}: processes that run in step save to one path; process 0 saves to '{first}', "
                     f"process {process} to '{place}'.",
                 )
@@ -128,9 +126,7 @@ class Save:
         if (step := copied.manifest.step) is not None:
             self._path = f"{self._path}-{step:0{self._digits}d}"
         if os.path.basename(self._path) == self._state_file:
-            raise InvalidArgumentError(
-                None,
-                None,
+            raise InvalidArgumentError.from_message(
                 f"{self._manager.name} cannot save to '{self._path}': its state file has that name. Choose another.",
             )
         return bool(self._stored), os.path.abspath(self._path), number
@@ -143,6 +139,7 @@ class Save:
         except BaseException:
             self._abandon()
             self._until_saved.close()
+            self._stored.clear()
             raise
 
     # In the thread ----------------------------------------------------------------------------------------------

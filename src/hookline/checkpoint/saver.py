@@ -320,7 +320,7 @@ class Saver:
         """
         path = self.last_good or together.current().chief(lambda: next(reversed(self._manager.paths), None))
         if path is None:
-            raise NotFoundError(None, None, f"{self.name} cannot roll back: it has saved no checkpoint yet.")
+            raise NotFoundError.from_message(f"{self.name} cannot roll back: it has saved no checkpoint yet.")
         sess = _raw(sess)
         variables = {name: v for name, v in self._of(sess).items() if not counts_runs(v)}
         sess.settle()
@@ -369,8 +369,8 @@ def _checked(save_path: str) -> str:
     path = arguments.path("Saver.save", "save_path", save_path)
     failures.refuse_url("Saver", path)
     if not os.path.basename(path):
-        raise InvalidArgumentError(
-            None, None, f"Saver.save requires a directory and a name, such as 'runs/a/model.ckpt', got '{path}'."
+        raise InvalidArgumentError.from_message(
+            f"Saver.save requires a directory and a name, such as 'runs/a/model.ckpt', got '{path}'."
         )
     return path
 

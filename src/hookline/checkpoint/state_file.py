@@ -113,7 +113,7 @@ def recorded(directory: str, file: str = STATE_FILE_NAME) -> CheckpointState | N
         if os.path.isdir(path):  # Of another program, or of a run: nothing that hookline would write over.
             return None
         if not layout.names(directory):
-            raise FailedPreconditionError(None, None, _of_another(path, error)) from error
+            raise FailedPreconditionError.from_message(_of_another(path, error)) from error
         if (path, str(error)) not in _warned:
             _warned.add((path, str(error)))
             text = "%s is not a state file of hookline: %s. The checkpoints are looked at instead."
@@ -121,9 +121,7 @@ def recorded(directory: str, file: str = STATE_FILE_NAME) -> CheckpointState | N
         return None
     state, newest = found.state, found.state.model_checkpoint_path
     if not _is_inside(newest):
-        raise DataLossError(
-            None,
-            None,
+        raise DataLossError.from_message(
             f"'{path}' is damaged: its model_checkpoint_path (the newest) is {newest!r}, which lies outside of "
             f"'{directory}'. Move that file away: then hookline looks at the checkpoints themselves.",
         )

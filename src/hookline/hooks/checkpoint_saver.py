@@ -262,9 +262,7 @@ class CheckpointSaverHook(SessionRunHook):
         """Raises an error if a session that was opened later in this process saves in the directory."""
         held = lease.of(self.checkpoint_dir)
         if held is not None and self._scope is not None and held.session is not self._scope:
-            raise FailedPreconditionError(
-                None,
-                None,
+            raise FailedPreconditionError.from_message(
                 f"Another session of this process has been opened since, and saves in '{self.checkpoint_dir}': "
                 f"this one saves no more there, or it would take the other's checkpoints back. Close a session before "
                 f"you open the next one on its directory.",
