@@ -17,8 +17,7 @@ from tests import python
 import hookline as hl
 from hookline import clock, errors
 from hookline.distributed import connection
-from hookline.distributed.cluster import Cluster, ClusterOptions
-from hookline.distributed.environment import find_task
+from hookline.distributed.cluster import Cluster, ClusterOptions, find_task
 from hookline.distributed.ray_actors import RayTransport
 
 HOSTS = {"chief": ["a:1"], "worker": ["b:1", "c:1", "d:1"], "ps": ["e:6379", "f:6379"]}

@@ -12,11 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 import hookline as hl
 from hookline import errors
 from hookline.distributed.gate import LEASE_SECS, Gate
-from hookline.distributed.protocol import Epoch
+from hookline.distributed.protocol import Epoch, flatten
 from hookline.distributed.server import ParameterServer
 from hookline.distributed.server_state import Apply, Put
 from hookline.distributed.updates import portable
-from hookline.distributed.wire import flatten
 from hookline.testing import FakeClock
 
 from .targets import at_once

@@ -16,12 +16,11 @@ import hookline as hl
 from hookline import clock, errors
 from hookline.distributed.ballots import LATE_SECS, UNDECIDED_SECS
 from hookline.distributed.owner import ASK_SECS, CUT_SECS, LONGEST_SECS, STAGED_SECS
-from hookline.distributed.protocol import METHODS, Epoch
+from hookline.distributed.protocol import METHODS, SMALL_BYTES, Epoch, flatten, pack_all, unpack_all
 from hookline.distributed.server import ParameterServer
 from hookline.distributed.server_state import Apply, Put
 from hookline.distributed.transport import DirectTransport
 from hookline.distributed.updates import portable
-from hookline.distributed.wire import SMALL_BYTES, flatten, pack_all, unpack_all
 from hookline.testing import FakeClock
 
 WORKERS = 3

@@ -14,8 +14,8 @@ from flax import nnx
 from tests import python
 
 import hookline as hl
+from hookline.distributed.protocol import SMALL_BYTES, Structure, flatten, pack, unpack, unpack_all
 from hookline.distributed.updates import check_same, code_text, portable
-from hookline.distributed.wire import SMALL_BYTES, Structure, flatten, pack, unpack, unpack_all
 from hookline.errors import FailedPreconditionError
 from hookline.graph.variable import Update
 

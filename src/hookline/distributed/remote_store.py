@@ -14,12 +14,11 @@ import jax.numpy as jnp
 from hookline import clock, errors, log
 from hookline.distributed.entrance import Entrance
 from hookline.distributed.membership import Membership
-from hookline.distributed.protocol import Committed
+from hookline.distributed.protocol import Committed, flatten, pack_all
 from hookline.distributed.pulls import Pulls
 from hookline.distributed.server_state import Apply, Put
 from hookline.distributed.transactions import Transactions
 from hookline.distributed.transport import Transport
-from hookline.distributed.wire import flatten, pack_all
 from hookline.graph import spec as specs
 from hookline.graph.global_step import get_global_step
 from hookline.graph.graph import Graph
