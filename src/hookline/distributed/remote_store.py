@@ -137,14 +137,6 @@ class RemoteStore(VariableStore):
         missing = {*self._here.uninitialized(local), *(v.op.name for v in remote if v.op.name not in held)}
         return [variable.op.name for variable in variables if variable.op.name in missing]
 
-    def destroyed(self) -> bool:
-        """Returns whether a local value was donated to a program that then did not start."""
-        return self._here.destroyed()
-
-    def broken(self) -> BaseException | None:
-        """Returns the error that destroyed a local value, if any."""
-        return self._here.broken()
-
     # The global step --------------------------------------------------------------------------------------------
 
     def _shares_step(self) -> bool:

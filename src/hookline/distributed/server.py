@@ -201,7 +201,7 @@ class ParameterServer(Owner):
             self._gate.check(transaction[0])
         try:
             return self._state.apply(self._state.prepare(request.entries), request.last_step)
-        except BaseException as error:
+        except BaseException as error:  # The epoch is given up if values are gone.
             if self._state.lost:
                 self._break(error)
             raise

@@ -336,7 +336,7 @@ class ServerState:
                 olds = self._olds(program)
                 try:
                     new = dict(zip(program.written, program.run(*olds, prepared.inputs), strict=True))
-                except BaseException:
+                except BaseException:  # The old values were given to the program, which may not have started.
                     self.lost = any(
                         leaf.is_deleted() for leaf in jax.tree.leaves(olds[0]) if isinstance(leaf, jax.Array)
                     )

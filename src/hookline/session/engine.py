@@ -287,7 +287,7 @@ class Engine(LowLevel):
         with contextlib.ExitStack() as locked:
             try:
                 yield forget
-            except BaseException as error:
+            except BaseException as error:  # The session is given up: its values are gone.
                 if is_free:
                     self._lost, self.usable = error, False
                     self._how = "its variables were freed for others, which could not be read"
