@@ -15,10 +15,9 @@ from hookline.distributed import ParameterServer
 
 # The protocol of a server, in orders that no worker takes on purpose.
 from hookline.distributed.gate import LEASE_SECS, Gate
-from hookline.distributed.protocol import Epoch
+from hookline.distributed.protocol import Epoch, flatten
 from hookline.distributed.server_state import Apply, Put
 from hookline.distributed.updates import portable
-from hookline.distributed.wire import flatten
 from hookline.testing import FakeClock
 
 from .targets import at_once

@@ -20,10 +20,9 @@ from hookline.distributed import ParameterServer
 # The protocol of a server, in orders that no worker takes on purpose.
 from hookline.distributed.ballots import LATE_SECS, UNDECIDED_SECS
 from hookline.distributed.owner import ASK_SECS, CUT_SECS, LONGEST_SECS, STAGED_SECS
-from hookline.distributed.protocol import METHODS, Epoch
+from hookline.distributed.protocol import METHODS, SMALL_BYTES, Epoch, flatten, pack_all, unpack_all
 from hookline.distributed.server_state import Apply, Put
 from hookline.distributed.updates import portable
-from hookline.distributed.wire import SMALL_BYTES, flatten, pack_all, unpack_all
 from hookline.testing import FakeClock
 
 WORKERS = 3

@@ -16,8 +16,8 @@ from tests import python
 import hookline as hl
 
 # Functions as bytes: what users see of them is that they run on a server.
+from hookline.distributed.protocol import SMALL_BYTES, Structure, flatten, pack, unpack, unpack_all
 from hookline.distributed.updates import check_same, code_text, portable
-from hookline.distributed.wire import SMALL_BYTES, Structure, flatten, pack, unpack, unpack_all
 from hookline.errors import FailedPreconditionError
 from hookline.extend import Update
 

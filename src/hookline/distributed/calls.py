@@ -39,7 +39,7 @@ class Caller:
         line = self._take()
         try:
             line.send(*packed)
-        except BaseException as error:
+        except BaseException as error:  # The connection is given up: part of a message may be in it.
             line.close()
             if isinstance(error, OSError):
                 raise self.lost(error) from error
@@ -106,7 +106,7 @@ class Answer:
         assert line is not None, "read once"
         try:
             done, result = line.receive()
-        except BaseException as error:
+        except BaseException as error:  # The connection is given up: part of an answer may be in it.
             line.close()
             if isinstance(error, LOST):
                 raise self._caller.lost(error) from error

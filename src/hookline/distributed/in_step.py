@@ -273,7 +273,7 @@ def _connect(timeout_secs: int, **given: Any) -> None:
     def connect() -> None:
         try:
             jax.distributed.initialize(**given)
-        except BaseException as error:
+        except BaseException as error:  # The caller, which waits for this thread, raises it.
             failures.append(error)
         done.set()
 

@@ -86,7 +86,7 @@ class Line:
             deadline.start()
             for challenge in (answer_challenge, deliver_challenge) if calls else (deliver_challenge, answer_challenge):
                 challenge(self._connection, key)
-        except BaseException:
+        except BaseException:  # The socket is given back.
             self.close()
             raise
         finally:

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hookline import clock, errors, log
-from hookline.distributed.protocol import Epoch, Peers, Pulled, Ticket, Transaction
+from hookline.distributed.protocol import Epoch, Leaves, Peers, Pulled, Structure, Ticket, Transaction
 from hookline.distributed.server_state import Entry, ServerState
-from hookline.distributed.wire import Leaves, Structure
 
 logger = log.of(__name__)
 

@@ -9,9 +9,8 @@ import jax
 import numpy as np
 
 from hookline import errors
-from hookline.distributed.protocol import Committed, Pulled
+from hookline.distributed.protocol import Committed, NotPlainError, Packed, Pulled, Structure, plain_dtype
 from hookline.distributed.server_state import Apply, Put
-from hookline.distributed.wire import NotPlainError, Packed, Structure, plain_dtype
 
 _RECORDS = {record.__name__: record for record in (Apply, Committed, Packed, Pulled, Put)}
 

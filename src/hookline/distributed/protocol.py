@@ -1,12 +1,164 @@
-"""The messages between servers and workers."""
+"""The messages between servers and workers, and the form of values in them: NumPy arrays or their bytes, and trees."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from hookline.distributed.wire import Leaves
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+class NotPlainError(TypeError):
+    """An object cannot be sent as plain data, or a message cannot be read as such."""
+
+
+SMALL_BYTES = 16 * 1024
+"""An array of up to this size travels as bytes: copying them costs less than the work around each array."""
+
+_NUMBERS = "biufc"
+
+Small = tuple[str, tuple[int, ...], bytes]
+"""A small array: dtype, shape and bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """An array of a dtype that NumPy itself does not support.
+
+    Attributes:
+        kind: `"dtype"` (bfloat16 and its like, as unsigned integers of the same width) or `"key"` (random keys).
+        name: The dtype, or the implementation of the keys.
+        data: The bits.
+    """
+
+    kind: str
+    name: str
+    data: np.ndarray | Small
+
+
+Wire = np.ndarray | Small | Packed
+"""One array in the form in which it is sent."""
+
+Leaves = list[Wire]
+"""The arrays of one value."""
+
+
+def pack(leaf: Any) -> Wire:
+    """Converts an array to the form in which it is sent; a large array in this process's memory is not copied.
+
+    Example:
+        >>> pack(jnp.ones(2, jnp.bfloat16))
+        Packed(kind='dtype', name='bfloat16', data=('<u2', (2,), b'...'))
+    """
+    dtype = getattr(leaf, "dtype", None)
+    if dtype is not None and not isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return Packed("key", str(jax.random.key_impl(leaf)), _plain(np.asarray(jax.random.key_data(leaf))))
+    array = np.asarray(leaf) if dtype is not None else np.asarray(leaf, jax.dtypes.result_type(leaf))
+    if array.dtype.kind in _NUMBERS:
+        return _plain(array)
+    # NumPy cannot pickle such an array without a copy, and Ray cannot share it.
+    bits = np.asarray(array, order="C").view(f"u{array.dtype.itemsize}")
+    return Packed("dtype", array.dtype.name, _plain(bits))
+
+
+def _plain(array: np.ndarray) -> np.ndarray | Small:
+    return array if array.nbytes > SMALL_BYTES else (array.dtype.str, array.shape, array.tobytes())
+
+
+def plain_dtype(name: Any) -> np.dtype:
+    """Returns a dtype named by another process: one of plain numbers, which no bytes can turn into pointers.
+
+    Raises:
+        NotPlainError: The dtype is another one.
+
+    Example:
+        >>> plain_dtype("<f4")
+        dtype('float32')
+    """
+    try:
+        dtype = np.dtype(name)
+    except Exception as error:
+        raise NotPlainError(f"{name!r} is no dtype.") from error
+    if dtype.kind not in _NUMBERS:
+        raise NotPlainError(f"An array of dtype {name!r} is not plain data.")
+    return dtype
+
+
+def unpack(wire: Wire) -> Any:
+    """Returns the array: NumPy, or a JAX array for random keys.
+
+    Raises:
+        NotPlainError: Its dtype is not one that `pack` sends.
+
+    Example:
+        >>> unpack(pack(jnp.ones(2, jnp.bfloat16))).dtype
+        dtype(bfloat16)
+    """
+    if isinstance(wire, np.ndarray):
+        return wire
+    if not isinstance(wire, Packed):
+        dtype, shape, data = wire
+        return np.ndarray(shape, plain_dtype(dtype), data)
+    bits = unpack(wire.data)
+    if wire.kind == "key":
+        return jax.random.wrap_key_data(jnp.asarray(bits), impl=wire.name)
+    dtype = jnp.dtype(wire.name)
+    # Dtypes that other packages add to NumPy; none of them contains pointers.
+    if dtype.isbuiltin != 2:
+        raise NotPlainError(f"An array of dtype {wire.name!r} is not plain data.")
+    return bits.view(dtype)
+
+
+def pack_all(leaves: Iterable[Any]) -> Leaves:
+    """Converts several arrays to the form in which they are sent."""
+    return [pack(leaf) for leaf in leaves]
+
+
+def unpack_all(leaves: Iterable[Wire]) -> tuple[Any, ...]:
+    """Converts several arrays from the form in which they are sent."""
+    return tuple([unpack(leaf) for leaf in leaves])
+
+
+class Structure:
+    """A tree structure that can be pickled, with containers of any class.
+
+    The containers themselves are pickled, around zeros, because some libraries' containers differ although JAX's
+    description of them is equal.
+
+    Example:
+        >>> import pickle
+        >>> treedef = jax.tree.structure({"w": (1, None), "b": 2})
+        >>> pickle.loads(pickle.dumps(Structure(treedef))).treedef == treedef
+        True
+    """
+
+    __slots__ = ("treedef",)
+
+    def __init__(self, treedef: Any) -> None:
+        self.treedef = treedef
+
+    def __getstate__(self) -> tuple[Any, int]:
+        count = self.treedef.num_leaves
+        return jax.tree.unflatten(self.treedef, [0] * count), count
+
+    def __setstate__(self, state: tuple[Any, int]) -> None:
+        skeleton, count = state
+        self.treedef = jax.tree.structure(skeleton)
+        if self.treedef.num_leaves != count:
+            raise TypeError(
+                f"A value is made of containers that JAX does not know as such in this process ({skeleton!r}): define "
+                f"them, and register them with JAX, in a module that servers and workers import, not in the script."
+            )
+
+
+def flatten(value: Any) -> tuple[Leaves, Structure]:
+    """Converts a pytree to the form in which it is sent."""
+    leaves, treedef = jax.tree.flatten(value)
+    return pack_all(leaves), Structure(treedef)
+
 
 WAITING = ("wait_until_ready", "wait_for_step", "wait_delivered", "admit", "renew", "pull_behind", "collect")
 """The methods that block, or must not wait for others. They run in their own threads, all others one at a time."""

@@ -9,9 +9,8 @@ from typing import Any
 
 from hookline import clock, errors
 from hookline.distributed.membership import Membership
-from hookline.distributed.protocol import Committed, Pulled
+from hookline.distributed.protocol import Committed, Leaves, Pulled, unpack_all
 from hookline.distributed.transport import Reply, Transport
-from hookline.distributed.wire import Leaves, unpack_all
 
 FRESH_SECS = 1.0
 """The time that prefetched values may wait for their run. After longer, others have gone on, and a pull is cheap."""

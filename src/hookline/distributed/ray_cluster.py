@@ -94,7 +94,7 @@ class PrivateRayCluster:
         self._folder = _private_folder()
         try:
             self._start(self._folder, is_cancelled)
-        except BaseException:
+        except BaseException:  # The processes, their ports and the folder are given back.
             self.stop()
             raise
         return self

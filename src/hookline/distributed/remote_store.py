@@ -14,12 +14,11 @@ import jax.numpy as jnp
 from hookline import clock, errors, log
 from hookline.distributed.entrance import Entrance
 from hookline.distributed.membership import Membership
-from hookline.distributed.protocol import Committed
+from hookline.distributed.protocol import Committed, flatten, pack_all
 from hookline.distributed.pulls import Pulls
 from hookline.distributed.server_state import Apply, Put
 from hookline.distributed.transactions import Transactions
 from hookline.distributed.transport import Transport
-from hookline.distributed.wire import flatten, pack_all
 from hookline.graph import spec as specs
 from hookline.graph.global_step import get_global_step
 from hookline.graph.graph import Graph
@@ -137,14 +136,6 @@ class RemoteStore(VariableStore):
         held = self._members.held() if remote else frozenset()
         missing = {*self._here.uninitialized(local), *(v.op.name for v in remote if v.op.name not in held)}
         return [variable.op.name for variable in variables if variable.op.name in missing]
-
-    def destroyed(self) -> bool:
-        """Returns whether a local value was donated to a program that then did not start."""
-        return self._here.destroyed()
-
-    def broken(self) -> BaseException | None:
-        """Returns the error that destroyed a local value, if any."""
-        return self._here.broken()
 
     # The global step --------------------------------------------------------------------------------------------
 

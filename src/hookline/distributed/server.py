@@ -11,10 +11,9 @@ from hookline import errors
 from hookline.distributed.ballots import UNDECIDED_SECS, Ballots, Request, Senders
 from hookline.distributed.gate import Gate
 from hookline.distributed.owner import Owner
-from hookline.distributed.protocol import METHODS, WAITING, Committed, Epoch, Peers, Status, Ticket, Transaction
+from hookline.distributed.protocol import METHODS, WAITING, Committed, Epoch, Leaves, Peers, Status, Ticket, Transaction
 from hookline.distributed.server_state import Entry
 from hookline.distributed.updates import PortableUpdate
-from hookline.distributed.wire import Leaves
 
 
 class ParameterServer(Owner):
@@ -202,7 +201,7 @@ class ParameterServer(Owner):
             self._gate.check(transaction[0])
         try:
             return self._state.apply(self._state.prepare(request.entries), request.last_step)
-        except BaseException as error:
+        except BaseException as error:  # The epoch is given up if values are gone.
             if self._state.lost:
                 self._break(error)
             raise

@@ -167,7 +167,7 @@ class Transactions:
                     self._settle(sent)
                 raise
             reply: Committed = self._decision(sent, asked)
-        except BaseException as error:
+        except BaseException as error:  # The prefetched values are given up; the next call settles the outcome.
             self._pulls.clear()
             if sent.applied is None:
                 with self._leaving:

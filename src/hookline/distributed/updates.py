@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hookline.distributed.wire import Structure
+from hookline.distributed.protocol import Structure
 from hookline.errors import FailedPreconditionError
 from hookline.graph import spec as specs
 from hookline.graph.graph import Tensor

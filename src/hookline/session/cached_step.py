@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from itertools import islice, repeat
 from typing import Any
@@ -32,8 +31,6 @@ from hookline.session.sources import NOT_READY, OpenSource, feed
 
 CHANGED = object()
 """Returned in place of results: the global step is not the expected one; nothing was run."""
-
-_value = operator.attrgetter("value")
 
 
 class CachedStep:
@@ -306,7 +303,7 @@ class CachedStep:
                 taken, counted, read = self._gathered()
             # The inputs and the latches.
             inputs = [get(run) for get in self._inputs] if self._inputs else ()
-            latched = tuple(map(_value, latches)) if latches else ()
+            latched = tuple([state.value for state in latches]) if latches else ()
             given, gain = (taken, counted, read, inputs, latched, self._mask), self._gain
             if self.capacity > 1:
                 given = (*given, self._span(run))
@@ -324,8 +321,9 @@ class CachedStep:
             # If a Ctrl-C comes from here on, donated values are lost, and the session with them.
             led = None if step is None or gain is None else step + gain * count
             if latches and led is not None:
-                for state, value in zip(latches, latched, strict=True):
-                    state.put(value, led, count, gain)
+                # Not `zip`: with `strict` it takes longer than all the rest of this.
+                for number, state in enumerate(latches):
+                    state.put(latched[number], led, count, gain)
             if run.applied:
                 for at, variable, each in self._counts:
                     at.count(variable, each if each is None else each * count)
@@ -339,8 +337,8 @@ class CachedStep:
                     block.groups = new
             if latches and led is None:  # Only the device knows the global step after the run.
                 led = self._session.step_or_none()
-                for state, value in zip(latches, latched, strict=True):
-                    state.put(value, led, count)
+                for number, state in enumerate(latches):
+                    state.put(latched[number], led, count)
             if self.writes:
                 self._session.writes += 1
             if program.compilations.untold:
@@ -360,7 +358,7 @@ class CachedStep:
         program, store, remote = self._program, self._store, self._remote
         is_held_back = last_step is not None and not remote and self.gain != 0 and store.step() >= last_step
         # A dry run donates no values.
-        start = program.dry if is_held_back or (remote and program.written) else program.launch
+        start = program.dry if is_held_back or (remote and program.written) else program.retry
         new, run.outputs, sent, latched = start(*given)
         run.applied = not is_held_back
         if remote:
@@ -415,7 +413,7 @@ class CachedStep:
             return
         last_step = None if options is None else options.last_step
         if options is not None and options.output_partition_graphs and metadata is not None:
-            inputs, latched = [get(run) for get in self._inputs], tuple(map(_value, self._latch_states))
+            inputs, latched = [get(run) for get in self._inputs], tuple([state.value for state in self._latch_states])
             lowered = program.lower(*self._gathered(), inputs, latched, self._mask)
             metadata.partition_graphs.append(str(lowered.compile().as_text()))
         self.dispatch(run, last_step=last_step)

@@ -59,7 +59,7 @@ class Engine(LowLevel):
         self.ahead = RunAhead(self, config.max_runs_ahead)
         self.staged = StagedRuns(self)
         self._target, self._max_plans = target, config.max_plans
-        self._plans = PlanCache(self.graph, config.max_plans)
+        self._plans = PlanCache(self, config.max_plans)
         self._store: VariableStore | None = None
         self._lost: BaseException | None = None
         self._how = "a program that was to write its variables failed, and their values are gone"
@@ -96,7 +96,7 @@ class Engine(LowLevel):
                 if self._store is not None:
                     self._store.close()
                 self._store = None
-                self._plans = PlanCache(self.graph, self._max_plans)
+                self._plans = PlanCache(self, self._max_plans)
                 self.ahead.forget()
             call_all(self.at_close)
         if failure is not None:
@@ -127,7 +127,7 @@ class Engine(LowLevel):
             arguments.instance("Session.run", "options", options, RunOptions)
             if options.debug_tensor_watches and run_metadata is not None:
                 return self._run_recorded(fetches, hook_fetches, feed_dict, options, run_metadata)
-        step = self._plans.find(self, fetches, hook_fetches, feed_dict)
+        step = self._plans.find(fetches, hook_fetches, feed_dict)
         feeds = feed_dict
         if feed_dict:
             feeds = (flat_feeds(feed_dict) or {}).values() if step.request.has_structures else feed_dict.values()
@@ -150,11 +150,11 @@ class Engine(LowLevel):
 
     def planned(self, fetches: Any, feed_dict: Any = None, capacity: int = 1) -> CachedStep:
         """Returns the cached step of a request, and makes it if there is none."""
-        return self._plans.find(self, fetches, None, feed_dict, capacity)
+        return self._plans.find(fetches, None, feed_dict, capacity)
 
     def cached_step(self, fetches: Any, hook_fetches: HookFetches | None = None, capacity: int = 1) -> Any:
         """Returns the step that makes these runs, up to `capacity` in one dispatch; see `LowLevel.cached_step`."""
-        found = self._plans.find(self, fetches, hook_fetches, None, capacity)
+        found = self._plans.find(fetches, hook_fetches, None, capacity)
         return found if found.is_program or capacity > 1 else None
 
     def gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
@@ -287,7 +287,7 @@ class Engine(LowLevel):
         with contextlib.ExitStack() as locked:
             try:
                 yield forget
-            except BaseException as error:
+            except BaseException as error:  # The session is given up: its values are gone.
                 if is_free:
                     self._lost, self.usable = error, False
                     self._how = "its variables were freed for others, which could not be read"

@@ -8,7 +8,7 @@ Example:
 
     The host knows the global step after each run when it starts the run, but not yet the value. It notes the steps 10,
     20, 30, ... as one stretch: (first run 1, step 10, gain 10). After a load in between, which sets the step to 500,
-    run 5 begins another one: (5, 510, 0), whose gain run 6 tells.
+    run 5 begins another one: (5, 510, 10).
 
     At the look after run 14 it reads 4. The latest stretch that begins by run 4 is the first, so the condition held in
     the run that led to global step 10 + (4 - 1) * 10 = 40. Had it read -6, runs 1 to 6 would be known to be fine, and
@@ -105,34 +105,18 @@ class LatchState:
     def put(self, value: Latched, step: int | None, runs: int = 1, gain: int = 0) -> None:
         """Stores the value after `runs` more runs; `step` is the global step after them, None if the graph has none.
 
-        Each of several runs has advanced the step by `gain`.
+        Each of the runs has advanced the step by `gain`; 0 for a single one if that is not known.
         """
         self.value = value
-        if runs > 1:
-            self._put_several(runs, None if step is None else (step - gain * (runs - 1), gain))
-            return
-        self.runs += 1
-        if step is None:
-            step = self.runs
-        if step == self._expected:
-            self._expected = step + self._gain
-            return
-        stretches = self.stretches
-        if stretches and self.runs == stretches[-1].number + 1:
-            self._gain = step - stretches[-1].step
-            stretches[-1] = stretches[-1]._replace(gain=self._gain)
-        else:
-            self._gain = 0
-            stretches.append(_Stretch(self.runs, step, 0))
-        self._expected = step + self._gain
-
-    def _put_several(self, runs: int, led: tuple[int, int] | None) -> None:
-        first, gain = led or (self.runs + 1, 1)
-        if first != self._expected or gain != self._gain:
-            self.stretches.append(_Stretch(self.runs + 1, first, gain))
-            self._gain = gain
+        number = self.runs + 1
         self.runs += runs
-        self._expected = first + gain * runs
+        if step is None:
+            step, gain = self.runs, 1
+        first = step if runs == 1 else step - gain * (runs - 1)
+        if first != self._expected or (runs > 1 and gain != self._gain):
+            self.stretches.append(_Stretch(number, first, gain))
+            self._gain = gain
+        self._expected = step + self._gain
 
     def read(self, held: Latched) -> bool:
         """Records an earlier value; returns whether it is the first that shows that the latch has latched."""

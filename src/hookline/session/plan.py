@@ -2,6 +2,19 @@
 
 A plan holds no values. It lists the host operations that run first, one device program with the variables that it reads
 and writes, the host operations that run last, and where each result is found.
+
+Example:
+    `w` is 1 before the run. Operations in the order of their creation:
+
+        1 add = w.assign_add(1)    2 twice = w * 2    3 set = w.assign(10), which waits for `twice`
+        4 after = w + 0, which waits for `add`    5 last = w + 0, which waits for `set`
+
+    Versions are numbers of updates in this run: version 0 is 1, version 1 (after 1) is 2, version 2 (after 3) is 10. A
+    read sees the updates created up to the latest one that it depends on. So `twice` reads version 0 and is 2, although
+    it was created after `add`; `after` reads version 1 and is 2; `last` reads version 2 and is 10, because `add` was
+    created before `set`. A fetch of `w` itself is 1, and the next run finds 10. If only `twice` is fetched, the plan
+    has no update. A host operation on `after` would be in stage AFTER, and an operation on the device that needs its
+    result is refused: a run goes to the device once.
 """
 
 from __future__ import annotations

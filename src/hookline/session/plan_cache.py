@@ -8,7 +8,7 @@ from typing import Any
 from hookline import log
 from hookline.coordination import peers
 from hookline.graph.global_step import counted_global_step
-from hookline.graph.graph import Graph, Operation, Tensor, ancestors
+from hookline.graph.graph import Operation, Tensor, ancestors
 from hookline.graph.variable import Update
 from hookline.session.cached_step import CachedStep
 from hookline.session.fetches import flatten
@@ -32,8 +32,8 @@ class PlanCache:
     which is forgotten when the younger one is full.
     """
 
-    def __init__(self, graph: Graph, max_plans: int) -> None:
-        self._graph = graph
+    def __init__(self, session: Any, max_plans: int) -> None:
+        self._session, self._graph = session, session.graph
         self._max_young = max(max_plans // 2, 1)
         self._young: dict[Hashable, CachedStep] = {}
         self._old: dict[Hashable, CachedStep] = {}
@@ -56,14 +56,13 @@ class PlanCache:
         self._programs.declare(found)
         return missing
 
-    def find(
-        self, session: Any, fetches: Any, hook_fetches: HookFetches | None, feed_dict: Any, capacity: int = 1
-    ) -> CachedStep:
+    def find(self, fetches: Any, hook_fetches: HookFetches | None, feed_dict: Any, capacity: int = 1) -> CachedStep:
         """Returns the cached step of a request, and makes it if there is none.
 
         Raises:
             ValueError: It cannot make `capacity` steps in a run, because it is more than a program and batches.
         """
+        session = self._session
         # None: only the plan key distinguishes these feeds from others.
         fed = () if not feed_dict else tuple(feed_dict) if isinstance(feed_dict, dict) else None
         latest_fetches, latest_fed, latest = self._latest.get((hook_fetches, capacity)) or _NOT_YET
@@ -76,7 +75,7 @@ class PlanCache:
                 session.check_usable()
                 found = self._young.get(key) or self._old.get(key)
                 if found is None:
-                    found = self._make(session, fetches, hook_fetches, feed_dict, capacity)
+                    found = self._make(fetches, hook_fetches, feed_dict, capacity)
                 if found.is_kept:
                     self._keep(key, found)
         # A structure may be changed in place.
@@ -94,17 +93,16 @@ class PlanCache:
 
     def _make(
         self,
-        session: Any,
         fetches: Any,
         hook_fetches: HookFetches | None,
         feed_dict: Mapping[Any, Any] | None,
         capacity: int,
     ) -> CachedStep:
         request = Request(self._graph, fetches, hook_fetches, feed_dict, capacity)
-        step = (CachedStep if capacity == 1 else RepeatedStep)(session, request, self._programs)
+        step = (CachedStep if capacity == 1 else RepeatedStep)(self._session, request, self._programs)
         self._warn_of_unknown_step(step)
         self._warn_of_lost_updates(step)
-        self._warn_of_lost_values(session, step)
+        self._warn_of_lost_values(step)
         self._warn_of_many(
             {
                 "fetches": request.fetched,
@@ -157,12 +155,12 @@ class PlanCache:
                 ", ".join(repr(variable.op.name) for variable in update.variables),
             )
 
-    def _warn_of_lost_values(self, session: Any, made: CachedStep) -> None:
-        path, restored = session.restored
+    def _warn_of_lost_values(self, made: CachedStep) -> None:
+        path, restored = self._session.restored
         anew = [update for update in made.plan.operations if isinstance(update, Update) and update.initialises]
         lost = sorted({variable.op.name for update in anew for variable in update.variables} & restored)
         if lost and peers.speaks():
-            session.restored = "", frozenset()
+            self._session.restored = "", frozenset()
             logger.warning(
                 "This run initialises %s anew, restored from '%s': the trained values are lost. Leave out the "
                 "initializer: a monitored session without a checkpoint runs it by itself (Scaffold(init_op=, init_fn=) "

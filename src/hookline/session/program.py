@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,7 +25,7 @@ from hookline.session.compilation import Compilations, compiler_options
 from hookline.session.latches import Latched, Latching, after, first_failure
 from hookline.session.plan import HookTensors, Key, Plan
 from hookline.session.repeat import blank, repeated
-from hookline.session.shared_jit import OtherTypesError, SharedJit
+from hookline.session.shared_jit import SharedJit
 from hookline.session.slots import Flat, Leaves
 from hookline.session.store import VariableStore
 from hookline.session.trace import Trace
@@ -117,8 +116,8 @@ class Program:
         self._is_loose = any(v.spec is specs.UNKNOWN for v in (*self.written, *self.read))
         # If variables have shardings, a first trace shows whether this program moves them.
         self._home, self._context = store.home, store.context
-        self.run: Callable[..., Any] = self.retry if self._home is None else self._first_run
-        self._any_types: Any = self._compiled_run(donates=True) if self._home is None else None
+        self._any_types: Any = self._compiled_run(donates=True) if self._home is None else self._first_run
+        self.run: Callable[..., Any] = self.retry
         self._dry: Any = None
         self._known: dict[Any, int] = {}
 
@@ -137,14 +136,8 @@ class Program:
         """The places of the outputs that each step computes."""
         return {tensor.key: i for i, tensor in enumerate(self._unmasked)}
 
-    def launch(self, *arguments: Any) -> Any:
-        """Makes a run with arguments of any types."""
-        with contextlib.suppress(OtherTypesError):
-            return self.run(*arguments)
-        return self.retry(*arguments)
-
     def retry(self, *arguments: Any) -> Any:
-        """Makes a run for which `run` has raised `OtherTypesError`, and lets `run` be what such arguments need."""
+        """Makes a run with arguments of any types, and lets `run` be what such arguments need."""
         made = self._any_types(*arguments)
         self.run = getattr(self._any_types, "direct", self._any_types)
         return made

@@ -134,7 +134,8 @@ def feed(
     run.applied = False
     items: list[tuple[OpenSource, Any]] = []
     try:
-        for node, source in zip(nodes, sources, strict=True):
+        for number, node in enumerate(nodes):
+            source = sources[number]
             if capacity == 1:
                 item = source.take()
                 if item is None:

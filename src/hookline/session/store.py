@@ -82,12 +82,12 @@ class VariableStore(Protocol):
         ...
 
     def destroyed(self) -> bool:
-        """Returns whether some value was donated to a program that then did not start."""
-        ...
+        """Returns whether some value in this process was donated to a program that then did not start."""
+        return self.here.destroyed()
 
     def broken(self) -> BaseException | None:
-        """Waits for the values and returns the error that destroyed one of them, if any."""
-        ...
+        """Waits for the values in this process and returns the error that destroyed one of them, if any."""
+        return self.here.broken()
 
     step_changes: int
     """The number of writes to the global step."""
