@@ -21,7 +21,8 @@ _HOME = os.path.dirname(__file__) + os.sep
 _CLOCK = _HOME + "clock.py"
 # Functions of hookline that call the user's code, or wait for it, and functions of the user's that hookline calls.
 _doors: weakref.WeakSet[CodeType] = weakref.WeakSet()
-_gates: weakref.WeakSet[CodeType] = weakref.WeakSet()
+gates: weakref.WeakSet[CodeType] = weakref.WeakSet()
+"""Functions in which not even a second Ctrl-C is raised."""
 
 
 @contextlib.contextmanager
@@ -82,7 +83,7 @@ def users(function: Any) -> None:
 
 def gate(function: F) -> F:
     """Marks a function in which not even a second Ctrl-C is raised, because a session would stay locked."""
-    _gates.add(function.__code__)
+    gates.add(function.__code__)
     return function
 
 
@@ -96,14 +97,3 @@ def is_in_users_code(frame: FrameType | None) -> bool:
             return False
         frame = frame.f_back
     return True
-
-
-def is_in_gate(frame: FrameType | None) -> bool:
-    """Returns whether a frame is a gate, or called by one."""
-    while frame is not None:
-        if frame.f_code in _gates:
-            return True
-        if frame.f_code.co_filename.startswith(_HOME):
-            return False
-        frame = frame.f_back
-    return False

@@ -26,11 +26,11 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from hookline import arguments, clock, log, notebooks
 from hookline.errors import Interrupted, Preempted
-from hookline.interrupts import is_in_gate, is_in_users_code
+from hookline.interrupts import gates, is_in_users_code
 from hookline.listener import Listener, exit_after_script, exit_at_once, tell
 
 _logger = log.of(__name__)
@@ -53,15 +53,6 @@ KILLED = 128 + signal.SIGKILL
 """The exit status of what was asked to end, and was ended before it could do so in order."""
 
 
-class Inside(Protocol):
-    """Knows whether the calling thread is inside a session."""
-
-    @property
-    def is_mine(self) -> bool:
-        """Whether it is."""
-        ...
-
-
 class Watch:
     """The signal handling of one session.
 
@@ -71,7 +62,7 @@ class Watch:
         grace_secs: The longest time for closing the session after the signal.
         stop: Called in a thread when the signal comes; wakes waits.
         doing: Called in that thread; returns the session's present activity, for the log.
-        inside: Knows whether the main thread is inside the session, so that an interrupt must wait.
+        is_inside: Returns whether the calling thread is inside the session, so that an interrupt must wait.
         heeds: Whether this session is the one to act on signals, if it does not ignore them.
 
     Attributes:
@@ -88,7 +79,7 @@ class Watch:
         grace_secs: float,
         stop: Callable[[], None],
         doing: Callable[[], str],
-        inside: Inside,
+        is_inside: Callable[[], bool],
         *,
         heeds: bool = True,
     ) -> None:
@@ -97,7 +88,7 @@ class Watch:
         if arguments.number(who, "grace_secs", grace_secs) <= 0:
             raise ValueError(f"{who} requires grace_secs > 0, got {grace_secs}.")
         self.grace_secs = grace_secs
-        self.stop, self.doing, self.inside, self.signals = stop, doing, inside, _signals
+        self.stop, self.doing, self.is_inside, self.signals = stop, doing, is_inside, _signals
         self._heeds = heeds and on_preemption == EXIT
         self._last: int | None = None
 
@@ -361,7 +352,7 @@ class _Signals:
             if before is None or now - before > SAME_SECS[signal.SIGINT]:
                 self.interrupted_at = now
                 self.has_interrupted_jax = frame is not None and frame.f_globals.get("__name__", "").startswith("jax")
-                self.noted = is_in_gate(frame)
+                self.noted = frame is not None and frame.f_code in gates
                 if not self.noted:
                     signal.default_int_handler(number, frame)
         elif not self._is_request(number):
@@ -384,7 +375,7 @@ class _Signals:
         is_inside = False
         for watches in (self.watches, self.others):
             for watch in watches:
-                is_inside = is_inside or watch.inside.is_mine
+                is_inside = is_inside or watch.is_inside()
         return is_inside and not is_in_users_code(frame)
 
     def raise_noted(self) -> None:

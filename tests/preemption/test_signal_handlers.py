@@ -12,6 +12,7 @@ ALLOWED = {
     *("append", "bytes", "callable", "clear", "fileno", "get", "getpid", "kill", "monotonic", "send", "suppress"),
     *("default_int_handler", "exit", "set_wakeup_fd", "signal", "startswith"),
     *("before", "handler"),
+    "is_inside",  # `SessionGuard.is_mine`.
 }
 PUT_BACK = {"SIG_DFL", "SIG_IGN", "handler", "on_sigterm"}
 

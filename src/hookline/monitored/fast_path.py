@@ -47,6 +47,18 @@ class FastPath:
     the same fetches, and the global step must be the expected one. If a run may hold several steps, each of them counts
     as one here. Hooks that are called on each run are called on these too.
 
+    A hook is due each 100 steps, and each run gains one. The ordinary run to step 100 has begun this:
+
+        FastRuns(most=99, step=100, gain=1)
+        run to step   made   expected   found
+        101              0        100     100   made
+        102              1        101     101   made
+        199             98        198     198   made, the last one
+        200             99                      made >= most: an ordinary run, in which the hook fires
+
+    If `load` sets the step to 500 after the run to step 102, the next run expects 102 and finds 500: it makes nothing,
+    and an ordinary run asks the triggers.
+
     Args:
         scope: The owner of the summary writers that are taken in these runs.
 

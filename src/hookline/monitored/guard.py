@@ -39,7 +39,7 @@ class SessionGuard:
 
     @property
     def is_mine(self) -> bool:
-        """Whether the calling thread is inside."""
+        """Whether the calling thread is inside. Takes no lock: the handler of signals asks it."""
         holder = self._inside.get(_HOLDER)
         return holder is not None and holder[0] == threading.get_ident()
 

@@ -92,7 +92,7 @@ class MonitoredLifecycle(OfFrontEnd):
         self._summary_dir, self._writers = summary_dir, WriterScope(strict_events)
         self._guard, self._fast_path = SessionGuard(self._writers), FastPath(self._writers)
         self._preemption = preemption.Watch(
-            who, on_preemption, grace_secs, self._wake, self._doing, self._guard, heeds=heeds
+            who, on_preemption, grace_secs, self._wake, self._doing, lambda: self._guard.is_mine, heeds=heeds
         )
         self._signals = self._preemption.signals
         # During a step function, outside of its runs: the session that it runs with hooks, and the session's count of

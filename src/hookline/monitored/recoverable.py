@@ -222,6 +222,17 @@ class RecoverableSession:
             raise error from exc
 
     # Recovery ---------------------------------------------------------------------------------------------------
+    #
+    # Attempts are counted until the global step passes the highest one before the failure, so that a step that always
+    # fails ends the job. With max_attempts=3, a checkpoint at step 4, and a run to step 6 that loses the session:
+    #
+    #     restored at   runs                attempts   highest step
+    #     -             5 succeeds, 6 fails     1           5         5 is above 0: counted from the start
+    #     4             5 succeeds, 6 fails     2           5         5 is not above 5: no progress
+    #     4             5 succeeds, 6 fails     3           5
+    #     4             5 succeeds, 6 fails     -           5         the error of the last run is raised
+    #
+    # Had a run to step 6 succeeded once, the next loss would have begun with attempt 1 again, and the highest step 6.
 
     def _recovers_from(self, error: BaseException) -> bool:
         return self._policy is not None and isinstance(error, PREEMPTION_ERRORS)
