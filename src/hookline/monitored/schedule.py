@@ -518,4 +518,4 @@ def _step_of(session: Session) -> int | None:
     try:
         return session.global_step
     except (RuntimeError, TypeError):  # The graph has no global step, or one that cannot be counted.
-        return False
+        return None
