@@ -69,8 +69,8 @@ class Schedule:
             finish       400 was reached: the first says "in 100 steps"; the second was not asked, its time stands
 
         If other code sets the step to 480 in between, the fast path ends, and `decide` asks the first for 481: it is
-        due, because no run may skip a step on which it was. If the step is set to 120, all triggers move back to 120,
-        and are asked.
+        due, because no run may skip a step on which it was. If the step is set to 120, all triggers move back to 120
+        first, and all are asked.
     """
 
     def __init__(
