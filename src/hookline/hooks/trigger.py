@@ -49,6 +49,16 @@ class Trigger(abc.ABC):
         The timers of `tf.train` (`SecondOrStepTimer`), with the same methods; combinations have no counterpart there.
     """
 
+    # Two marks say what is past. A run of several steps must not skip a step on which the trigger is due, and no step
+    # may fire twice. With every(100), in a training resumed at 150:
+    #
+    #   start(150)       base 150, looked 150   nothing up to 150 is due any more
+    #   asked about 199  looked 199             no member in 151..199
+    #   asked about 230  due                    200 is a member in 200..230; looked stays 199
+    #   the run fails    asked again about 230  due still, for it has not fired
+    #   fired at 230     base 230, looked 230
+    #   back at 210      base 210, looked 210   231..299 were not looked at; it fires at 300 again
+    #
     # The step of the start or the last firing: no step up to this one is due any more.
     _base: int | None = None
     # The last step for which the answer was no, which is not asked about again.

@@ -305,7 +305,7 @@ class HookedSession:
                 result, _ = self._make_run(requests, fetches, feed_dict, limited, run_metadata)
             self._stop.runs += run.room
             fast_runs = schedule.finish()
-            if schedule.still:
+            if schedule.stood > 1:
                 self._stop.warn_of_stillness(self.raw.global_step)
             capacity = self._steps_per_run if run.repeats else 1
             may_continue = options is None and not self._stop.requested and self._in_step is None

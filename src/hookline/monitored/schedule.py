@@ -53,12 +53,12 @@ class Schedule:
 
     Attributes:
         run: The decision on the run that is next or under way.
-        overdue: Whether triggers must be asked again after this run.
+        overdue: Whether triggers must be asked in this run, or in the next attempt if it fails.
         callers: The requests of the hooks that are called on each fast run; another object if they have changed.
         by_hook: The session's objects for the hooks in the list, by the hooks' ids.
         awaited: The results for which late hooks wait; the device has not computed them yet.
         latched_count: The session's count of latched latches at the last look.
-        still: Whether this run and the one before have left the global step unchanged, and a hook waits for steps.
+        stood: The number of runs in a row that have left the global step unchanged, while a hook waits for steps.
 
     Example:
         every(100) and every(secs=60), training at step 340, where a run is one step:
@@ -117,18 +117,16 @@ class Schedule:
         self._announce()
         # When to ask: a trigger when a run reaches this step, or at this reading of the clock, or on this run.
         self._due_step = self._due_secs = -math.inf
-        self._due_run: float = 0
-        self._trigger_run = self._everyone_run = 0.0
+        self._due_run = self._everyone_run = 0.0
         # What was expected of the last run.
         self._last_step = step or 0
         self._gain = 1
-        self._changes = 1  # of the step by one of the caller's runs
         self._expected_changes = -1
         self._fetches: Any = _NONE_YET
         self._fed: Any = None
         self._is_predictable = self.overdue = True
         self._counts_steps = self._low.expects_steps or any(lead.trigger.has_steps for lead in self._leads)
-        self.still, self._stood = False, 0
+        self.stood = 0
         self._short_runs = self._called_on_short_runs = 0
         self._recalled: list[SessionHook] = []  # From the next run on.
         self.awaited: tuple[DeferredResults, ...] = ()
@@ -210,7 +208,7 @@ class Schedule:
             step, changes = self._last_step + gain, self._low.step_changes
             # Other code has set the step, perhaps far past the steps at which hooks are due.
             is_set = changes != self._expected_changes
-            self._expected_changes = changes + self._changes
+            self._expected_changes = changes + (run.gain != 0)
         else:
             self._expected_changes = -1
         gained = step - self._last_step
@@ -240,12 +238,9 @@ class Schedule:
                 number, reach = run.number, run.reach
         # If only the device knows the step after the run, it is asked after the run.
         is_open = self._counts_steps and run.gain is None
-        is_due = number >= self._due_run or reach >= self._due_step or now >= self._due_secs
-        self.overdue = everyone or is_open or is_due
-        run.firing = 0
-        if self.overdue:
-            self._due_run = min(self._due_run, number)  # Another attempt asks again, until `finish` sets the next run.
-            run.firing = self._fire(reach, now, everyone=everyone)
+        is_due = number >= min(self._due_run, self._late_run) or reach >= self._due_step or now >= self._due_secs
+        self.overdue = self.overdue or everyone or is_open or is_due
+        run.firing = self._fire(reach, now, everyone=everyone) if self.overdue else 0
         bits = (self._calls | run.firing) & self._here
         if run.capacity > 1:
             self._note_short_run(self._calls & ~self._stacked & self._here or run.firing)
@@ -286,7 +281,7 @@ class Schedule:
         if not gain or run.is_called:
             return
         limit = math.inf if self._session.step_limit is None else self._session.step_limit
-        due_step, due_run = min(self._due_step, limit), min(self._trigger_run, self._late_run)
+        due_step, due_run = min(self._due_step, limit), min(self._due_run, self._late_run)
         more = min((due_step - run.reach) / gain, due_run - run.number)
         if run.in_full_runs:
             more = min(more, run.steps_left(run.reach // gain) - 1)
@@ -361,14 +356,13 @@ class Schedule:
             here = [hook for hook in self._hooks if hook.binding is None or not hook.bound_to.isdisjoint(asked)]
             self._here = sum(hook.bit for hook in here)
             self._bound_here = [hook.binding for hook in here if hook.binding is not None]
-        self._fetches, self.run.gain, self._changes = _NONE_YET, None, 1
+        self._fetches, self.run.gain = _NONE_YET, None
         try:
             # Hooks will probably feed the same again: without it, a fetched placeholder may lack its value.
             calls = self._calls & self._here
             always = self._merged.get((calls, self._here)) or self._requests_of(calls)
             feeds = always.merged_feeds(feed_dict, self._session.graph) if always.feeders else feed_dict
-            gain = self._low.gain(fetches, feeds)
-            self.run.gain, self._changes = gain, int(gain != 0)
+            self.run.gain = self._low.gain(fetches, feeds)
         except Exception:  # The run itself raises the error, after `before_run` as always.
             return
         if isinstance(fetches, Tensor | Operation | str):  # A structure may be changed in place.
@@ -404,9 +398,8 @@ class Schedule:
         """
         run = self.run
         at_end = run.firing & self._stacked
-        self._due_run = min(self._due_run, run.number)
         fire = self._fire(step, self._now()) | at_end
-        self.overdue = self.overdue or bool(fire)
+        self.overdue = True
         # Hooks whose request was not made get nothing, nor do those that fire together with one of them.
         asking = {hook.lead for hook in self._hooks if hook.asks}
         unasked = sum(hook.bit for hook in self._hooks if hook.asks or hook.lead in asking) & ~run.firing
@@ -461,8 +454,8 @@ class Schedule:
         if step is None and self._has_step:
             step = self._session.global_step if self.overdue else self._low.known_step
         if self._counts_steps:
-            self._stood = self._stood + 1 if step is not None and step == self._seen_step else 0
-            self.still, self._seen_step = self._stood > 1, step
+            self.stood = self.stood + 1 if step is not None and step == self._seen_step else 0
+            self._seen_step = step
         if self.overdue:
             if step is not None:
                 self._gain = max(1, step - self._last_step)
@@ -475,15 +468,14 @@ class Schedule:
                     due_step = lead.at_step if lead.at_step < due_step else due_step
                     due_secs = lead.at_secs if lead.at_secs < due_secs else due_secs
                     due_run = lead.at_run if lead.at_run < due_run else due_run
-            self._due_step, self._due_secs, self._trigger_run = due_step, due_secs, due_run
-            # Hooks that take rows are called on each run, so also on that in which late values come.
-            self._due_run = self._trigger_run if self._stacked else min(self._trigger_run, self._late_run)
+            self._due_step, self._due_secs, self._due_run = due_step, due_secs, due_run
             if run.number >= self._everyone_run:
                 self._everyone_run = run.number + _LOOK_AGAIN_RUNS
+        run.firing, self.overdue = 0, False
         if not self._is_predictable or run.in_full_runs or (step is None and self._has_step):
             return None
         # The runs before that in which a hook may be due. A limit of the session ends the fast path, too.
-        free = self._due_run - run.number - 1
+        free = min(self._due_run, self._late_run) - run.number - 1
         if self._has_step and step is not None:
             limit = math.inf if self._session.step_limit is None else self._session.step_limit
             free = min(free, (min(self._due_step, limit) - 1 - step) // run.gain if run.gain else 0)
@@ -491,7 +483,6 @@ class Schedule:
         if free <= 0 or (callers and run.capacity > 1):
             return None
         self.callers = self._merged.get((callers, self._here)) or self._requests_of(callers)
-        run.firing, self.overdue = 0, False
         return FastRuns(free, self._due_secs, step, run.gain or 0, self.latched_count, self.awaited)
 
     def begin_fast_run(self) -> None:
@@ -527,4 +518,4 @@ def _step_of(session: Session) -> int | None:
     try:
         return session.global_step
     except (RuntimeError, TypeError):  # The graph has no global step, or one that cannot be counted.
-        return False
+        return None

@@ -247,7 +247,7 @@ class SessionHook:
         Args:
             step: The global step after the run, or the number of the run.
             run: The number of the run.
-            bound: Whether hooks count only some runs, so that the count of all runs is of no use.
+            bound: Whether hooks count only some runs: which ones, nobody knows beforehand.
         """
         trigger = self.trigger
         steps = trigger.steps_until_trigger(step)
@@ -255,7 +255,9 @@ class SessionHook:
         runs = trigger.runs_until_trigger() if self._counts else NEVER
         self.at_step = step + steps if steps < NEVER else math.inf
         self.at_secs = clock.monotonic() + secs if secs < math.inf else math.inf
-        self.at_run = math.inf if runs >= NEVER and not self.due else run + (1 if bound or self.due else runs)
+        if self.due or (bound and runs < NEVER):
+            runs = 1
+        self.at_run = run + runs if runs < NEVER else math.inf
 
     # Its request and its firings --------------------------------------------------------------------------------
 
