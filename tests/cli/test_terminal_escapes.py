@@ -15,7 +15,7 @@ import pytest
 from tests.checkpoint import hostile
 
 import hookline as hl
-from hookline import errors, summary, train
+from hookline import errors, log, summary, train
 
 # Names that only another writer gives, and any text.
 from hookline.checkpoint import lease, owner
@@ -101,11 +101,11 @@ def test_no_error_and_no_log_line_holds_one(evil_run, caplog, capsys):
     (evil_run / "checkpoint").write_text(EVIL)
     with caplog.at_level(logging.DEBUG):
         train.latest_checkpoint(str(evil_run))
-        logging.getLogger("hookline.checkpoint").warning("of %s: %d", EVIL, 3)
+        log.of("hookline.checkpoint").warning("of %s: %d", EVIL, 3)
         try:
             raise ValueError(EVIL)
         except ValueError:
-            logging.getLogger("hookline.checkpoint").exception("failed")
+            log.of("hookline.checkpoint").exception("failed")
     assert r"\x1b" in caplog.text
     assert not RAW.search(caplog.text)
 

@@ -154,9 +154,7 @@ class Senders:
         """
         sender, _ = transaction
         if sender in self._out:
-            raise errors.AbortedError(
-                None,
-                None,
+            raise errors.AbortedError.from_message(
                 f"Worker {sender} was shut out in the middle of a transaction: its request was missing for "
                 f"{STAGED_SECS:g} s, or a part of it for {UNDECIDED_SECS:g} s. Nothing of it was applied. The worker "
                 f"has to start a new session.",
@@ -180,7 +178,7 @@ class Senders:
         sender, number = transaction
         last, accepted = self._last[sender]
         if last != number:
-            raise errors.InternalError(None, None, f"Transaction {transaction} is not the last one of its sender.")
+            raise errors.InternalError.from_message(f"Transaction {transaction} is not the last one of its sender.")
         return accepted
 
     def shut_out(self, transaction: Transaction) -> None:
@@ -199,4 +197,4 @@ class Senders:
 
 
 def _sent_twice(transaction: Transaction) -> errors.InternalError:
-    return errors.InternalError(None, None, f"Transaction {transaction} was sent twice, or was given up.")
+    return errors.InternalError.from_message(f"Transaction {transaction} was sent twice, or was given up.")

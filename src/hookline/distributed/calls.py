@@ -83,8 +83,8 @@ class Caller:
         self._address = None
         self._end_idle()
         late = isinstance(error, TimeoutError | BlockingIOError)
-        return errors.UnavailableError(
-            None, None, f"{self.who} {'gave no answer in time' if late else 'cannot be reached'}: {error!r}"
+        return errors.UnavailableError.from_message(
+            f"{self.who} {'gave no answer in time' if late else 'cannot be reached'}: {error!r}"
         )
 
 
@@ -169,13 +169,13 @@ class Links:
 
 
 def _cut_off(server: int, error: BaseException) -> errors.UnavailableError:
-    return errors.UnavailableError(None, None, f"Parameter server {server} cannot be reached by another one: {error!r}")
+    return errors.UnavailableError.from_message(
+        f"Parameter server {server} cannot be reached by another one: {error!r}"
+    )
 
 
 def _no_way(who: str, address: Address, error: BaseException, by: str = "") -> errors.UnavailableError:
-    return errors.UnavailableError(
-        None,
-        None,
+    return errors.UnavailableError.from_message(
         f"{who} cannot be reached {by}at {address.host}:{address.port} (tried for up to {GREET_SECS:g} s): {error!r}. "
         f"If it runs, and the network lets only Ray's ports through, set ClusterOptions(over_ray=True) on the chief "
         f"and start the job again.",

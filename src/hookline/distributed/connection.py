@@ -101,9 +101,7 @@ def connect(address: str, job: str, token_path: str | None, timeout_secs: float)
     if joined == address:
         return _find_head(address)
     if joined is not None:
-        raise FailedPreconditionError(
-            None,
-            None,
+        raise FailedPreconditionError.from_message(
             f"This process is connected to the Ray cluster at {joined} and cannot join the one at {address} as well. "
             f"Call ray.shutdown() first, or give that address.",
         )
@@ -142,9 +140,7 @@ def _set_environment(address: str, token_path: str | None) -> None:
     loopback = _host_and_port(address)[0] in _LOOPBACK
     wanted = ray_environment(checked_token(token_path), loopback=loopback)
     if loopback and "ray" in sys.modules and os.environ.get(LOOPBACK_VARIABLE) != "0":
-        raise FailedPreconditionError(
-            None,
-            None,
+        raise FailedPreconditionError.from_message(
             f"The Ray cluster at {address} is on the loopback interface, and Ray was imported before hookline could "
             f"tell it so. Import ray after the session is made, or set {LOOPBACK_VARIABLE}=0 before.",
         )
@@ -170,15 +166,11 @@ def _join(address: str, job: str) -> None:
     except Exception as error:
         ray.shutdown()
         if _is_about_authentication(error):
-            raise UnauthenticatedError(
-                None,
-                None,
+            raise UnauthenticatedError.from_message(
                 f"The Ray cluster at {address} refuses this process's token. Give the file with the cluster's token "
                 f"(HOOKLINE_TOKEN_PATH, or token_path of ClusterOptions).",
             ) from error
-        raise FailedPreconditionError(
-            None,
-            None,
+        raise FailedPreconditionError.from_message(
             f"Joining the Ray cluster at {address} failed: {error} Each host needs `ray start --address={address}`, "
             f"and all need the same versions of Python and Ray.",
         ) from error
@@ -211,9 +203,7 @@ def await_head(address: str, timeout_secs: float) -> None:
         UnavailableError: No head listened in time.
     """
     if not _listens_within(address, timeout_secs):
-        raise UnavailableError(
-            None,
-            None,
+        raise UnavailableError.from_message(
             f"No Ray head listens at {address} (looked for {timeout_secs:g} seconds). Start it (ray start --head "
             f"--port=...), or check the address; `hookline launch` starts a private one.",
         )
@@ -263,9 +253,7 @@ def find_servers(job: str, count: int, wait_secs: float) -> list[Any]:
             missing = f"{_SERVER}{len(found)}"
         now = clock.monotonic()
         if now - start >= wait_secs:
-            raise DeadlineExceededError(
-                None,
-                None,
+            raise DeadlineExceededError.from_message(
                 f"Waited {wait_secs:g} seconds for the chief to create parameter server {missing!r} ({len(found)} of "
                 f"{count} are there) of job {job!r}. Check that the chief runs, and that it has the same job, address "
                 f"and number of servers.",
@@ -320,9 +308,7 @@ def _raylet_of(address: str) -> str:
 
 def _head_gone(part: str, how: str = f"has not answered for {HEAD_GRACE_SECS:g} seconds") -> InternalError:
     # Not a preemption error, because this process cannot join a new head and so cannot recover.
-    return InternalError(
-        None,
-        None,
+    return InternalError.from_message(
         f"{part} {how}. If it is gone, the parameter servers are lost with it: start the head again, then the job, and "
         f"training resumes from the last checkpoint. If only this host was cut off, the others go on: start this task "
         f"again, and Ray on this host if it has ended (ray start --address=HOST:PORT of the head).",

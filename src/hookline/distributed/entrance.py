@@ -52,7 +52,7 @@ class Entrance:
             if clock.monotonic() - said >= _SAY_EVERY_SECS:
                 logger.info("Waiting for slower workers: max_staleness allows no further step before their updates.")
                 said = clock.monotonic()
-        raise errors.CancelledError(None, None, "The session was closed while a run waited for slower workers.")
+        raise errors.CancelledError.from_message("The session was closed while a run waited for slower workers.")
 
     def close(self) -> None:
         """Ends waits and renewals. A run that is under way in another thread leaves by itself."""

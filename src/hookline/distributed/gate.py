@@ -92,9 +92,7 @@ class Gate:
             late = self._late.get(sender)
             found = None if late is None else self.admit(sender, late.since, late.run)
         if late is not None and (found is None or found[0] != late.since):
-            raise errors.AbortedError(
-                None,
-                None,
+            raise errors.AbortedError.from_message(
                 f"Worker {sender} gave no sign of life for {LEASE_SECS:g} s, and the others went on without it: its "
                 f"update does not fit max_staleness={self._bound} any more. Nothing of it was applied.",
             )

@@ -110,9 +110,7 @@ def initialize(
             f"{WHO}: the token comes too late, the processes have joined without one. Call it right after the imports."
         )
     if require_token and not is_sealed and secret is None:
-        raise UnauthenticatedError(
-            None,
-            None,
+        raise UnauthenticatedError.from_message(
             f"{WHO} requires a token (require_token), and there is none: give all processes the same secret file, with "
             f"token_path or {token.TOKEN_PATH}, or start them with `hookline launch --in-step`.",
         )
@@ -255,7 +253,7 @@ def _check_free(address: str, given: Mapping[str, Any]) -> None:
     except OSError as error:
         if error.errno != errno.EAFNOSUPPORT:  # Without IPv6 the service takes all interfaces of IPv4.
             text = f"{WHO}: process 0 of {given.get('num_processes')} cannot start at {address}: {error.strerror}"
-            raise UnavailableError(None, None, text) from error
+            raise UnavailableError.from_message(text) from error
 
 
 def _go_round_proxies() -> None:
@@ -282,8 +280,8 @@ def _connect(timeout_secs: int, **given: Any) -> None:
     if not clock.wait(done, first_secs):
         _logger.warning("%s. It waits up to %d s.", _waiting(first_secs), timeout_secs)
         if not clock.wait(done, timeout_secs - first_secs):
-            raise DeadlineExceededError(
-                None, None, f"{_waiting(timeout_secs)}. Look at what the others printed, and at the address."
+            raise DeadlineExceededError.from_message(
+                f"{_waiting(timeout_secs)}. Look at what the others printed, and at the address."
             )
     if failures:
         raise _translated(failures[0])
@@ -303,5 +301,5 @@ def _translated(error: BaseException) -> BaseException:
     if isinstance(error, jax.errors.JaxRuntimeError):
         place = service.place()
         text = f"{WHO}: process {place.index} of {place.count} cannot start at {place.address}: {error}"
-        return UnavailableError(None, None, text)
+        return UnavailableError.from_message(text)
     return error

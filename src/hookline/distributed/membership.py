@@ -82,8 +82,8 @@ class Membership:
         """Returns the server of a variable."""
         self._require()
         if name not in self._owners:
-            raise errors.FailedPreconditionError(
-                None, None, f"Variable {name!r} has no place on the servers: the chief has to initialise it first."
+            raise errors.FailedPreconditionError.from_message(
+                f"Variable {name!r} has no place on the servers: the chief has to initialise it first."
             )
         return self._owners[name]
 
@@ -91,9 +91,7 @@ class Membership:
         if self._epoch is None:
             self.held()
         if self._epoch is None:
-            raise errors.FailedPreconditionError(
-                None,
-                None,
+            raise errors.FailedPreconditionError.from_message(
                 "The parameter servers hold no variables yet, or not all those of one initialisation: the chief has to "
                 "initialise or restore them (a MonitoredTrainingSession does, and its workers wait for it).",
             )
@@ -113,9 +111,7 @@ class Membership:
         mine = {u.name: self.portable(u).fingerprint for u in self._remote_updates() if not u.initialises}
         check_same(epoch.updates, mine, "update")
         if epoch.max_staleness != self._max_staleness:
-            raise errors.FailedPreconditionError(
-                None,
-                None,
+            raise errors.FailedPreconditionError.from_message(
                 f"This worker's max_staleness is {self._max_staleness}, and the chief's is {epoch.max_staleness}: a "
                 f"bound holds only if it is that of all.",
             )
@@ -125,9 +121,7 @@ class Membership:
     def check_is_chief(self) -> None:
         """Raises `FailedPreconditionError` on a worker."""
         if not self._is_chief:
-            raise errors.FailedPreconditionError(
-                None,
-                None,
+            raise errors.FailedPreconditionError.from_message(
                 "Only the chief, worker 0, initialises, restores and ends a training on parameter servers.",
             )
 

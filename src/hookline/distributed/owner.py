@@ -138,12 +138,12 @@ class Owner:
 
     def _lost(self, what: str) -> errors.AbortedError:
         message = f"Parameter server {self._index} {what}. The session is lost; a recoverable one starts anew."
-        return errors.AbortedError(None, None, message)
+        return errors.AbortedError.from_message(message)
 
     def _could_not_apply(self, error: BaseException) -> errors.AbortedError:
         if self._index != 0 and isinstance(error, errors.AbortedError):
             # The step server's own message.
-            return errors.AbortedError(None, None, str(error))
+            return errors.AbortedError.from_message(str(error))
         return self._lost(f"could not apply an accepted update ({_said(error)})")
 
     def _break(self, error: BaseException) -> None:
@@ -194,7 +194,7 @@ class Owner:
             Exception: The part cannot be applied: the update's function raised, or a variable has no value.
         """
         if transaction in self._staged:
-            raise errors.InternalError(None, None, f"Transaction {transaction} was sent twice.")
+            raise errors.InternalError.from_message(f"Transaction {transaction} was sent twice.")
         try:
             self._check(ticket)
             self._state.check(entries)
@@ -222,7 +222,7 @@ class Owner:
     def abandon(self, ticket: Ticket, why: str) -> None:
         """Receives the step server's message that the epoch is lost."""
         self._check(ticket)
-        self._break(errors.AbortedError(None, None, why))
+        self._break(errors.AbortedError.from_message(why))
 
     def _handle(self, kind: str, *args: Any) -> None:
         if kind == "cut":

@@ -134,9 +134,7 @@ class Pulls:
             reply, deadline = first, clock.monotonic() + self._deliver_secs
             while not (found := reply.get()):
                 if clock.monotonic() >= deadline:
-                    raise errors.UnavailableError(
-                        None,
-                        None,
+                    raise errors.UnavailableError.from_message(
                         f"Parameter server {server} has not got the step server's messages for {self._deliver_secs:g} "
                         f"s; one of the two is away.",
                     )

@@ -174,18 +174,18 @@ def map_ray_error(error: BaseException, who: str) -> BaseException:
         cause = getattr(error, "cause", None)
         if isinstance(cause, rays.RaySystemError) and (missing := _MISSING_MODULE.search(str(cause))):
             text = f"{who} cannot import {missing[1]!r}, which a function of the graph needs: install it there."
-            return errors.FailedPreconditionError(None, None, text)
+            return errors.FailedPreconditionError.from_message(text)
         return cause if isinstance(cause, Exception) else error
     if isinstance(error, rays.ActorUnavailableError | rays.GetTimeoutError | rays.NodeDiedError):
         reason = "gave no answer in time" if isinstance(error, rays.GetTimeoutError) else "cannot be reached"
-        return errors.UnavailableError(None, None, f"{who} {reason}: {_first_line(error)}")
+        return errors.UnavailableError.from_message(f"{who} {reason}: {_first_line(error)}")
     if isinstance(error, rays.RayActorError):
         if getattr(error, "actor_init_failed", False):
             # It would fail again, so a recovery is useless.
-            return errors.InternalError(None, None, f"{who} cannot start: {_first_line(error)}")
-        return errors.AbortedError(None, None, f"{who} has died: {_first_line(error)}")
+            return errors.InternalError.from_message(f"{who} cannot start: {_first_line(error)}")
+        return errors.AbortedError.from_message(f"{who} has died: {_first_line(error)}")
     if isinstance(error, rays.RayError):
-        return errors.UnavailableError(None, None, f"{who} cannot be reached: {_first_line(error)}")
+        return errors.UnavailableError.from_message(f"{who} cannot be reached: {_first_line(error)}")
     return error
 
 

@@ -107,8 +107,8 @@ class PrivateRayCluster:
         """
         if self.address and self.head.status() is not None:
             said = _tail(self._started()[0] / "head.log", 1)
-            raise UnavailableError(
-                None, None, f"The private Ray cluster at {self.address} has ended by itself. It said: {said}"
+            raise UnavailableError.from_message(
+                f"The private Ray cluster at {self.address} has ended by itself. It said: {said}"
             )
 
     def stop(self) -> None:
@@ -150,14 +150,12 @@ class PrivateRayCluster:
             status = self._head.status()
             if status is not None or clock.monotonic() - started > self._start_timeout_secs:
                 what = f"ended with status {status}" if status is not None else "is not ready"
-                raise UnavailableError(
-                    None,
-                    None,
+                raise UnavailableError.from_message(
                     f"The private Ray cluster {what} after {clock.monotonic() - started:.0f} seconds. Its last words:\n"
                     f"{_tail(folder / 'head.log')}",
                 )
             if is_cancelled():
-                raise CancelledError(None, None, "The start of the private Ray cluster was cancelled.")
+                raise CancelledError.from_message("The start of the private Ray cluster was cancelled.")
             clock.sleep(_LOOK_EVERY_SECS)
         self.address = (folder / "address").read_text(encoding="utf-8")
         logger.info("Private Ray cluster at %s, started in %.1f seconds.", self.address, clock.monotonic() - started)
@@ -169,9 +167,7 @@ def _private_folder() -> Path:
     parent = Path("/tmp" if os.access("/tmp", os.W_OK) else tempfile.gettempdir())
     for place in (parent, *parent.parents):
         if place.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
-            raise PermissionDeniedError(
-                None,
-                None,
+            raise PermissionDeniedError.from_message(
                 f"A private Ray cluster would be in {parent}, but in {place} every user may rename what belongs to "
                 f"others. Forbid that (chmod +t {place}), or give another place with TMPDIR.",
             )

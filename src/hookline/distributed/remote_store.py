@@ -171,8 +171,8 @@ class RemoteStore(VariableStore):
             if now >= step:
                 break
             if sealed and secs > 0:
-                raise errors.OutOfRangeError(
-                    None, None, f"The training has ended at global step {now}; step {step} will not be reached."
+                raise errors.OutOfRangeError.from_message(
+                    f"The training has ended at global step {now}; step {step} will not be reached."
                 )
         return now
 
@@ -202,9 +202,7 @@ class RemoteStore(VariableStore):
             yield
             return
         if nested:
-            raise errors.UnimplementedError(
-                None,
-                None,
+            raise errors.UnimplementedError.from_message(
                 "With max_staleness a host operation that reads a counter or the session cannot itself run updates of "
                 "shared variables: everybody would wait for it. Run them in a run of their own.",
             )
@@ -234,7 +232,7 @@ class RemoteStore(VariableStore):
         if self._is_bounded(updates):
             entrance, admission = self._entered
             if entrance is not self._entrance:
-                raise errors.AbortedError(None, None, "All variables were set anew while this run was to begin.")
+                raise errors.AbortedError.from_message("All variables were set anew while this run was to begin.")
             self._pulls.enter(*admission)
 
     def submit(self, updates: Sequence[tuple[Update, Sequence[Any]]], last_step: int | None = None) -> bool:

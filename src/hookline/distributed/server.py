@@ -51,7 +51,7 @@ class ParameterServer(Owner):
         """
         method, *args = message
         if method not in METHODS:
-            raise errors.UnimplementedError(None, None, f"A parameter server has no method {method!r} for others.")
+            raise errors.UnimplementedError.from_message(f"A parameter server has no method {method!r} for others.")
         if method in WAITING:
             return getattr(self, method)(*args)
         with self._turn:
@@ -71,8 +71,8 @@ class ParameterServer(Owner):
         except TimeoutError:
             if value.done():
                 return value.result()
-            raise errors.UnavailableError(
-                None, None, f"Parameter server {self._index} has heard of no decision for {UNDECIDED_SECS:g} s."
+            raise errors.UnavailableError.from_message(
+                f"Parameter server {self._index} has heard of no decision for {UNDECIDED_SECS:g} s."
             ) from None
 
     # Epochs -----------------------------------------------------------------------------------------------------
@@ -270,8 +270,8 @@ class ParameterServer(Owner):
         return self._committed(True, self._state.values(names.get(0, ())))
 
     def _ended(self) -> errors.OutOfRangeError:
-        return errors.OutOfRangeError(
-            None, None, f"The training has ended at global step {self._state.step}: the chief has sealed it."
+        return errors.OutOfRangeError.from_message(
+            f"The training has ended at global step {self._state.step}: the chief has sealed it."
         )
 
     def _break(self, error: BaseException) -> None:

@@ -120,9 +120,7 @@ def _apply(
 def _read(update: PortableUpdate, source: Input, values: Mapping[str, Any], outputs: Mapping[str, Any]) -> Any:
     known = {"variable": values, "update": outputs}.get(source.kind, {})
     if source.name not in known:
-        raise InvalidArgumentError(
-            None,
-            None,
+        raise InvalidArgumentError.from_message(
             f"Update {update.name!r} needs the {source.kind} {source.name!r}, which neither came with it nor lives on "
             f"its server: give both variables to one update, or place them on one server.",
         )
@@ -225,9 +223,7 @@ class ServerState:
 
     def _held(self, name: str) -> tuple[Any, ...]:
         if name not in self._values:
-            raise FailedPreconditionError(
-                None,
-                None,
+            raise FailedPreconditionError.from_message(
                 f"Variable {name!r} has no value yet: the chief has to run its initializer or restore a checkpoint "
                 f"(a MonitoredTrainingSession does either).",
             )
@@ -271,8 +267,8 @@ class ServerState:
 
     def _update(self, name: str) -> PortableUpdate:
         if name not in self._updates:
-            raise FailedPreconditionError(
-                None, None, f"Update {name!r} is not known here: the chief has to initialise the servers first."
+            raise FailedPreconditionError.from_message(
+                f"Update {name!r} is not known here: the chief has to initialise the servers first."
             )
         return self._updates[name]
 
@@ -296,9 +292,7 @@ class ServerState:
         if name is not None and name in gains:
             dtype, wanted = self._values[name][0].dtype, self.step + gains[name]
             if wanted > np.iinfo(dtype).max:
-                raise FailedPreconditionError(
-                    None,
-                    None,
+                raise FailedPreconditionError.from_message(
                     f"The global step {name!r} cannot count to {wanted}: its dtype is {dtype}. Set jax_enable_x64 in "
                     f"every process before the graph is built.",
                 )

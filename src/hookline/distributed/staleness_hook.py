@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hookline import log, summary
+from hookline.coordination import Coordinator
 from hookline.graph import get_global_step
 from hookline.hooks import Firing, SessionRunHook, Trigger
 from hookline.hooks.cadence import DefaultSteps, chosen_trigger
+from hookline.session import Session
 from hookline.summary import FileWriter
 from hookline.summary.writer_cache import writer_of
-
-if TYPE_CHECKING:
-    from hookline.coordination import Coordinator
-    from hookline.session import Session
 
 _logger = log.of(__name__)
 

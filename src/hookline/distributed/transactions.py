@@ -174,7 +174,7 @@ class Transactions:
                     self._unsettled = sent
                 if isinstance(error, errors.UnavailableError):
                     message = f"{error} Whether the update was applied is not known."
-                    raise errors.UnavailableError(None, None, message) from error
+                    raise errors.UnavailableError.from_message(message) from error
             raise
         self._record(sent, reply)
         self._pulls.arrived(pulled)
@@ -187,7 +187,7 @@ class Transactions:
             raise
         except NotPlainError as error:
             # It has answered, but the answer cannot be read: this is no refusal.
-            raise errors.UnavailableError(None, None, str(error)) from error
+            raise errors.UnavailableError.from_message(str(error)) from error
         except Exception:
             # The step server has refused it.
             sent.applied = False

@@ -69,7 +69,7 @@ class _Done:
         except TimeoutError:
             if self._future.done():
                 raise
-            raise errors.UnavailableError(None, None, "A parameter server gave no answer in time.") from None
+            raise errors.UnavailableError.from_message("A parameter server gave no answer in time.") from None
 
 
 class DirectTransport:

@@ -132,9 +132,7 @@ def check_same(chief: Mapping[str, str], worker: Mapping[str, str], what: str) -
             problem = f"which is another one in the chief's graph ({chief[name]}, here {fingerprint})"
         else:
             continue
-        raise FailedPreconditionError(
-            None,
-            None,
+        raise FailedPreconditionError.from_message(
             f"This worker's graph is not the chief's. The first difference is the {what} {name!r}, {problem}. All "
             f"processes must run the same script with the same settings.",
         )

@@ -8,7 +8,7 @@ import itertools
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from hookline import arguments, log, preemption, summary
 from hookline.checkpoint import (
@@ -23,19 +23,16 @@ from hookline.checkpoint import (
     listener,
     together,
 )
-from hookline.coordination import peers
+from hookline.coordination import Coordinator, peers
 from hookline.errors import PREEMPTION_ERRORS, FailedPreconditionError, OpError
 from hookline.graph import Graph, GraphKeys, get_global_step
 from hookline.hooks.base import Firing, SessionRunContext, SessionRunHook
 from hookline.hooks.cadence import chosen_trigger
 from hookline.hooks.lookup import not_started, require_global_step, savers_of
 from hookline.hooks.trigger import Trigger
+from hookline.session import Session
 from hookline.summary import FileWriter, FileWriterCache
 from hookline.summary.writer_cache import SCOPE
-
-if TYPE_CHECKING:
-    from hookline.coordination import Coordinator
-    from hookline.session import Session
 
 _logger = log.of(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,7 @@ from hookline.hooks.lookup import find_tensor, tagged
 from hookline.hooks.timers import NeverTriggerTimer
 from hookline.hooks.trigger import Trigger
 from hookline.hooks.triggers import every
-
-if TYPE_CHECKING:
-    from hookline.session import Session
+from hookline.session import Session
 
 _logger = log.of(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,16 +12,14 @@ import numpy as np
 
 from hookline import arguments, log
 from hookline.checkpoint import Saver
+from hookline.coordination import Coordinator
 from hookline.errors import NanLossDuringTrainingError
 from hookline.graph import Tensor, get_default_graph, latch, op, skip_updates_if
 from hookline.hooks.base import Firing, SessionRunArgs, SessionRunContext, SessionRunHook
 from hookline.hooks.checkpoint_saver import CheckpointSaverHook
 from hookline.hooks.lookup import find_tensor, names_of, require_global_step, savers_of
 from hookline.hooks.triggers import every, latched
-
-if TYPE_CHECKING:
-    from hookline.coordination import Coordinator
-    from hookline.session import Session
+from hookline.session import Session
 
 _logger = log.of(__name__)
 

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from hookline import arguments, log
-from hookline.coordination import peers
+from hookline.coordination import Coordinator, peers
 from hookline.hooks import CheckpointSaverHook, Firing, SessionRunHook, StopAtStepHook
 from hookline.hooks.lookup import savers_of
 from hookline.hooks.when import bare
 from hookline.loop.eval_result import FINAL, Mode, is_better, mode_of
 from hookline.loop.evaluate import Evaluate, evaluations_of
 from hookline.monitored.hooked import HookedSession
-from hookline.session import origin
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hookline.coordination import Coordinator
-    from hookline.session import Session
+from hookline.session import Session, origin
 
 _logger = log.of(__name__)
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from hookline.loop.memory import StateValues
 from hookline.loop.step_graph import loop_of
-
-if TYPE_CHECKING:
-    from hookline.session import Session
-
+from hookline.session import Session
 
 Mode = Literal["min", "max"]
 

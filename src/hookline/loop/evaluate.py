@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hookline import arguments, log, summary
 from hookline.checkpoint import Saver
+from hookline.coordination import Coordinator
 from hookline.data.batches import LastBatch
 from hookline.hooks import CheckpointSaverHook, Firing, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.hooks import every as every_steps
@@ -19,12 +20,9 @@ from hookline.hooks.trigger import Trigger
 from hookline.loop.eval_result import FINAL, Best, EvalResult, Mode, is_better, known_mode, mode_of
 from hookline.loop.evaluation import Evaluation
 from hookline.loop.metric_hooks import History
+from hookline.session import Session
 from hookline.summary import FileWriter
 from hookline.summary.writer_cache import writer_of
-
-if TYPE_CHECKING:
-    from hookline.coordination import Coordinator
-    from hookline.session import Session
 
 _logger = log.of(__name__)
 

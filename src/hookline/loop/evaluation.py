@@ -8,7 +8,7 @@ import math
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -33,10 +33,8 @@ from hookline.loop.leaf_types import InvalidStep
 from hookline.loop.metrics import flat, warn_left_out
 from hookline.loop.step import traced
 from hookline.loop.step_graph import StepGraph, loop_of
+from hookline.session import Session
 from hookline.session.feeds import feeder
-
-if TYPE_CHECKING:
-    from hookline.session import Session
 
 # The largest number of runs whose values are not read yet; each holds its arrays on the device.
 _MAX_UNREAD = 8
@@ -284,8 +282,8 @@ class Evaluation:
             if error is not None:
                 raise error
             if -1 in counts:
-                raise FailedPreconditionError(
-                    None, None, f"{self._who}: process {counts.index(-1)} could not read its batches."
+                raise FailedPreconditionError.from_message(
+                    f"{self._who}: process {counts.index(-1)} could not read its batches."
                 )
             yield from row[: min(counts)]
             if min(counts) < _AT_ONCE:

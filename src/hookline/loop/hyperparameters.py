@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from hookline import log
-from hookline.coordination import peers
+from hookline.coordination import Coordinator, peers
 from hookline.graph import Tensor, Variable, op, placement
 from hookline.hooks import SessionRunHook
 from hookline.loop.call import called
@@ -19,11 +19,8 @@ from hookline.loop.optimizer_state import hyperparameters, learning_rates, part_
 from hookline.loop.optimizer_steps import Counter, leaf_of
 from hookline.loop.warm_start import replace
 from hookline.paths import is_in, with_paths
+from hookline.session import Session
 from hookline.session.origin import FROM_MEMORY
-
-if TYPE_CHECKING:
-    from hookline.coordination import Coordinator
-    from hookline.session import Session
 
 _logger = log.of(__name__)
 

@@ -66,12 +66,12 @@ def checkpoint_of(who: str, path: str, step: int | str) -> str:
     known = {candidate: candidate.rpartition("-")[2] for candidate in state.all_model_checkpoint_paths}
     if step == "best":
         if state.best is None:
-            raise NotFoundError(None, None, f"'{path}' has no best checkpoint{_why_no_best(state)}")
+            raise NotFoundError.from_message(f"'{path}' has no best checkpoint{_why_no_best(state)}")
         return state.best
     found = [candidate for candidate, number in known.items() if number.isdecimal() and int(number) == step]
     if not found:
-        raise NotFoundError(
-            None, None, f"'{path}' has no checkpoint of step {step}. It has those of: {', '.join(known.values())}."
+        raise NotFoundError.from_message(
+            f"'{path}' has no checkpoint of step {step}. It has those of: {', '.join(known.values())}."
         )
     return found[-1]
 
@@ -140,9 +140,7 @@ def check_repeatable(logdir: str | None) -> None:
     path = latest_checkpoint(logdir) if logdir else None
     names = [name for name, _ in list_variables(path)] if path else []
     if path and f"{BATCHES}/count" in names and load_variable(path, f"{BATCHES}/count"):
-        raise FailedPreconditionError(
-            None,
-            None,
+        raise FailedPreconditionError.from_message(
             f"Loop cannot go on from '{path}': its batches are an iterator, which cannot be set to the position of the "
             f"checkpoint. Give a function that makes it, `lambda: batches()`, or a source with a state. If the data "
             f"shall begin anew at each start, give Loop resume_data=False.",
@@ -237,7 +235,7 @@ def _load_foreign(weights: Weights, like: Any, prefix: str, sharding: Any, avera
     there = {name[len(start) :]: leaf for name, leaf in weights.leaves.items() if f"{name}/".startswith(start)}
     if not there:
         known = ", ".join(weights.leaves) or "nothing"
-        raise NotFoundError(None, None, f"'{weights.path}' has nothing called {prefix!r}. It has: {known}.")
+        raise NotFoundError.from_message(f"'{weights.path}' has nothing called {prefix!r}. It has: {known}.")
     if like is None:
         read = weights.read({leaf.name: _as_stored(weights.path, leaf) for leaf in there.values()})
         return _nested(weights.path, {name: read[leaf.name] for name, leaf in there.items()})
@@ -260,7 +258,7 @@ def _as_stored(path: str, leaf: Leaf) -> jax.ShapeDtypeStruct:
         if not (spec := _spec(leaf)).dtype.hasobject:
             return spec
     what = f"{leaf.name!r} of dtype {leaf.dtype}, which JAX lacks"
-    raise InvalidArgumentError(None, None, f"'{path}' has {what}. Give the prefix of another part.")
+    raise InvalidArgumentError.from_message(f"'{path}' has {what}. Give the prefix of another part.")
 
 
 def _nested(path: str, arrays: dict[str, Any]) -> Any:
@@ -286,9 +284,7 @@ def _averaged(path: str, manifest: Manifest, root: str, like: Any) -> dict[str, 
         raise ValueError("load requires a `like` where averaged=True.")
     there = below(manifest, root, averaged=True)
     if there == below(manifest, root):
-        raise NotFoundError(
-            None,
-            None,
+        raise NotFoundError.from_message(
             f"Checkpoint '{path}' holds no moving averages of '{root}': train.Loop(..., ema=0.999) makes them.",
         )
     return there

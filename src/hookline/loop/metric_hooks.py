@@ -6,24 +6,21 @@ import base64
 import bisect
 import json
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from hookline import log
-from hookline.coordination import peers
+from hookline.coordination import Coordinator, peers
 from hookline.graph import GraphKeys, Operation, Tensor, Variable, op, placement
 from hookline.graph import spec as specs
 from hookline.hooks import Firing, LoggingTensorHook, NanTensorHook, SessionRunHook, Trigger
 from hookline.hooks.when import bare
 from hookline.loop.metrics import ALONE
 from hookline.loop.step_result import is_loss
-
-if TYPE_CHECKING:
-    from hookline.coordination import Coordinator
-    from hookline.session import Session
+from hookline.session import Session
 
 _logger = log.of(__name__)
 

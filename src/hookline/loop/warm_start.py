@@ -213,9 +213,7 @@ def _same_source_of(warm: WarmStart) -> _Checkpoint | Weights:
     seen = together.current().all(look)
     if len(set(seen)) > 1:
         other = next(process for process, digest in enumerate(seen) if digest != seen[0])
-        raise FailedPreconditionError(
-            None,
-            None,
+        raise FailedPreconditionError.from_message(
             f"{_WHO}: '{warm.path}' has other arrays in process {other} than in process 0. Give all the same file.",
         )
     return found[0]

@@ -168,7 +168,7 @@ class InStep:
     def known_failure(self) -> OpError | None:
         """Returns the error of a failed process, this one or another, if it is known."""
         if self.has_failed:
-            return AbortedError(None, None, "This process has failed, or another: nothing is awaited any more.")
+            return AbortedError.from_message("This process has failed, or another: nothing is awaited any more.")
         found = self._failure()
         return None if found is None else self._error_of(*found)
 
@@ -183,7 +183,7 @@ class InStep:
 
     def _error_of(self, process: int, why: str) -> OpError:
         text = f"Process {process} has failed, and the others end with it: {why}"
-        return self._launches.difference or AbortedError(None, None, text)
+        return self._launches.difference or AbortedError.from_message(text)
 
     def check_end(self) -> None:
         """Compares the launched programs of all processes at the end of the training.

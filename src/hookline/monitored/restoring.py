@@ -97,9 +97,7 @@ def restore_first(
             take_over(saver, directory, write=bool(reason))
         return source
     if broken:
-        raise DataLossError(
-            None,
-            None,
+        raise DataLossError.from_message(
             f"None of the checkpoints in '{directory}' can be read; to begin anew, use another directory. The "
             f"newest: {broken[0][1]}",
         ) from broken[0][1]
@@ -113,9 +111,7 @@ def restore_first(
 def _with_advice(error: DataLossError, directory: str | None) -> DataLossError:
     if not directory:
         return error
-    return DataLossError(
-        None,
-        None,
+    return DataLossError.from_message(
         f"{error} To go on from the newest that can be read, start with restore={LATEST_READABLE!r} (of "
         "CheckpointOptions and ChiefSessionCreator).",
     )

@@ -265,7 +265,7 @@ class SessionManager:
         while (found := look()) is None:
             now = clock.monotonic()
             if now - start >= max_wait_secs:
-                raise DeadlineExceededError(None, None, f"Waited {max_wait_secs} seconds for {what()}.")
+                raise DeadlineExceededError.from_message(f"Waited {max_wait_secs} seconds for {what()}.")
             if now - said >= self._recovery_wait_secs:
                 logger.info("Waiting for %s", what())
                 said = now

@@ -213,9 +213,7 @@ class Engine(LowLevel):
         # The engine's message may hold a whole traceback, which stays readable on the cause.
         lines = str(self._lost).splitlines() or [repr(self._lost)]
         reason = lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
-        return errors.AbortedError(
-            None,
-            None,
+        return errors.AbortedError.from_message(
             f"The session is lost: {self._how} ({reason}). Make a new session and restore a checkpoint; a "
             f"MonitoredSession does so.",
         )

@@ -180,7 +180,7 @@ class Launches:
                 raise error
         if (gone := self._roll_call.gone) is not None and gone != self._peers.index:
             text = f"Process {gone} has ended its script, and process {self._peers.index} waits for it ({about})."
-            raise AbortedError(None, None, f"{text} All processes must run the script to its end.")
+            raise AbortedError.from_message(f"{text} All processes must run the script to its end.")
         if not is_main:  # Its place among the launches is unknown.
             return
         if (error := self.difference) is not None:
@@ -195,7 +195,7 @@ class Launches:
     def difference(self) -> FailedPreconditionError | None:
         """The error of all processes once one has found that they launched different programs; else None."""
         text = self._found or self._roll_call.verdict
-        return None if text is None else FailedPreconditionError(None, None, text)
+        return None if text is None else FailedPreconditionError.from_message(text)
 
     @property
     def is_inside(self) -> bool:
@@ -225,7 +225,7 @@ class Launches:
 
     def _differs(self, text: str) -> FailedPreconditionError:
         self._found = text
-        return FailedPreconditionError(None, None, text)
+        return FailedPreconditionError.from_message(text)
 
     def _stands(self, question: str) -> list[Launch]:
         """Returns the launches of this process around the requested one, and the one it waits with."""

@@ -117,7 +117,7 @@ def _recovery_changes_no_result(make_hook: MakeHook) -> None:
     def runs(model: _Model) -> list[Any]:
         return [(model.fetches, model.train)] * 5
 
-    lose_once = [None, None, AbortedError(None, None, "check_hook loses the session")]
+    lose_once = [None, None, AbortedError.from_message("check_hook loses the session")]
     _compare(make_hook, runs, failures={"before_run": lose_once})
     _compare(make_hook, runs, failures={"after_run": lose_once})
 

@@ -213,7 +213,7 @@ class FileStatistics:
 
 def _check_free(path: Any, overwrite: bool) -> None:
     if not overwrite and os.path.exists(path):
-        raise AlreadyExistsError(None, None, f"gfile: {os.fspath(path)!r} is there already: pass overwrite=True.")
+        raise AlreadyExistsError.from_message(f"gfile: {os.fspath(path)!r} is there already: pass overwrite=True.")
 
 
 _OFFERED = made_in(__name__, globals())

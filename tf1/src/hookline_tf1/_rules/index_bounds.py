@@ -265,7 +265,7 @@ def on_host(fn: Callable[..., Any], name: str, withins: Sequence[Within]) -> Cal
         for within in withins:
             what = _refused(within, args)
             if what is not None:
-                raise InvalidArgumentError(None, None, f"{name!r}: {what}.")
+                raise InvalidArgumentError.from_message(f"{name!r}: {what}.")
         return fn(**args)
 
     return called

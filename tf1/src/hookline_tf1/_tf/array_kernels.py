@@ -161,7 +161,7 @@ def _check_part(shape: Any, begin: Any, size: Any) -> None:
         if not 0 <= start <= whole or not -1 <= wanted <= whole - start:
             asked = f"begin[{axis}] = {start} and size[{axis}] = {wanted}"
             why = "are no part of" if start < 0 or wanted < -1 else "end past"
-            raise InvalidArgumentError(None, None, f"{asked} {why} dimension {axis}, which has {whole}.")
+            raise InvalidArgumentError.from_message(f"{asked} {why} dimension {axis}, which has {whole}.")
 
 
 def last_starts(input_: Any, begin: Any, size: Any) -> Any:

@@ -124,7 +124,7 @@ def _quoted(line: bytes, at: int, place: int) -> tuple[bytes, int]:
 
 
 def _refused(what: str) -> InvalidArgumentError:
-    return InvalidArgumentError(None, None, what)
+    return InvalidArgumentError.from_message(what)
 
 
 PUBLIC = {"decode_csv": decode_csv}

@@ -45,7 +45,7 @@ def string_to_number(string_tensor: Any, out_type: Any = dtypes.float32, name: s
             return number(text, wanted)
         except ValueError as error:
             what = f"StringToNumberOp could not correctly convert string: {text.decode('utf-8', 'replace')} ({error})"
-            raise InvalidArgumentError(None, None, what) from None
+            raise InvalidArgumentError.from_message(what) from None
 
     return each(read, name or "StringToNumber", string_tensor, dtype=dtypes.canonical(wanted))
 
@@ -117,7 +117,7 @@ def substr(input: Any, pos: Any, len: Any, name: str | None = None, unit: str = 
         whole = _counted(text, unit)
         size = whole.__len__()
         if not -size <= start <= size:
-            raise InvalidArgumentError(None, None, f"pos {start} out of range for string {text!r}")
+            raise InvalidArgumentError.from_message(f"pos {start} out of range for string {text!r}")
         begin = int(start) % size if start < 0 else int(start)
         part = whole[begin : begin + int(length)]
         return part if isinstance(part, bytes) else part.encode()
@@ -198,7 +198,7 @@ def decode_raw(
             what = (
                 f"DecodeRaw requires texts of one length, a multiple of {kind.itemsize} bytes, got {sorted(lengths)}."
             )
-            raise InvalidArgumentError(None, None, what)
+            raise InvalidArgumentError.from_message(what)
         numbers = np.frombuffer(b"".join(np.ravel(texts)), stored)
         return numbers.astype(held).reshape(*np.shape(texts), -1) if numbers.size else np.empty((*texts.shape, 0), held)
 

@@ -214,8 +214,8 @@ def make_initializable_iterator(dataset: Dataset, shared_name: str | None = None
 
 
 def _uninitialised() -> Elements[Any]:
-    raise FailedPreconditionError(
-        None, None, "The iterator has not been initialised: run its initializer before get_next."
+    raise FailedPreconditionError.from_message(
+        "The iterator has not been initialised: run its initializer before get_next."
     )
     yield
 

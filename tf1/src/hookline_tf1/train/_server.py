@@ -259,8 +259,8 @@ def _published(address: str) -> tuple[str, str]:
             _logger.info("Waiting for the ps task at %s.", address)
             said = True
         clock.sleep(_LOOK_EVERY_SECS)
-    raise DeadlineExceededError(
-        None, None, f"Waited {wait_secs:g} seconds for the ps task at {address}: start the script with job ps, task 0."
+    raise DeadlineExceededError.from_message(
+        f"Waited {wait_secs:g} seconds for the ps task at {address}: start the script with job ps, task 0."
     )
 
 
