@@ -88,7 +88,7 @@ def fresh_default_graph() -> Iterator[None]:
     if graph := sys.modules.get("hookline.graph"):
         graph.reset_default_graph()
     if "hookline.session" in sys.modules:
-        from hookline.session import shared_jit  # No user needs to have equal programs compiled again.
+        from hookline.session.program import shared_jit
 
         shared_jit.forget_all()
 

@@ -21,7 +21,7 @@ import optax
 import hookline as hl
 from hookline.coordination import peers
 from hookline.coordination.agreement import Agreement
-from hookline.session import launches
+from hookline.session.running import launches
 
 WIDTH, BATCH = 384, 128
 

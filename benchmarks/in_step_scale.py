@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from hookline.checkpoint.together import Together
+from hookline.checkpoint.directory.together import Together
 from hookline.coordination.agreement import Delete, Get, Member, Set, Taken
 from hookline.coordination.peers import Peers
 

@@ -141,7 +141,7 @@ def work(worker: int) -> None:
     import ray
 
     from hookline.distributed import ParameterServer
-    from hookline.distributed.ray_actors import RayTransport
+    from hookline.distributed.cluster.ray_actors import RayTransport
     from hookline.distributed.transport import DirectTransport
 
     # Ray prints what the cluster warns of (of many actors, for example) to the output of whoever has joined it.
@@ -228,7 +228,7 @@ def rate(processes: list[subprocess.Popen[str]], name: str, secs: float) -> floa
 def make_actors() -> list[Any]:
     import ray
 
-    from hookline.distributed.ray_actors import actor_class
+    from hookline.distributed.cluster.ray_actors import actor_class
 
     made = []
     for size in SIZES:
@@ -298,7 +298,7 @@ def report(median: dict[str, float]) -> str:
 
 
 def main(rounds: int, secs: float) -> None:
-    from hookline.distributed.ray_cluster import PrivateRayCluster, ray_environment
+    from hookline.distributed.cluster.ray_cluster import PrivateRayCluster, ray_environment
 
     with PrivateRayCluster() as cluster:
         environment = {**ray_environment(cluster.token_path, loopback=True), **cluster.environment()}

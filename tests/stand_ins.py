@@ -9,8 +9,8 @@ from pathlib import Path
 from hookline.distributed import ParameterServer, RemoteStore
 
 # Processes that end together, and the way to servers that are Ray actors.
-from hookline.distributed.processes import ProcessGroup
-from hookline.distributed.ray_actors import RayTransport
+from hookline.distributed.cluster.processes import ProcessGroup
+from hookline.distributed.cluster.ray_actors import RayTransport
 
 # Servers without processes, whose calls a test may hold, lose or repeat; users have those that are Ray actors.
 from hookline.distributed.transport import DirectTransport
@@ -43,7 +43,7 @@ class Servers(DirectTransport):
 
 def forget_programs() -> None:
     """Has the next program be compiled, also if this process has compiled an equal one."""
-    from hookline.session import shared_jit  # No user needs that.
+    from hookline.session.program import shared_jit
 
     shared_jit.forget_all()
 

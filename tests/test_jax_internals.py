@@ -87,7 +87,7 @@ def test_a_scan_says_what_it_carries():
 )
 def test_what_a_program_needs_is_found_in_the_bodies_of_its_equations(function, name, params):
     found = {equation.primitive.name: equation.params for equation in jax.make_jaxpr(function)(1.0).eqns}
-    told = "JAX has renamed {}: see hookline/session/byproducts.py"
+    told = "JAX has renamed {}: see hookline/session/program/byproducts.py"
     assert name in found, told.format(name)
     for param in params:
         assert param in found[name], told.format(f"{param} of {name}")

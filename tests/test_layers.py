@@ -17,9 +17,9 @@ SRC = Path(hookline.__file__).parent
 # From the bottom up. A module imports only its own part of the package and the layers below; neighbours do not meet.
 LAYERS = [
     {"log"},
-    {"errors", "clock", "arguments", "interrupts", "notebooks", "paths", "regular_file", "units", "version"},
-    {"jax_internals", "listener"},
-    {"preemption", "sharding"},
+    {"errors", "clock", "arguments", "paths", "regular_file", "units", "version"},
+    {"signals", "jax_internals"},
+    {"sharding"},
     {"graph"},
     {"coordination"},
     {"numpy"},
@@ -83,6 +83,24 @@ def without_type_checking(tree: ast.Module) -> ast.Module:
 
 def test_every_module_has_a_layer():
     assert {part_of(name) for name in LAYERED} <= RANK.keys()
+
+
+def test_a_folder_is_a_floor_plan():
+    """At most a dozen rooms or so, of which each has its own name, and a docstring that says what is where."""
+    folders = {}
+    for name, path in MODULES.items():
+        folders.setdefault(path.parent, []).append(name)
+    assert {str(folder.relative_to(SRC)): len(names) for folder, names in folders.items() if len(names) > 14} == {}
+    assert [str(folder.relative_to(SRC)) for folder in folders if not ast.get_docstring(tree_of_path(folder))] == []
+    rooms = {}
+    for name in MODULES:
+        if not name.endswith("__init__"):
+            rooms.setdefault((part_of(name), name.rpartition(".")[2]), []).append(name)
+    assert [names for names in rooms.values() if len(names) > 1] == []
+
+
+def tree_of_path(folder: Path) -> ast.Module:
+    return ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))
 
 
 def test_imports_go_only_down():

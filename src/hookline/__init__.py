@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from hookline.interrupts import held_back
+from hookline.signals.interrupts import held_back
 from hookline.version import __version__
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Training: the names of `tf.train`, in one place."""
 
-from hookline.interrupts import held_back
+from hookline.signals.interrupts import held_back
 
 with held_back():
     from hookline.checkpoint import (

@@ -13,10 +13,12 @@ import hookline as hl
 from hookline import clock, train
 
 # Moments of a save in which a process fails, and how arrays are laid out.
-from hookline.checkpoint import moves, orbax_io, together
+from hookline.checkpoint import orbax_io
+from hookline.checkpoint.directory import together
+from hookline.checkpoint.saving import moves
 from hookline.coordination import peers
 from hookline.graph import placement
-from hookline.session import launches
+from hookline.session.running import launches
 
 ME = jax.process_index()
 FOLDER = pathlib.Path(sys.argv[2])

@@ -20,7 +20,8 @@ import hookline as hl
 from hookline import errors, train
 
 # Readers of files that anybody may have written, with any text.
-from hookline.checkpoint import lease, owner, schema
+from hookline.checkpoint.directory import lease, schema
+from hookline.checkpoint.directory import owner_file as owner
 from hookline.cli import main
 
 

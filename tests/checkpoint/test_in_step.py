@@ -17,7 +17,7 @@ import hookline as hl
 from hookline import train
 
 # Another that holds the directory and saves nothing.
-from hookline.checkpoint import lease
+from hookline.checkpoint.directory import lease
 
 JOB = pathlib.Path(__file__).parent / "in_step_job.py"
 IN_ORDER = (

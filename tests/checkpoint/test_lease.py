@@ -19,7 +19,7 @@ import hookline as hl
 from hookline import train
 
 # File systems without locks, and a short heartbeat.
-from hookline.checkpoint import lease
+from hookline.checkpoint.directory import lease
 from hookline.errors import FailedPreconditionError, InvalidArgumentError
 from hookline.testing import FakeClock
 from hookline.train import Saver

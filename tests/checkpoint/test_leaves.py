@@ -10,8 +10,11 @@ import pytest
 from hookline import errors
 
 # Values of any kind, without a session.
-from hookline.checkpoint import host, leaves, moves, orbax_io, reading
-from hookline.checkpoint.manifest import Lineage, Manifest
+from hookline.checkpoint import orbax_io
+from hookline.checkpoint.directory import leaves
+from hookline.checkpoint.directory.manifest import Lineage, Manifest
+from hookline.checkpoint.restoring import reading
+from hookline.checkpoint.saving import host, moves
 
 
 def through_a_checkpoint(values, path):

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 # The rule alone, for hours of saves.
-from hookline.checkpoint.retention import Kept, Retention
+from hookline.checkpoint.saving.retention import Kept, Retention
 
 HOUR = 3600.0
 

@@ -28,8 +28,10 @@ import hookline as hl
 from hookline import errors, train
 
 # Moments of a save and of a restore in which something fails.
-from hookline.checkpoint import manager, moves, orbax_io, reading
-from hookline.checkpoint.fitting import Match
+from hookline.checkpoint import orbax_io
+from hookline.checkpoint.restoring import reading
+from hookline.checkpoint.restoring.compatibility import Match
+from hookline.checkpoint.saving import manager, moves
 from hookline.testing import FakeClock
 from hookline.train import RetryPolicy, Saver
 
@@ -705,7 +707,7 @@ def test_a_save_for_which_there_is_no_room_is_tried_again(small_disk):
     saver.save(sess, path, 1)
     filler.write_bytes(bytes(shutil.disk_usage(small_disk).free - 300_000))
     freeing = Freeing(filler)
-    logger = logging.getLogger("hookline.checkpoint.failures")
+    logger = logging.getLogger("hookline.checkpoint.saving.failures")
     logger.addHandler(freeing)
     try:
         with FakeClock() as clock:

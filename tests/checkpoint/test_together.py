@@ -5,7 +5,7 @@ import threading
 import pytest
 
 # The protocol itself, with threads for processes.
-from hookline.checkpoint.together import Together
+from hookline.checkpoint.directory.together import Together
 from hookline.coordination.board import MemoryBoard
 from hookline.coordination.peers import Peers
 

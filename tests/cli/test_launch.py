@@ -274,7 +274,7 @@ def test_bad_numbers_are_refused(capsys, words):
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setattr("hookline.distributed.ray_cluster.find_spec", lambda name: None)
+    monkeypatch.setattr("hookline.distributed.cluster.ray_cluster.find_spec", lambda name: None)
     assert run(__file__) == 2
     assert "pip install 'hookline[ray]'" in capsys.readouterr().err
 
@@ -338,7 +338,7 @@ def await_ready(job: subprocess.Popen[str]) -> None:
 
 
 WITH_A_SERVER = """
-from hookline.distributed.cluster import Cluster
+from hookline.distributed.cluster.cluster import Cluster
 from hookline.distributed import connection as c
 k = Cluster.from_environment()
 c.connect(k.address, k.job, k.options.token_path, 5)
@@ -363,7 +363,7 @@ def test_ctrl_c_leaves_no_process(script, marker):
 TRAINS = """
 import sys, time
 import hookline as hl
-from hookline.distributed.cluster import Cluster
+from hookline.distributed.cluster.cluster import Cluster
 
 k = Cluster.from_environment()
 train_op = hl.train.get_or_create_global_step().assign_add(1)
@@ -435,10 +435,10 @@ def servers_left(ray, job: str) -> int:
 
 @pytest.mark.slow_distributed
 def test_a_cluster_that_is_joined_is_left_without_servers(script, joined):
-    from hookline.distributed import connection
+    from hookline.distributed.cluster import connection
 
     path = script(
-        "from hookline.distributed.cluster import Cluster\n"
+        "from hookline.distributed.cluster.cluster import Cluster\n"
         "from hookline.distributed import connection as c\n"
         "k = Cluster.from_environment()\n"
         "c.connect(k.address, k.job, k.options.token_path, 5)\n"
@@ -453,7 +453,7 @@ def test_a_cluster_that_is_joined_is_left_without_servers(script, joined):
 
 @pytest.mark.slow_distributed
 def test_a_launcher_that_is_killed_leaves_no_server_on_a_cluster_that_it_joined(script, joined, marker):
-    from hookline.distributed import connection
+    from hookline.distributed.cluster import connection
 
     words = ["--address", joined.address, "--token-path", joined.token_path, "--job", "joined", "--workers", "2"]
     with launched(marker, *words, script(WITH_A_SERVER)) as job:
@@ -484,7 +484,7 @@ def test_a_head_that_is_killed_is_a_clear_error_within_a_minute(script, marker, 
     path = script(
         "import time\n"
         "import hookline as hl\n"
-        "from hookline.distributed.cluster import Cluster\n"
+        "from hookline.distributed.cluster.cluster import Cluster\n"
         "k = Cluster.from_environment()\n"
         "step = hl.train.get_or_create_global_step()\n"
         "train_op = step.assign_add(1)\n"

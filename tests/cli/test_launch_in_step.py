@@ -16,10 +16,10 @@ from hookline import clock
 from hookline.cli import main
 
 # Two processes without the command around them.
-from hookline.distributed.in_step import environment
+from hookline.distributed.cluster.initialize import environment
 from hookline.train import RecoveryPolicy
 
-in_step = importlib.import_module("hookline.cli.in_step")
+in_step = importlib.import_module("hookline.cli.launch_in_step")
 
 WHO = "import os, signal, sys, time; me = int(os.environ['HOOKLINE_PROCESS_ID'])\n"
 
@@ -260,7 +260,7 @@ def test_what_makes_no_sense_is_said_without_a_traceback(capsys, words, message)
 def test_a_launcher_that_is_killed_leaves_no_process(script, tmp_path):
     text = f"open({str(tmp_path)!r} + '/' + str(os.getpid()) + '.pid', 'w').close(); time.sleep(600)"
     code = (
-        "import importlib, sys; importlib.import_module('hookline.cli.in_step')._RUN = (sys.executable,)\n"
+        "import importlib, sys; importlib.import_module('hookline.cli.launch_in_step')._RUN = (sys.executable,)\n"
         "from hookline.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     words = ["launch", "--in-step", "--processes", "2", script(WHO + text)]

@@ -18,7 +18,8 @@ import hookline as hl
 from hookline import errors, log, summary, train
 
 # Names that only another writer gives, and any text.
-from hookline.checkpoint import lease, owner
+from hookline.checkpoint.directory import lease
+from hookline.checkpoint.directory import owner_file as owner
 from hookline.cli import main
 from hookline.log import escaped, in_a_line
 

@@ -22,8 +22,9 @@ from tests.stand_ins import ProcessGroup
 from hookline import clock
 
 # Its parts, which a session holds and does not show.
-from hookline.distributed import ClusterOptions, PrivateRayCluster, connection
-from hookline.distributed.ray_actors import actor_class
+from hookline.distributed import ClusterOptions, PrivateRayCluster
+from hookline.distributed.cluster import connection
+from hookline.distributed.cluster.ray_actors import actor_class
 from hookline.train import get_checkpoint_state, load_variable
 
 from .targets import until

@@ -26,7 +26,7 @@ from tests.distributed.in_step_killed import AT_THE_END, number_of_start
 from tests.reliability.crashing.points import LATEST
 
 # The command, with a memory of its own of what it has started.
-from hookline.cli.in_step import InStepLaunch, launch_in_step
+from hookline.cli.launch_in_step import InStepLaunch, launch_in_step
 from hookline.train import RecoveryPolicy
 
 SCRIPT = Path(__file__).with_name("in_step_killed.py")

@@ -13,10 +13,10 @@ import threading
 import jax
 
 import hookline as hl
-from hookline import preemption
 
 # Times to wait, shortened, and the port that is taken.
-from hookline.distributed import in_step
+from hookline.distributed.cluster import initialize as in_step
+from hookline.signals import preemption
 
 ME = int(sys.argv[2]) if len(sys.argv) > 2 else 0
 ADDRESS = sys.argv[3] if len(sys.argv) > 3 else ""

@@ -19,8 +19,9 @@ import hookline as hl
 from hookline import clock, errors
 
 # What a process is told of its task, and its connection to Ray.
-from hookline.distributed import Cluster, ClusterOptions, connection
-from hookline.distributed.cluster import find_task
+from hookline.distributed import Cluster, ClusterOptions
+from hookline.distributed.cluster import connection
+from hookline.distributed.cluster.cluster import find_task
 
 HOSTS = {"chief": ["a:1"], "worker": ["b:1", "c:1", "d:1"], "ps": ["e:6379", "f:6379"]}
 

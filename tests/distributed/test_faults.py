@@ -24,7 +24,7 @@ from hookline import clock
 from hookline.distributed import PrivateRayCluster
 
 # How the command starts Ray, for processes that a test kills.
-from hookline.distributed.ray_cluster import ray_environment, write_token
+from hookline.distributed.cluster.ray_cluster import ray_environment, write_token
 
 from .targets import stopped, until
 

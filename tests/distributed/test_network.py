@@ -22,7 +22,7 @@ from tests.stand_ins import ProcessGroup
 from hookline import clock
 
 # How the command starts Ray, on hosts of a test.
-from hookline.distributed.ray_cluster import LOOPBACK_VARIABLE, write_token
+from hookline.distributed.cluster.ray_cluster import LOOPBACK_VARIABLE, write_token
 
 from .hosts import Host, connect
 from .hosts import missing as hosts_are_missing

@@ -9,7 +9,7 @@ import hookline as hl
 from hookline.distributed import ParameterServer
 
 # The rule alone, for any sizes.
-from hookline.distributed.placement import place
+from hookline.distributed.worker.server_assignment import place
 from hookline.extend import Update
 
 from .targets import Target

@@ -17,7 +17,7 @@ from hookline import errors
 # Messages as bytes: what users see of them is that values arrive.
 from hookline.distributed.plain import NotPlainError, pack, unpack
 from hookline.distributed.protocol import Committed, Packed, Pulled, flatten, pack_all, unpack_all
-from hookline.distributed.server_state import Apply, Put
+from hookline.distributed.server.server_state import Apply, Put
 
 NUMBERS = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.booleans() | st.none()
 PLAIN = st.recursive(

@@ -117,13 +117,13 @@ def test_a_session_that_is_closed_has_no_connections(actors):
 ENCRYPTED = """
 import json, os
 # Which way a call takes shows in no result.
-from hookline.distributed.ray_cluster import PrivateRayCluster
+from hookline.distributed.cluster.ray_cluster import PrivateRayCluster
 
 with PrivateRayCluster() as cluster:
     os.environ.update(cluster.environment())
     import ray
     import hookline as hl
-    from hookline.distributed.cluster import Cluster, ClusterOptions
+    from hookline.distributed.cluster.cluster import Cluster, ClusterOptions
 
     options = ClusterOptions(token_path=cluster.token_path)
     with hl.Graph().as_default() as graph:

@@ -20,8 +20,8 @@ from hookline import errors
 from hookline.distributed import PrivateRayCluster
 
 # Processes of Ray that must end.
-from hookline.distributed import ray_cluster as module
-from hookline.distributed.processes import stop_all
+from hookline.distributed.cluster import ray_cluster as module
+from hookline.distributed.cluster.processes import stop_all
 
 from .targets import until
 
@@ -195,7 +195,7 @@ def test_a_cluster_that_loses_a_part_ends_as_a_whole_and_says_so(members, caplog
 @pytest.mark.slow_distributed
 def test_a_cluster_ends_with_whoever_started_it(members):
     code = (
-        "import sys; from hookline.distributed.ray_cluster import PrivateRayCluster as C\n"
+        "import sys; from hookline.distributed.cluster.ray_cluster import PrivateRayCluster as C\n"
         "c = C(object_store_bytes=100_000_000).start(); print(c.head.pid, c.token_path, flush=True); sys.stdin.read()"
     )
     owner = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

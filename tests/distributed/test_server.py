@@ -16,13 +16,13 @@ from tests.stand_ins import DirectTransport
 import hookline as hl
 from hookline import clock, errors
 from hookline.distributed import ParameterServer
+from hookline.distributed.protocol import METHODS, SMALL_BYTES, Epoch, flatten, pack_all, unpack_all
 
 # The protocol of a server, in orders that no worker takes on purpose.
-from hookline.distributed.ballots import LATE_SECS, UNDECIDED_SECS
-from hookline.distributed.owner import ASK_SECS, CUT_SECS, LONGEST_SECS, STAGED_SECS
-from hookline.distributed.protocol import METHODS, SMALL_BYTES, Epoch, flatten, pack_all, unpack_all
-from hookline.distributed.server_state import Apply, Put
-from hookline.distributed.updates import portable
+from hookline.distributed.server.ballots import LATE_SECS, UNDECIDED_SECS
+from hookline.distributed.server.owner import ASK_SECS, CUT_SECS, LONGEST_SECS, STAGED_SECS
+from hookline.distributed.server.server_state import Apply, Put
+from hookline.distributed.worker.updates import portable
 from hookline.testing import FakeClock
 
 WORKERS = 3
@@ -213,7 +213,7 @@ def test_a_wait_on_a_server_is_limited_whatever_is_asked_for(servers, monkeypatc
         start = fake.monotonic()
         assert live[0].wait_for_step(servers.tickets[0], 10, 1e9) == (0, False)
         assert fake.monotonic() - start <= LONGEST_SECS
-    monkeypatch.setattr("hookline.distributed.server.UNDECIDED_SECS", 0.05)
+    monkeypatch.setattr("hookline.distributed.server.server.UNDECIDED_SECS", 0.05)
     with pytest.raises(errors.UnavailableError, match="server 1 has heard of no decision"):
         live[1].answer(("stage", servers.tickets[1], ("a", 1), [servers.entry(1, 5)], ["v1"]))
 

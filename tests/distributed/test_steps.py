@@ -147,7 +147,7 @@ def test_workers_name_what_they_waited_for_in_vain(ray_cluster, start_job):
     assert "for the chief to create parameter server 'hookline-server-0'" in error["text"]
 
     # Servers that nobody has filled.
-    from hookline.distributed import connection
+    from hookline.distributed.cluster import connection
 
     connection.connect(ray_cluster.address, job.name, ray_cluster.token_path, 5)
     connection.create_servers(job.name, 1)

@@ -21,7 +21,7 @@ from hookline.distributed import Cluster, ParameterServer, StalenessHook
 
 # Times of the protocol, which a test waits for by its own clock.
 from hookline.distributed.protocol import WAITING
-from hookline.distributed.pulls import FRESH_SECS
+from hookline.distributed.worker.pulls import FRESH_SECS
 from hookline.testing import FakeClock, read_events
 
 from .targets import Target, apart, at_once, until

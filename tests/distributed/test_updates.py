@@ -17,7 +17,7 @@ import hookline as hl
 
 # Functions as bytes: what users see of them is that they run on a server.
 from hookline.distributed.protocol import SMALL_BYTES, Structure, flatten, pack, unpack, unpack_all
-from hookline.distributed.updates import check_same, code_text, portable
+from hookline.distributed.worker.updates import check_same, code_text, portable
 from hookline.errors import FailedPreconditionError
 from hookline.extend import Update
 
@@ -103,7 +103,7 @@ def test_fingerprints_are_the_same_in_every_process():
     code = textwrap.dedent(
         """
         import jax, optax, jax.numpy as jnp, hookline as hl
-        from hookline.distributed.updates import portable
+        from hookline.distributed.worker.updates import portable
         from hookline.graph.variable import Update
         SETTING = frozenset({"a", "b", "c"})
         def rule(old, by):

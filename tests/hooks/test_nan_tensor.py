@@ -201,7 +201,7 @@ def test_a_preemption_is_recovered_with_the_hook_aboard(feed, loss):
 
 @pytest.mark.parametrize("bad", [7, 90, 131])
 def test_runs_are_numbered_on_when_the_device_begins_to_count_anew(model, loss, x, bad, monkeypatch):
-    monkeypatch.setattr("hookline.session.latches._START_ANEW_RUNS", 30)  # For 2**30 runs, which take hours.
+    monkeypatch.setattr("hookline.session.running.latches._START_ANEW_RUNS", 30)  # For 2**30 runs, which take hours.
     asked = [(model.train, NAN if number == bad else 1.0) for number in range(1, 200)]
     runs, error = until_nan(model, x, asked, NanTensorHook(loss))
     assert f"global step {bad}" in error

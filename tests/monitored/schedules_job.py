@@ -23,7 +23,7 @@ from tests import in_step
 
 import hookline as hl
 from hookline import train
-from hookline.session import launches  # How many programs a process has started, which shows in no result.
+from hookline.session.running import launches
 
 ME, COUNT = jax.process_index(), jax.process_count()
 SIZE, BATCH = 64, 8

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import hookline as hl
 from hookline import train
-from hookline.monitored.hook_states import HookStates  # For thousands of sessions, without a checkpoint each.
+from hookline.monitored.hooked.hook_states import HookStates  # For thousands of sessions, without a checkpoint each.
 from hookline.testing import RecordingHook
 
 

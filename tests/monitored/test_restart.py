@@ -17,7 +17,8 @@ import hookline as hl
 from hookline import train
 
 # A lease without a session, and a read that fails as no file of a test does.
-from hookline.checkpoint import lease, orbax_io
+from hookline.checkpoint import orbax_io
+from hookline.checkpoint.directory import lease
 from hookline.errors import (
     DataLossError,
     FailedPreconditionError,

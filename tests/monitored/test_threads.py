@@ -230,7 +230,7 @@ def interrupt_at(instruction, files, work):
 
 def test_an_exception_at_any_instruction_of_the_engine_leaves_the_session_usable(training, caplog):
     """Where the device has the old values and the new ones are not there yet, the session is lost and made anew."""
-    files = ("session/cached_step.py", "local_store.py", "slots.py")
+    files = ("session/running/cached_step.py", "local_store.py", "slots.py")
     train_op = hl.group(hl.Variable(1.0).assign_add(1.0), training.train_op)
     with MonitoredSession(recovery=RecoveryPolicy(max_attempts=1000, initial_backoff_secs=0)) as session:
         session.run(train_op)

@@ -13,8 +13,9 @@ import threading
 import pytest
 
 import hookline as hl
-from hookline import preemption, train
+from hookline import train
 from hookline.errors import AbortedError, Preempted
+from hookline.signals import preemption
 from hookline.testing import RecordingHook
 from hookline.train import LooperThread
 

@@ -11,7 +11,7 @@ from subprocess import PIPE
 import pytest
 from tests.python import Python
 
-from hookline.checkpoint import lease  # Another that holds the directory and saves nothing.
+from hookline.checkpoint.directory import lease
 
 START, RUN = ["after_create_session"], ["before_run", "after_run"]
 # The phase; whether it waits for the test; the callbacks; the step that is saved at the end.

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from typing import Any
 
 # Which names a reader would take for checkpoints, on a disk that is not there.
-from hookline.checkpoint import layout
-from hookline.checkpoint.state_file import STATE_FILE_NAME
+from hookline.checkpoint.directory import layout
+from hookline.checkpoint.directory.state_file import STATE_FILE_NAME
 
 from .file_calls import FileCall, watched
 

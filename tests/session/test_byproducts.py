@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hookline.session.byproducts import (
+from hookline.session.program.byproducts import (
     parts_apart,  # Every kind of program: tests/session/test_bits.py has the session.
 )
 

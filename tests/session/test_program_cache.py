@@ -13,9 +13,7 @@ import optax
 import pytest
 
 import hookline as hl
-from hookline.session import (
-    compilation,
-)
+from hookline.session.program import compilation
 
 
 def compilations(caplog) -> int:

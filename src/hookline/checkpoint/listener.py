@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hookline import arguments
-from hookline.checkpoint import together
+from hookline.checkpoint.directory import together
 
 _CALLBACKS = ("begin", "before_save", "after_save", "end")
 

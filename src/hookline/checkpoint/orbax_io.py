@@ -16,8 +16,8 @@ import numpy as np
 import orbax.checkpoint
 from orbax.checkpoint import v1 as ocp
 
-from hookline.checkpoint import durable
-from hookline.checkpoint.host import HostCopy
+from hookline.checkpoint.saving import durable
+from hookline.checkpoint.saving.host import HostCopy
 from hookline.errors import FailedPreconditionError
 from hookline.graph import placement
 from hookline.paths import with_paths

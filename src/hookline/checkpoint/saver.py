@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, cast
 
 from hookline import arguments, log
-from hookline.checkpoint import contents, failures, layout, lineage, together
-from hookline.checkpoint.failures import RetryPolicy
-from hookline.checkpoint.lease import DEFAULT_WAIT_SECS
-from hookline.checkpoint.manager import CheckpointManager
-from hookline.checkpoint.retention import Retention
-from hookline.checkpoint.save import PendingSave, Save
-from hookline.checkpoint.state_file import STATE_FILE_NAME
+from hookline.checkpoint.directory import layout, together
+from hookline.checkpoint.directory.lease import DEFAULT_WAIT_SECS
+from hookline.checkpoint.directory.state_file import STATE_FILE_NAME
+from hookline.checkpoint.restoring import lineage
+from hookline.checkpoint.saving import contents, failures
+from hookline.checkpoint.saving.failures import RetryPolicy
+from hookline.checkpoint.saving.manager import CheckpointManager
+from hookline.checkpoint.saving.retention import Retention
+from hookline.checkpoint.saving.save import PendingSave, Save
 from hookline.errors import InvalidArgumentError, NotFoundError
 from hookline.graph import GraphKeys, Variable, get_global_step
 from hookline.graph.guard import counts_runs

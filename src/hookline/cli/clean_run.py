@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from hookline.checkpoint import cleaning, examine
-from hookline.checkpoint.examine import Contents, Found
+from hookline.checkpoint.restoring import examine
+from hookline.checkpoint.restoring.examine import Contents, Found
+from hookline.checkpoint.saving import retention as cleaning
 from hookline.cli import runs, shown
 from hookline.errors import NotFoundError
 from hookline.units import size

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 
 from hookline import units
-from hookline.checkpoint import examine
-from hookline.checkpoint.examine import Found
-from hookline.checkpoint.manifest import Leaf
+from hookline.checkpoint.directory.manifest import Leaf
+from hookline.checkpoint.restoring import examine
+from hookline.checkpoint.restoring.examine import Found
 from hookline.cli import runs, shown
 from hookline.cli.runs import Difference, difference
 from hookline.errors import NotFoundError, OpError

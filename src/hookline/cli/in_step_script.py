@@ -15,7 +15,7 @@ _LEFT = (128 + signal.SIGTERM, 128 + signal.SIGINT)
 def _main(path: str) -> None:
     """Runs the script in a new module `__main__`, which pickles refer to as well."""
     from hookline.coordination import service
-    from hookline.distributed.in_step import initialize
+    from hookline.distributed.cluster.initialize import initialize
     from hookline.errors import AbortedError, OpError
 
     try:

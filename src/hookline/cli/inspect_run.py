@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from hookline import clock, units
-from hookline.checkpoint import examine, leaves
-from hookline.checkpoint.contents import HOOK_STATES, shown_devices
-from hookline.checkpoint.examine import Contents, Found
-from hookline.checkpoint.manifest import Leaf
+from hookline.checkpoint.directory import leaves
+from hookline.checkpoint.directory.manifest import Leaf
+from hookline.checkpoint.restoring import examine
+from hookline.checkpoint.restoring.examine import Contents, Found
+from hookline.checkpoint.saving.contents import HOOK_STATES, shown_devices
 from hookline.cli import runs, shown
 from hookline.cli.runs import Size, size_of
 from hookline.errors import NotFoundError, OpError

@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from hookline import clock
 from hookline.cli.guardian import Guardian
 from hookline.cli.task import Echo, Signals, Task, as_of_shell, is_failure, restarts, say, started
-from hookline.distributed.cluster import Cluster, ClusterOptions
-from hookline.distributed.connection import await_head
-from hookline.distributed.processes import ProcessGroup, stop_all
-from hookline.distributed.ray_cluster import PrivateRayCluster, require_ray
+from hookline.distributed.cluster.cluster import Cluster, ClusterOptions
+from hookline.distributed.cluster.connection import await_head
+from hookline.distributed.cluster.processes import ProcessGroup, stop_all
+from hookline.distributed.cluster.ray_cluster import PrivateRayCluster, require_ray
 from hookline.errors import CancelledError
 from hookline.monitored import RecoveryPolicy
-from hookline.preemption import KILLED
+from hookline.signals.preemption import KILLED
 
 _LOOK_EVERY_SECS = 0.1
 _STOP_SERVERS_SECS = 60.0

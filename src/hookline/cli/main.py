@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 from hookline.cli import shown
 from hookline.errors import OpError
-from hookline.interrupts import held_back
 from hookline.log import escaped
+from hookline.signals.interrupts import held_back
 from hookline.version import __version__
 
 MAX_RESTARTS = 10
@@ -396,7 +396,7 @@ def _check_launch(arguments: argparse.Namespace) -> None:
     if arguments.restart == "none" and arguments.max_restarts is not None:
         raise ValueError("--max-restarts requires --restart on-failure: without it no task is started again.")
     if arguments.in_step:
-        arguments.module = "in_step"
+        arguments.module = "launch_in_step"
 
 
 def _said(error: Exception) -> str:

@@ -79,7 +79,7 @@ def folder(path: str) -> str:
 
 def _neighbours(path: str) -> str:
     """Returns a sentence with the checkpoints beside a path with such a name; empty if there are none."""
-    from hookline.checkpoint import layout
+    from hookline.checkpoint.directory import layout
 
     parent, base = os.path.split(layout.base_of(path))
     names = [name for name in layout.names(parent or os.curdir) if layout.base_of(name) == base != name]
@@ -109,7 +109,7 @@ def event_files(directory: str) -> dict[str, list[str]]:
 
 def no_run(directory: str, lacks: str) -> NotFoundError:
     """Returns the error for a folder that is no run, with suggestions from below it."""
-    from hookline.checkpoint import layout
+    from hookline.checkpoint.directory import layout
 
     entries = os.listdir(directory)
     inside = (os.path.join(directory, name) for name in sorted(layout.folders(directory)))

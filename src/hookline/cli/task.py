@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import IO, TextIO
 
-from hookline import clock, preemption
+from hookline import clock
 from hookline.cli import shown
 from hookline.cli.guardian import Guardian
 from hookline.cli.main import MAX_RESTARTS
-from hookline.distributed.processes import ProcessGroup
+from hookline.distributed.cluster.processes import ProcessGroup
 from hookline.monitored import RecoveryPolicy
+from hookline.signals import preemption
 
 _FINISH_SECS = 5.0
 

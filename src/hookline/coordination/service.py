@@ -11,7 +11,9 @@ from typing import Any, NoReturn
 
 import jax
 
-from hookline import clock, jax_internals, listener, preemption
+from hookline import clock, jax_internals
+from hookline.signals import preemption
+from hookline.signals import signal_listener as listener
 
 _PREFIX = "hookline/"
 _LAST = f"{_PREFIX}last/"

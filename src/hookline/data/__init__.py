@@ -1,6 +1,6 @@
 """Data as tensors: iterators that prefetch and whose positions are in checkpoints."""
 
-from hookline.interrupts import held_back
+from hookline.signals.interrupts import held_back
 
 with held_back():
     from hookline.data.arrays import arrays

@@ -24,7 +24,7 @@ from hookline.data.places import Places, outline
 from hookline.data.sequences import START, Demand, Read, ReadCancelled
 from hookline.errors import InvalidArgumentError
 from hookline.graph import placement
-from hookline.interrupts import door
+from hookline.signals.interrupts import door
 
 _EXIT_SECS = 1.0
 # The time to hand a batch from one thread to another, roughly, if both share the processor.

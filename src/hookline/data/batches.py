@@ -17,7 +17,7 @@ from hookline.coordination import peers
 from hookline.data import gathered
 from hookline.data.gathered import Gathered, room
 from hookline.errors import InvalidArgumentError
-from hookline.graph import spec as specs
+from hookline.graph.nodes import spec as specs
 
 _logger = log.of(__name__)
 

@@ -15,15 +15,15 @@ from hookline import arguments, log
 from hookline.coordination import peers
 from hookline.data.arrays import Arrays
 from hookline.data.batches import Form, LastBatch, Padded, check_last_batch, is_object
-from hookline.data.in_step import ReaderInStep
 from hookline.data.joint import Joint, unknown_length
 from hookline.data.places import Places
 from hookline.data.reader import Reader
+from hookline.data.reader_in_step import ReaderInStep
 from hookline.data.sequences import START, Demand, Sequence, in_arrays, length_of
 from hookline.data.sources import sequence_of, shown
 from hookline.graph import Graph, Tensor, get_default_graph, placement
-from hookline.graph import spec as specs
-from hookline.graph.nodes import Source
+from hookline.graph.nodes import spec as specs
+from hookline.graph.nodes.nodes import Source
 
 _logger = log.of(__name__)
 

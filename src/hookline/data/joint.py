@@ -15,7 +15,7 @@ from hookline.data import batches
 from hookline.data.arrays import Arrays
 from hookline.data.places import Places
 from hookline.errors import FailedPreconditionError, InvalidArgumentError, OpError
-from hookline.graph import spec as specs
+from hookline.graph.nodes import spec as specs
 
 _logger = log.of(__name__)
 

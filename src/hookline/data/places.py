@@ -16,7 +16,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding,
 from hookline.data.arrays import Arrays
 from hookline.data.batches import LastBatch, Padded, is_object
 from hookline.errors import InvalidArgumentError
-from hookline.graph import spec as specs
+from hookline.graph.nodes import spec as specs
 from hookline.graph.placement import as_sharding, clash, is_in_step, mesh_of, shown
 
 Index = tuple[slice, ...]

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from hookline import log, preemption
+from hookline import log
 from hookline.coordination import Coordinator
 from hookline.data import batches
 from hookline.data.ahead import Ahead, Item
@@ -19,9 +19,10 @@ from hookline.data.places import Places
 from hookline.data.sequences import START, Demand, Read, Sequence, checked, in_arrays, passes_made, refusal
 from hookline.errors import OutOfRangeError
 from hookline.graph import placement
-from hookline.graph import spec as specs
-from hookline.graph.nodes import Source
+from hookline.graph.nodes import spec as specs
+from hookline.graph.nodes.nodes import Source
 from hookline.session import Position
+from hookline.signals import preemption
 
 _logger = log.of(__name__)
 

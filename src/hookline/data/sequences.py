@@ -16,7 +16,7 @@ from hookline import log
 from hookline.data import batches
 from hookline.data.arrays import Arrays, Pass
 from hookline.errors import DataLossError, FailedPreconditionError
-from hookline.interrupts import door
+from hookline.signals.interrupts import door
 
 _logger = log.of(__name__)
 _END = object()

@@ -27,7 +27,7 @@ from hookline.data.sequences import (
     refusal,
     taken_over,
 )
-from hookline.interrupts import door
+from hookline.signals.interrupts import door
 
 _logger = log.of(__name__)
 

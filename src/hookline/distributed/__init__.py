@@ -1,11 +1,11 @@
 """Many processes: synchronous (in step, `initialize`), or asynchronous, with parameter servers that are Ray actors."""
 
-from hookline.distributed.cluster import Cluster, ClusterOptions
-from hookline.distributed.in_step import initialize
-from hookline.distributed.ray_cluster import PrivateRayCluster
-from hookline.distributed.remote_store import RemoteStore
-from hookline.distributed.server import ParameterServer
-from hookline.distributed.staleness_hook import StalenessHook
+from hookline.distributed.cluster.cluster import Cluster, ClusterOptions
+from hookline.distributed.cluster.initialize import initialize
+from hookline.distributed.cluster.ray_cluster import PrivateRayCluster
+from hookline.distributed.server.server import ParameterServer
+from hookline.distributed.worker.remote_store import RemoteStore
+from hookline.distributed.worker.staleness_hook import StalenessHook
 
 __all__ = [
     "Cluster",

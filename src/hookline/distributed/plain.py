@@ -10,7 +10,7 @@ import numpy as np
 
 from hookline import errors
 from hookline.distributed.protocol import Committed, NotPlainError, Packed, Pulled, Structure, plain_dtype
-from hookline.distributed.server_state import Apply, Put
+from hookline.distributed.server.server_state import Apply, Put
 
 _RECORDS = {record.__name__: record for record in (Apply, Committed, Packed, Pulled, Put)}
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from hookline import errors
 from hookline.distributed.protocol import Peers
-from hookline.distributed.server import ParameterServer
+from hookline.distributed.server.server import ParameterServer
 
 
 class Reply(Protocol):

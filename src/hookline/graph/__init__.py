@@ -27,9 +27,9 @@ from hookline.graph.initialisers import (
     variables,
     variables_initializer,
 )
-from hookline.graph.latch import latch
 from hookline.graph.moving_average import ExponentialMovingAverage
-from hookline.graph.ops import (
+from hookline.graph.nodes.latch import latch
+from hookline.graph.nodes.ops import (
     add_to_collection,
     constant,
     control_dependencies,
@@ -41,7 +41,7 @@ from hookline.graph.ops import (
     op,
     placeholder,
 )
+from hookline.graph.nodes.random import random_key
 from hookline.graph.optimizer import Optimizer
-from hookline.graph.random import random_key
 from hookline.graph.registry import GraphKeys
 from hookline.graph.variable import Variable, update

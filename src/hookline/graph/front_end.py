@@ -6,7 +6,7 @@ import sys
 from collections.abc import Collection
 from typing import Any, Self
 
-from hookline import notebooks
+from hookline.signals import notebooks
 
 
 class FrontEnd:

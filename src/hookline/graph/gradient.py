@@ -2,8 +2,8 @@
 
 The rule: a gradient waits for its control inputs with its own work only; operations between `xs` and `ys` keep the
 order of their creation. So a gradient computes nothing on its path. It knows the path (`Gradient.path`). In a run each
-operation on the path is computed at its own place in creation order, on a tape (`session/trace.py`). When the
-gradient's turn comes, it goes back over the tape (`session/tape.py`).
+operation on the path is computed at its own place in creation order, on a tape (`session/program/trace.py`). When the
+gradient's turn comes, it goes back over the tape (`session/program/tape.py`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 
 from hookline import log
-from hookline.graph import spec as specs
 from hookline.graph.graph import Function, Operation, Tensor, ancestors, get_default_graph
-from hookline.graph.nodes import HostCall
+from hookline.graph.nodes import spec as specs
+from hookline.graph.nodes.nodes import HostCall
 from hookline.graph.variable import Update, Variable
 
 logger = log.of(__name__)

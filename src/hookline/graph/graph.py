@@ -18,11 +18,11 @@ from jax.core import Tracer
 
 from hookline import arguments
 from hookline.graph import placement
-from hookline.graph import spec as specs
-from hookline.graph.check import Check
 from hookline.graph.front_end import FrontEnd, OfFrontEnd, user_location
+from hookline.graph.nodes import spec as specs
+from hookline.graph.nodes.check import Check
+from hookline.graph.nodes.views import Path, Step, Views, parsed, step_text
 from hookline.graph.registry import Registry, check_name
-from hookline.graph.views import Path, Step, Views, parsed, step_text
 
 AnyGraph = TypeVar("AnyGraph", bound="Graph")
 

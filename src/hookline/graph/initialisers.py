@@ -9,10 +9,10 @@ from typing import Any
 import jax
 
 from hookline import arguments
-from hookline.graph import spec as specs
 from hookline.graph.graph import Operation, Tensor, get_default_graph
-from hookline.graph.nodes import SessionCall
-from hookline.graph.ops import group, initial_tensor, op
+from hookline.graph.nodes import spec as specs
+from hookline.graph.nodes.nodes import SessionCall
+from hookline.graph.nodes.ops import group, initial_tensor, op
 from hookline.graph.registry import GraphKeys
 from hookline.graph.variable import Variable, places_given
 

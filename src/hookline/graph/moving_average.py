@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline import arguments
-from hookline.graph import spec as specs
 from hookline.graph.graph import Graph, Operation, Tensor, get_default_graph
 from hookline.graph.initialisers import global_variables, trainable_variables
-from hookline.graph.ops import group
+from hookline.graph.nodes import spec as specs
+from hookline.graph.nodes.ops import group
 from hookline.graph.registry import GraphKeys
 from hookline.graph.variable import Variable, update
 

@@ -12,13 +12,13 @@ import numpy as np
 import optax
 
 from hookline import arguments, log
-from hookline.graph import spec as specs
-from hookline.graph.dependence import depends_on_first, independent
 from hookline.graph.global_step import get_global_step
 from hookline.graph.gradient import gradients
 from hookline.graph.graph import InsideTraceError, Operation, Tensor, get_default_graph
 from hookline.graph.initialisers import trainable_variables
-from hookline.graph.ops import as_array, constant, group, op
+from hookline.graph.nodes import spec as specs
+from hookline.graph.nodes.dependence import depends_on_first, independent
+from hookline.graph.nodes.ops import as_array, constant, group, op
 from hookline.graph.registry import GraphKeys
 from hookline.graph.variable import Variable, update
 

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.graph import spec as specs
-from hookline.graph.dependence import called
+from hookline.graph.nodes import spec as specs
+from hookline.graph.nodes.dependence import called
 
 DATA_AXIS = "data"
 """The mesh axis over which batches are split by default."""

@@ -8,7 +8,8 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hookline import arguments, notebooks
+from hookline import arguments
+from hookline.signals import notebooks
 
 FINALIZED = "Graph is finalized and cannot be modified."
 """The beginning of the error for an addition to a finalized graph."""

@@ -13,12 +13,12 @@ import numpy as np
 from hookline import arguments, log
 from hookline import sharding as rules
 from hookline.graph import placement
-from hookline.graph import spec as specs
 from hookline.graph.graph import Function, Operation, Tensor, get_default_graph, holds_tensor, plain_name
-from hookline.graph.nodes import Constant, check_range
-from hookline.graph.ops import initial_tensor, op
+from hookline.graph.nodes import spec as specs
+from hookline.graph.nodes.nodes import Constant, check_range
+from hookline.graph.nodes.ops import initial_tensor, op
+from hookline.graph.nodes.views import take_path
 from hookline.graph.registry import GraphKeys
-from hookline.graph.views import take_path
 
 _logger = log.of(__name__)
 

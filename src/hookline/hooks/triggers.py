@@ -9,7 +9,7 @@ from typing import Any
 
 from hookline import arguments, clock
 from hookline.graph import Operation
-from hookline.graph.latch import Latch
+from hookline.graph.nodes.latch import Latch
 from hookline.hooks.timers import SecondOrStepTimer
 from hookline.hooks.trigger import NEVER, Trigger
 

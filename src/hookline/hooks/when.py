@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hookline.graph import Graph, Operation, Tensor
-from hookline.graph.nodes import Group
-from hookline.session.fetches import leaves
+from hookline.graph.nodes.nodes import Group
+from hookline.session.plan.fetches import leaves
 
 
 def when(fetches: Any, hook: Any) -> BoundHook:

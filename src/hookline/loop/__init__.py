@@ -1,8 +1,8 @@
 """Runs a plain JAX train step under a monitored session with hooks."""
 
-from hookline.loop.early_stopping import StopIfNoImprovement
-from hookline.loop.eval_result import EvalResult
-from hookline.loop.evaluate import Evaluate
+from hookline.loop.evaluation.early_stopping import StopIfNoImprovement
+from hookline.loop.evaluation.eval_result import EvalResult
+from hookline.loop.evaluation.evaluate import Evaluate
 from hookline.loop.load import load
 from hookline.loop.loop import Loop
 from hookline.loop.save_safetensors import save_safetensors

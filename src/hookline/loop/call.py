@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 from hookline import jax_internals
-from hookline.graph import spec as specs
-from hookline.loop.leaf_types import are_nnx
+from hookline.graph.nodes import spec as specs
+from hookline.loop.step.leaf_types import are_nnx
 
 # JAX's NameError has no other mark.
 _UNBOUND = re.compile(r"unbound axis name: (\w+)")

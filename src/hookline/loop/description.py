@@ -12,14 +12,16 @@ from typing import Any, NamedTuple
 import jax
 
 from hookline import units
-from hookline.checkpoint import contents, examine, latest_checkpoint
+from hookline.checkpoint import latest_checkpoint
+from hookline.checkpoint.restoring import examine
+from hookline.checkpoint.saving import contents
 from hookline.graph import Operation, Variable
 from hookline.hooks import SessionRunHook, Trigger, at_steps
 from hookline.hooks.trigger import NEVER
 from hookline.hooks.when import bare
-from hookline.loop.early_stopping import FinalStop
+from hookline.loop.evaluation.early_stopping import FinalStop
 from hookline.loop.memory import Memory
-from hookline.monitored.callbacks import identity
+from hookline.monitored.hooked.callbacks import identity
 from hookline.session import Session
 
 _MOST_STEPS, _MOST_COUNTED = 3, 10_000

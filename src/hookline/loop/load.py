@@ -11,25 +11,18 @@ import jax
 import jax.numpy as jnp
 
 from hookline import arguments
-from hookline.checkpoint import (
-    CheckpointState,
-    fitting,
-    foreign,
-    get_checkpoint_state,
-    latest_checkpoint,
-    layout,
-    list_variables,
-    load_variable,
-    reading,
-)
-from hookline.checkpoint import leaves as paths
-from hookline.checkpoint.foreign import Weights
-from hookline.checkpoint.manifest import Entry, Leaf, Manifest
+from hookline.checkpoint import CheckpointState, get_checkpoint_state, latest_checkpoint, list_variables, load_variable
+from hookline.checkpoint.directory import layout
+from hookline.checkpoint.directory import leaves as paths
+from hookline.checkpoint.directory.manifest import Entry, Leaf, Manifest
+from hookline.checkpoint.restoring import compatibility as fitting
+from hookline.checkpoint.restoring import foreign, reading
+from hookline.checkpoint.restoring.foreign import Weights
 from hookline.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
-from hookline.graph import spec as specs
-from hookline.loop.batches import BATCHES
-from hookline.loop.forms import NnxObjects, Tree
-from hookline.loop.leaf_types import are_nnx, is_number, is_weak
+from hookline.graph.nodes import spec as specs
+from hookline.loop.passes import BATCHES
+from hookline.loop.step.forms import NnxObjects, Tree
+from hookline.loop.step.leaf_types import are_nnx, is_number, is_weak
 
 STATE = "state"
 """The name of the state's variable, also in checkpoints."""

@@ -12,22 +12,22 @@ import jax
 from hookline import arguments, log
 from hookline.errors import Interrupted
 from hookline.hooks import ProgressHook, SessionRunHook, StepCounterHook, StopAtStepHook, spaced
-from hookline.hooks.step_counter import FLOPS
+from hookline.hooks.reporting.step_counter import FLOPS
 from hookline.hooks.when import bare
 from hookline.loop import description
 from hookline.loop import warm_start as warm_starts
-from hookline.loop.batches import first_spec
-from hookline.loop.early_stopping import FinalStop
+from hookline.loop.evaluation.early_stopping import FinalStop
 from hookline.loop.load import STATE, check_repeatable
 from hookline.loop.memory import Memory
 from hookline.loop.metric_hooks import MetricsLog, Series, nan_hooks, recorders
-from hookline.loop.step import rates_of
-from hookline.loop.step_graph import StepGraph
+from hookline.loop.passes import first_spec
+from hookline.loop.step.step import rates_of
+from hookline.loop.step.step_graph import StepGraph
 from hookline.loop.warm_start import WarmStart, advising, settings_of
 from hookline.monitored import ChiefSessionCreator, MonitoredSession, Scaffold
-from hookline.monitored.callbacks import checked_hooks
-from hookline.monitored.hook_list import is_claimed
-from hookline.monitored.options import CheckpointOptions, LoggingOptions, PreemptionOptions
+from hookline.monitored.hooked.callbacks import checked_hooks
+from hookline.monitored.hooked.hook_list import is_claimed
+from hookline.monitored.training_options import CheckpointOptions, LoggingOptions, PreemptionOptions
 from hookline.monitored.training_session import checked_options, usual_hooks, warn_if_nothing_saves
 from hookline.session import Session
 

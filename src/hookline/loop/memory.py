@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline import log, paths
-from hookline.checkpoint import lineage
-from hookline.checkpoint.lineage import Lineage
+from hookline.checkpoint.restoring import lineage
+from hookline.checkpoint.restoring.lineage import Lineage
 from hookline.coordination import peers
 from hookline.graph import GraphKeys, Variable, placement
-from hookline.graph import spec as specs
-from hookline.loop.batches import Made
-from hookline.loop.optimizer_state import is_scheduled
+from hookline.graph.nodes import spec as specs
+from hookline.loop.passes import Made
+from hookline.loop.step.optimizer_state import is_scheduled
 from hookline.loop.warm_start import replace
 from hookline.session import Session
 from hookline.session.origin import FROM_MEMORY

@@ -15,11 +15,11 @@ import numpy as np
 from hookline import log
 from hookline.coordination import Coordinator, peers
 from hookline.graph import GraphKeys, Operation, Tensor, Variable, op, placement
-from hookline.graph import spec as specs
+from hookline.graph.nodes import spec as specs
 from hookline.hooks import Firing, LoggingTensorHook, NanTensorHook, SessionRunHook, Trigger
 from hookline.hooks.when import bare
 from hookline.loop.metrics import ALONE
-from hookline.loop.step_result import is_loss
+from hookline.loop.step.step_result import is_loss
 from hookline.session import Session
 
 _logger = log.of(__name__)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline import log
-from hookline.loop.leaf_types import InvalidStep, is_nnx
+from hookline.loop.step.leaf_types import InvalidStep, is_nnx
 
 _logger = log.of(__name__)
 

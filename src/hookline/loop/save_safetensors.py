@@ -12,11 +12,12 @@ import jax
 import numpy as np
 
 from hookline import arguments
-from hookline.checkpoint import durable, failures, foreign
-from hookline.checkpoint import leaves as paths
+from hookline.checkpoint.directory import leaves as paths
+from hookline.checkpoint.restoring import foreign
+from hookline.checkpoint.saving import durable, failures
 from hookline.coordination import peers
-from hookline.loop.forms import NnxObjects
-from hookline.loop.leaf_types import are_nnx, is_array
+from hookline.loop.step.forms import NnxObjects
+from hookline.loop.step.leaf_types import are_nnx, is_array
 
 _WHO = "save_safetensors"
 _CODES = {dtype: code for code, dtype in foreign.DTYPES.items()}

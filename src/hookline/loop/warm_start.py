@@ -12,16 +12,19 @@ import jax
 import jax.numpy as jnp
 
 from hookline import arguments, log
-from hookline.checkpoint import fitting, foreign, layout, load_variable, reading, together
-from hookline.checkpoint import leaves as paths
-from hookline.checkpoint.foreign import Weights
-from hookline.checkpoint.manifest import Leaf, Manifest
+from hookline.checkpoint import load_variable
+from hookline.checkpoint.directory import layout, together
+from hookline.checkpoint.directory import leaves as paths
+from hookline.checkpoint.directory.manifest import Leaf, Manifest
+from hookline.checkpoint.restoring import compatibility as fitting
+from hookline.checkpoint.restoring import foreign, reading
+from hookline.checkpoint.restoring.foreign import Weights
 from hookline.coordination import peers
 from hookline.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from hookline.graph import Variable, get_global_step
 from hookline.log import in_a_line
 from hookline.loop.load import AVERAGE, STATE, below, check_step, checkpoint_of, root_of
-from hookline.loop.optimizer_state import of_optimizer
+from hookline.loop.step.optimizer_state import of_optimizer
 from hookline.session import Session
 
 _logger = log.of(__name__)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterable
 
-from hookline import log, preemption
+from hookline import log
 from hookline.coordination import peers
 from hookline.data.iterator import BatchSource
 from hookline.data.sequences import Restart
 from hookline.errors import END_OF_INPUT, LEFT_IN_ORDER, OutOfRangeError
 from hookline.graph.global_step import counted_global_step
-from hookline.monitored.creators import ChiefSessionCreator
-from hookline.monitored.in_step import InStep
-from hookline.monitored.opening import Opening
 from hookline.monitored.recoverable import RecoverableSession
+from hookline.monitored.session_in_step import InStep
+from hookline.monitored.starting.creators import ChiefSessionCreator
+from hookline.monitored.starting.opening import Opening
 from hookline.monitored.stop_request import StopRequest
 from hookline.session import origin
+from hookline.signals import preemption
 from hookline.summary import FileWriterCache
 from hookline.summary.writer_cache import WriterScope
 

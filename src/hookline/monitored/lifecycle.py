@@ -10,29 +10,31 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from hookline import arguments, interrupts, notebooks, preemption
+from hookline import arguments
 from hookline.coordination import Coordinator, peers
 from hookline.coordination.agreement import FAILURE, Decision
 from hookline.coordination.coordinator import caller
 from hookline.errors import END_OF_INPUT, LEFT_IN_ORDER
 from hookline.graph import Graph, get_default_graph
 from hookline.graph.front_end import OfFrontEnd
-from hookline.monitored import in_step, step_context
-from hookline.monitored.callbacks import checked_hooks, describe
-from hookline.monitored.creators import SessionCreator, WorkerSessionCreator
+from hookline.monitored import session_in_step as in_step
+from hookline.monitored import step_context
 from hookline.monitored.ending import IN_ORDER, Ending, first
-from hookline.monitored.fast_path import NOT_RUN, FastPath
-from hookline.monitored.guard import Claim, SessionGuard
-from hookline.monitored.hook_list import HookList
-from hookline.monitored.hooked import HookedSession
-from hookline.monitored.in_step import InStep
-from hookline.monitored.opening import Opening
+from hookline.monitored.hooked.callbacks import checked_hooks, describe
+from hookline.monitored.hooked.fast_path import NOT_RUN, FastPath
+from hookline.monitored.hooked.hook_list import HookList
+from hookline.monitored.hooked.hooked_session import HookedSession
 from hookline.monitored.recoverable import RecoverableSession
 from hookline.monitored.recovery import RecoveryPolicy
-from hookline.monitored.scaffold import Scaffold
+from hookline.monitored.session_guard import Claim, SessionGuard
+from hookline.monitored.session_in_step import InStep
+from hookline.monitored.starting.creators import SessionCreator, WorkerSessionCreator
+from hookline.monitored.starting.opening import Opening
+from hookline.monitored.starting.scaffold import Scaffold
 from hookline.monitored.step_context import check_step_fn
 from hookline.monitored.stop_request import StopRequest
 from hookline.session import RunMetadata, RunOptions, Session
+from hookline.signals import interrupts, notebooks, preemption
 from hookline.summary import FileWriter, FileWriterCache
 from hookline.summary.writer_cache import SCOPE, WriterScope
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hookline import preemption
-from hookline.monitored.creators import ChiefSessionCreator, SessionCreator
 from hookline.monitored.lifecycle import MonitoredLifecycle
 from hookline.monitored.recovery import DEFAULT_RECOVERY, RecoveryPolicy
-from hookline.monitored.scaffold import Scaffold
+from hookline.monitored.starting.creators import ChiefSessionCreator, SessionCreator
+from hookline.monitored.starting.scaffold import Scaffold
 from hookline.session import StoreTarget
+from hookline.signals import preemption
 
 
 class MonitoredSession(MonitoredLifecycle):

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from hookline import log, preemption
+from hookline import log
 from hookline.coordination import Coordinator
 from hookline.errors import LEFT_IN_ORDER, PREEMPTION_ERRORS
-from hookline.monitored.guard import Claim, SessionGuard
-from hookline.monitored.hooked import HookedSession
-from hookline.monitored.opening import close
+from hookline.monitored.hooked.hooked_session import HookedSession
 from hookline.monitored.recovery import RecoveryPolicy
+from hookline.monitored.session_guard import Claim, SessionGuard
+from hookline.monitored.starting.opening import close
 from hookline.monitored.stop_request import StopRequest
 from hookline.session import RETRY, Retry, Session
 from hookline.session.origin import INITIALISED
+from hookline.signals import preemption
 
 logger = log.of(__name__)
 

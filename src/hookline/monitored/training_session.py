@@ -9,19 +9,18 @@ from typing import Any, TypeVar
 from hookline import arguments, log
 from hookline.coordination import peers
 from hookline.hooks import CheckpointSaverHook, SinkHook, StepCounterHook, SummarySaverHook
-from hookline.hooks.cadence import chosen_trigger
-from hookline.monitored.callbacks import checked_hooks, override
-from hookline.monitored.chief_only import silenced
-from hookline.monitored.creators import ChiefSessionCreator, WorkerSessionCreator
+from hookline.hooks.timers import chosen_trigger
+from hookline.monitored.hooked.callbacks import checked_hooks, override, silenced
 from hookline.monitored.monitored_session import MonitoredSession
-from hookline.monitored.options import (
+from hookline.monitored.starting.creators import ChiefSessionCreator, WorkerSessionCreator
+from hookline.monitored.starting.scaffold import Scaffold
+from hookline.monitored.training_options import (
     USE_DEFAULT,
     CheckpointOptions,
     LoggingOptions,
     PreemptionOptions,
     UseDefault,
 )
-from hookline.monitored.scaffold import Scaffold
 from hookline.session import StoreTarget, resolve_target
 
 _logger = log.of(__name__)

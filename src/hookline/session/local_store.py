@@ -18,9 +18,9 @@ import numpy as np
 from hookline import clock, jax_internals
 from hookline.errors import FailedPreconditionError
 from hookline.graph import placement
-from hookline.graph import spec as specs
 from hookline.graph.global_step import get_global_step
 from hookline.graph.graph import Graph
+from hookline.graph.nodes import spec as specs
 from hookline.graph.variable import Variable, check_value, is_counter
 from hookline.session.slots import Block, Leaves, Slot
 from hookline.session.store import VariableStore

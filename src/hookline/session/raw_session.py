@@ -7,9 +7,8 @@ from typing import Any, Self
 
 from hookline import arguments, errors
 from hookline.graph.graph import Graph, Operation
-from hookline.session.deferred import DeferredResults
-from hookline.session.hook_fetches import HookFetches
 from hookline.session.options import RunMetadata, RunOptions
+from hookline.session.running.hook_fetches import DeferredResults, HookFetches
 
 
 class RawSession:

@@ -11,10 +11,10 @@ from hookline.graph.front_end import OfFrontEnd
 from hookline.graph.graph import Graph, Operation, get_default_graph
 from hookline.graph.registry import GraphKeys
 from hookline.graph.variable import Variable
-from hookline.session.engine import Engine, call_all
-from hookline.session.feeds import fed_parts
 from hookline.session.options import RunMetadata, RunOptions, SessionConfig
+from hookline.session.plan.feeds import fed_parts
 from hookline.session.raw_session import RawSession
+from hookline.session.running.engine import Engine, call_all
 from hookline.session.store import StoreTarget, resolve_target
 
 

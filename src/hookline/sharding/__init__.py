@@ -6,7 +6,7 @@ A rule is a function, and `Loop(..., sharding=rule)` takes it as it is. Elsewher
     state = jax.jit(init, out_shardings=rule(abstract))()
 """
 
-from hookline.interrupts import held_back
+from hookline.signals.interrupts import held_back
 
 with held_back():
     from hookline.sharding.fitting import checked as checked

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from hookline import arguments, clock, errors, log
-from hookline.checkpoint import durable
+from hookline.checkpoint.saving import durable
 from hookline.regular_file import NotReadable, open_regular
 from hookline.sinks.sink import Histogram, Point, Sink, Start
 

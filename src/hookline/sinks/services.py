@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hookline import arguments, log
-from hookline.checkpoint import durable
+from hookline.checkpoint.saving import durable
 from hookline.sinks.sink import Histogram, Point, Sink, Start
 
 _logger = log.of(__name__)

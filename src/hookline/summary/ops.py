@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from hookline import arguments, errors, log
 from hookline.graph import GraphKeys, Tensor, get_default_graph, host_op, op, placement
-from hookline.graph import spec as specs
+from hookline.graph.nodes import spec as specs
 from hookline.summary import encode
 
 _log = log.of(__name__)

@@ -20,8 +20,7 @@ from hookline.graph import Graph, GraphKeys, Operation, Tensor, Variable, get_or
 from hookline.hooks import SessionRunArgs
 from hookline.hooks.when import bare
 from hookline.monitored import ChiefSessionCreator, MonitoredSession, RecoveryPolicy
-from hookline.monitored.callbacks import CALLBACKS, Callback, override
-from hookline.monitored.chief_only import with_callbacks
+from hookline.monitored.hooked.callbacks import CALLBACKS, Callback, override, with_callbacks
 from hookline.session import Session
 from hookline.testing.recording_hook import RecordingHook, plain
 

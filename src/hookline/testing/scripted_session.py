@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from hookline import arguments
 from hookline.graph import Graph
 from hookline.session import HookFetches, LowLevel, RawSession, RunMetadata, RunOptions, hook_results
-from hookline.session.fetches import mapped
+from hookline.session.plan.fetches import mapped
 
 
 class Asked(NamedTuple):

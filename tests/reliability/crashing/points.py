@@ -19,7 +19,7 @@ import hookline as hl
 
 # Moments at which a process is killed.
 from hookline.checkpoint import orbax_io
-from hookline.session.engine import Engine
+from hookline.session.running.engine import Engine
 
 # The points of each kind, and how late, at most, it is worth aiming there: the k of the k-th arrival.
 _KINDS = (

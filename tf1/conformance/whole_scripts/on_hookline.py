@@ -22,7 +22,7 @@ def prepare(random, limit=None):
     """Replaces what a script must not notice, and returns the recorder of its runs."""
     import hookline_tf1 as tf
     from hookline.session import Session
-    from hookline.session.engine import Engine
+    from hookline.session.running.engine import Engine
     from hookline_tf1._examples import mnist_data
 
     recorder = Recorder(limit)

@@ -1,0 +1,219 @@
+"""Layout: which directories are checkpoints, complete or not, and under which names they are on their way.
+
+`moves.py` puts them there, and takes them away.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from typing import NamedTuple
+
+from hookline import arguments, errors
+from hookline.checkpoint.directory.manifest import FILE_NAME, MOST_BYTES, Manifest, OtherFormat
+from hookline.checkpoint.saving import durable, failures
+from hookline.regular_file import NotReadable, read_text
+
+SAVING_SUFFIX = ".hookline-saving"
+OF_ORBAX = frozenset({"_CHECKPOINT_METADATA", "state"})
+"""The contents of a checkpoint beside its manifest."""
+_LEFTOVER = re.compile(r"(.+)\.hookline-(saving|replaced|removed|writing|broken)(-\w+)?")
+_NO_CHECKPOINT = re.compile(r".*\.hookline-((replaced|removed)(-\w+)?|writing-\w+|broken(-\d+)?)")
+
+
+class Leftover(NamedTuple):
+    """A file or directory of a checkpoint under another name: while it is saved or removed, or since that was cut off.
+
+    Its kind is "writing", "saving", "replaced", "removed", or "broken" if the checkpoint was moved aside.
+    """
+
+    path: str
+    of: str
+    kind: str
+
+
+def base_of(path: str) -> str:
+    """Returns the path of a checkpoint without the number of its step."""
+    return re.sub(r"-\d+$", "", path)
+
+
+def locate(path: str) -> str | None:
+    """Returns the directory that holds the complete checkpoint `path` now; None if there is none."""
+    for directory in (path, path + SAVING_SUFFIX, path):  # Once more: it may have been renamed in the meantime.
+        status = _status(os.path.join(directory, FILE_NAME))
+        if status is not None and stat.S_ISREG(status.st_mode):
+            return directory
+    return None
+
+
+def flaw(path: str) -> str:
+    """Describes the flaw of an incomplete checkpoint; empty if the checkpoint is complete or missing."""
+    # Once more: it may have been renamed in the meantime.
+    if not is_there(path) or locate(path) is not None or not is_there(path):
+        return ""
+    if not os.path.isdir(path):
+        return "it is a file, not a directory"
+    if not (left := entries(path)):
+        return "it is empty"
+    return f"its {FILE_NAME} is no regular file" if FILE_NAME in left else f"it has no {FILE_NAME}"
+
+
+def require_whole(path: str) -> None:
+    """Raises `DataLossError` if there is an incomplete checkpoint at a path at which one was saved."""
+    if found := flaw(path):
+        raise errors.DataLossError.from_message(
+            f"Checkpoint '{path}' is broken and cannot be read: {found}. {previous_advice(path)}"
+        )
+
+
+def has_the_look(path: str) -> bool:
+    """Returns whether an incomplete checkpoint seems to be hookline's, by its remaining contents."""
+    if base_of(path) == path or not os.path.isdir(path):
+        return False
+    left = entries(path)
+    return not left or not OF_ORBAX.isdisjoint(left)
+
+
+def names(directory: str) -> list[str]:
+    """Returns the names of all complete checkpoints in a directory, sorted; none if there is no such directory."""
+    found = {entry.removesuffix(SAVING_SUFFIX) for entry in folders(directory)}
+    return sorted(
+        name
+        for name in found
+        if not _NO_CHECKPOINT.fullmatch(name) and locate(os.path.join(directory, name)) is not None
+    )
+
+
+def folders(directory: str) -> list[str]:
+    """Returns the names of the folders in a directory; none if there is no such directory.
+
+    It asks the system for nothing but the directory's list, however many other files there are.
+    """
+    try:
+        with os.scandir(directory) as entries:
+            return [entry.name for entry in entries if _is_folder(entry)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise failures.not_read(error, directory, "") from error
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:  # Of a link in a circle.
+        if failures.may_pass(error):
+            raise
+        return False
+
+
+def read_manifest(path: str) -> tuple[str, Manifest]:
+    """Returns the directory that a checkpoint is in now, and its manifest.
+
+    Raises:
+        NotFoundError: There is nothing at `path`.
+        InvalidArgumentError: hookline did not write the directory or file there.
+        FailedPreconditionError: Another version of hookline wrote it, in another format.
+        DataLossError: The manifest is broken; or it is missing, and checkpoints of other steps are beside it.
+    """
+    directory, text = manifest_text(path)
+    return directory, parsed(path, text)
+
+
+def manifest_text(path: str) -> tuple[str, str]:
+    """Returns the directory that a checkpoint is in now, and the text of its manifest; raises as `read_manifest`."""
+    path = arguments.path("Restoring", "the checkpoint", path)
+    failures.refuse_url("Restoring", path)
+    directory = locate(path)
+    if directory is None:
+        if is_one_of_several(path):
+            require_whole(path)
+        raise _absent(path)
+    try:
+        return directory, read_text(os.path.join(directory, FILE_NAME), MOST_BYTES)
+    except NotReadable as error:
+        why = ValueError(f"its {FILE_NAME} is damaged: {error}")
+        raise failures.not_read(why, path, previous_advice(path)) from why
+    except OSError as error:
+        raise failures.not_read(error, path, previous_advice(path)) from error
+
+
+def parsed(path: str, text: str) -> Manifest:
+    """Returns the manifest of a checkpoint from its text; raises as `read_manifest`."""
+    try:
+        return Manifest.from_json(text)
+    except OtherFormat as error:
+        raise errors.FailedPreconditionError.from_message(f"Checkpoint '{path}' cannot be read: {error}.") from error
+    except ValueError as error:
+        raise failures.not_read(error, path, previous_advice(path)) from error
+
+
+def is_one_of_several(path: str) -> bool:
+    """Returns whether there are complete checkpoints of the same name, with other step numbers, beside a path."""
+    name = os.path.basename(path)
+    base, others = base_of(name), names(os.path.dirname(path) or ".")
+    return base != name and any(base_of(other) == base != other for other in others)
+
+
+def _absent(path: str) -> errors.OpError:
+    parent = os.path.dirname(path) or "."
+    there = f"Checkpoints in '{parent}': {', '.join(names(parent)) or 'none'}."
+    if os.path.isdir(path):
+        inside = names(path)
+        if inside:
+            return errors.InvalidArgumentError.from_message(
+                f"'{path}' is a directory of checkpoints ({', '.join(inside)}), not a checkpoint: use one of them, or "
+                f"latest_checkpoint('{path}').",
+            )
+        if os.path.exists(os.path.join(path, "_CHECKPOINT_METADATA")):
+            return errors.InvalidArgumentError.from_message(
+                f"'{path}' was not written by hookline: it has no {FILE_NAME}. It is an Orbax checkpoint of another "
+                f"program: train.load and train.WarmStart read its arrays. {there}",
+            )
+        empty = "is empty" if not entries(path) else f"is no checkpoint of hookline (it has no {FILE_NAME})"
+        return errors.NotFoundError.from_message(f"'{path}' {empty}, and no checkpoint has been saved in it.")
+    if os.path.exists(path):
+        return errors.InvalidArgumentError.from_message(f"'{path}' is a file; a checkpoint is a directory. {there}")
+    if not os.path.isdir(parent):
+        there = f"Its directory '{parent}' does not exist either."
+    return errors.NotFoundError.from_message(
+        f"There is no checkpoint '{path}', and no directory of checkpoints by that name. {there}"
+    )
+
+
+def previous_advice(path: str) -> str:
+    """Returns a sentence that names the checkpoints that could be restored instead of a broken one."""
+    parent = os.path.dirname(path) or "."
+    others = [os.path.join(parent, name) for name in names(parent) if name != os.path.basename(path)]
+    if not others:
+        return "There is no other checkpoint in its directory."
+    return f"Restore another one, such as the newest of: {', '.join(others)}."
+
+
+def leftovers(directory: str) -> list[Leftover]:
+    """Returns those in a directory, sorted by their paths."""
+    found = [(entry, match) for entry in sorted(entries(directory)) if (match := _LEFTOVER.fullmatch(entry))]
+    return [Leftover(os.path.join(directory, entry), os.path.join(directory, m[1]), m[2]) for entry, m in found]
+
+
+def entries(directory: str) -> list[str]:
+    """Returns the names in a directory; none if there is no such directory."""
+    try:
+        return os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise failures.not_read(error, directory, "") from error
+
+
+def is_there(path: str) -> bool:
+    """Returns whether there is anything at a path, even a dangling link."""
+    return _status(path, follow_symlinks=False) is not None
+
+
+def _status(path: str, *, follow_symlinks: bool = True) -> os.stat_result | None:
+    try:
+        return durable.status(path, follow_symlinks=follow_symlinks)
+    except OSError as error:
+        raise failures.not_read(error, path, "") from error

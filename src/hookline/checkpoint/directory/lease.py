@@ -1,0 +1,430 @@
+"""One writer per directory: the lease that a process holds while it saves there.
+
+If the file system has locks, a lock decides. It ends with its process, even a killed one, and a forked process does not
+have it. An owner file beside it names the owner. If locks do not work (hosts that share a directory whose file system
+does not lock across them), the owner's heartbeat decides. An owner without a heartbeat, by the clock of the waiting
+process, loses the lease, and notices this before it writes anything again.
+
+A user may remove the directory, or only the two files, or put a copy in its place. The owner notices this before it
+writes again. It takes the lease again only if there is nothing that another process could have saved.
+
+Example: process 1 has saved in D and trains on, somebody removes D or the files, and 1 comes to its next save.
+    D is gone                           1 makes it anew and goes on: `rm -rf D` costs no step that it makes
+    D has no checkpoint, and no owner   1 goes on
+    2 has the lock, 2 is the owner      1 ends: "taken over by process 2"
+    2 has the lock, no owner yet        1 looks for a second, since who only waits for a lease locks for a moment, too
+    2 is the owner, and was killed      1 ends: "taken over by process 2, which has ended"
+    D has checkpoints, and no owner     1 ends: 2 may have saved them and closed, or they are those of a copy
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import os
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+
+from hookline import clock, log
+from hookline.checkpoint.directory import layout
+from hookline.checkpoint.directory import owner_file as owner
+from hookline.checkpoint.directory.owner_file import Owner
+from hookline.checkpoint.saving import durable, failures
+from hookline.errors import FailedPreconditionError, OpError
+from hookline.regular_file import NotReadable, open_regular, read_text
+from hookline.signals import preemption
+
+# Nothing else may open this file: closing any descriptor of it would give up the lock.
+LOCK_NAME = ".hookline-lock"
+OWNER_NAME = ".hookline-owner"
+DEFAULT_WAIT_SECS = 120.0
+
+_HEARTBEAT_SECS = 10.0
+_BEATS_TO_MISS = 3
+_LOOK_EVERY_SECS = 0.2
+# A process that waits for a lease has the lock for a moment at each attempt.
+_LOOKS, _LOOK_AGAIN_SECS = 20, 0.05
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+_HELD_BY_OTHERS = (errno.EACCES, errno.EAGAIN)
+_SOMEBODY, _UNKNOWN = "another process", "a writer that left no name"
+
+_logger = log.of(__name__)
+
+
+class Lease:
+    """The right of this process to save in a directory; `hold` grants it. All savers of a process share it."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._lock_path, self._owner_path = os.path.join(directory, LOCK_NAME), os.path.join(directory, OWNER_NAME)
+        self._changing = threading.RLock()  # Taken before the other one.
+        self._acquiring = threading.RLock()
+        # What this process wrote to the owner file, and its text; None unless it has the lease.
+        self._owner: Owner | None = None
+        self._text = ""
+        self._descriptor: int | None = None
+        self._locked = False
+        self._loss: str | None = None
+        self._beaten = clock.monotonic()
+        # Another owner's last heartbeat, and the time at which it was first seen.
+        self._seen: tuple[Owner, float] | None = None
+        self.holds, self.session = 0, object()  # The last session that was opened to save there.
+
+    def acquire(self, wait_secs: float) -> None:
+        """Waits until this process has the lease.
+
+        Raises:
+            FailedPreconditionError: Another process keeps the lease, or this process has lost it.
+            OpError: The directory cannot be written to.
+        """
+        with self._acquiring:
+            self._check_loss()
+            if self._owner is not None:
+                return
+            start, is_said = clock.monotonic(), False
+            while obstacle := self._take(self._who_has_it):
+                waited = clock.monotonic() - start
+                if waited >= wait_secs:
+                    raise FailedPreconditionError.from_message(
+                        f"'{self._directory}' has a writer: {obstacle} saves its checkpoints there, and still did "
+                        f"after {wait_secs:g} s. End it, or use another directory.",
+                    )
+                if not is_said:
+                    _logger.warning(
+                        "'%s' has a writer: %s saves its checkpoints there. Waiting up to %g s for its end.",
+                        self._directory,
+                        obstacle,
+                        wait_secs,
+                    )
+                    is_said = True
+                preemption.sleep(min(_LOOK_EVERY_SECS, wait_secs - waited))
+
+    def check(self) -> None:
+        """Checks that this process still has the lease; takes it again if nothing can have been saved there since.
+
+        Raises:
+            FailedPreconditionError: This process has lost it for good.
+            OpError: The directory cannot be read at the moment.
+        """
+        with self._changing, self._acquiring:
+            self._check_loss()
+            try:
+                if not self._renew() and (whose := self._take_again()):
+                    self._loss = self._lost_to(whose)
+            except OSError as error:
+                raise failures.not_written(error, self._directory) from error
+            self._check_loss()
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Checks that this process still has the lease, before changes of the directory inside the block.
+
+        Raises:
+            OpError: As in `check`.
+        """
+        with self._changing:
+            self.check()
+            yield
+
+    def beat(self) -> None:
+        """Writes a heartbeat, unless another process has taken over."""
+        if not self._acquiring.acquire(blocking=False):
+            return  # The thread inside checks too.
+        try:
+            if self._owner is not None and self._loss is None and self._renew():
+                self._owner = dataclasses.replace(self._owner, beat=self._owner.beat + 1)
+                self._write_owner()
+        except (OSError, OpError) as error:  # If this cannot be written, no save can, and the save will raise.
+            _logger.info("The lease of '%s' could not be renewed: %s", self._directory, error)
+        finally:
+            self._acquiring.release()
+
+    def give_up(self) -> None:
+        """Gives up the lease, so that others may take it."""
+        with self._acquiring:
+            if self._owner is None:
+                return
+            with contextlib.suppress(OSError):
+                if self._loss is None and self._is_mine(owner.read(self._owner_path)):
+                    os.remove(self._owner_path)
+                    os.remove(self._lock_path)  # Others that have opened it check that it is still the same.
+            self._close()
+            self._owner = None
+
+    def forget(self) -> None:
+        """Leaves the lease to the process that this one was forked from."""
+        self._acquiring, self._changing = threading.RLock(), threading.RLock()
+        self._close()
+        self._loss = f"The parent of this process saves its checkpoints in '{self._directory}'."
+
+    def _check_loss(self) -> None:
+        if self._loss is not None:
+            raise FailedPreconditionError.from_message(self._loss)
+
+    def _take(self, whose: Callable[[Owner | None, bool], str]) -> str:
+        """Takes the lease, if no other process has it; otherwise returns the owner, in words.
+
+        If the lock is free, `whose` decides from the owner on file, and whether locks work; it returns the owner or "".
+        """
+        durable.make_directories(self._directory)
+        try:  # What is behind a link would be another directory's lock, or be made there.
+            descriptor = open_regular(self._lock_path, os.O_RDWR | os.O_CREAT, follows=False)
+        except NotReadable as error:
+            raise FailedPreconditionError.from_message(
+                f"'{self._lock_path}' cannot be locked: {error}. Remove it if no process saves there."
+            ) from error
+        try:
+            locked = lock(descriptor)
+            found = owner.read(self._owner_path)
+            if locked is None or not _same_file(descriptor, self._lock_path):
+                return _SOMEBODY if found is None or self._is_mine(found) else str(found)
+            if has_it := whose(found, locked):
+                return has_it
+            mine = Owner.this_process(_HEARTBEAT_SECS)
+            if locked:  # Other processes may have been killed while they wrote owner files.
+                for left in (os.path.join(self._directory, name) for name in os.listdir(self._directory)):
+                    if owner.is_unfinished(left):
+                        os.remove(left)
+            text = owner.write(self._owner_path, mine)
+            if not locked:
+                clock.sleep(_LOOK_EVERY_SECS)  # If two processes take over at the same moment, the last one has it.
+                found = owner.read(self._owner_path)
+                if found is None or found.token != mine.token:
+                    return str(found or _SOMEBODY)
+            self._owner, self._text, self._locked, self._beaten = mine, text, locked, clock.monotonic()
+            self._descriptor, descriptor = descriptor, None
+            return ""
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def _who_has_it(self, found: Owner | None, locked: bool) -> str:
+        return "" if found is None or self._is_gone(found, locked) else str(found)
+
+    def _take_again(self) -> str:
+        """Takes the lease again where nothing can have been saved since it was lost; otherwise returns who has it."""
+        self._close()  # Closing it later would give up the new lock, if it is the same file.
+        whose, looks = self._take(self._who_had_it), 0
+        while whose == _SOMEBODY and looks < _LOOKS:
+            clock.sleep(_LOOK_AGAIN_SECS)
+            whose, looks = self._take(self._who_had_it), looks + 1
+        if not whose:
+            durable.sync_directory(os.path.dirname(self._directory))  # Who writes a file there may have made it.
+            _logger.warning(
+                "The files of the lease of '%s' were removed. No checkpoint is there: this process has taken the lease "
+                "again.",
+                self._directory,
+            )
+        return whose
+
+    def _who_had_it(self, found: Owner | None, locked: bool) -> str:
+        if found is not None and not self._is_mine(found):
+            return f"{found}, which has ended" if self._is_gone(found, locked) else str(found)
+        return _UNKNOWN if layout.names(self._directory) else ""
+
+    def _lost_to(self, whose: str) -> str:
+        silent_secs = clock.monotonic() - self._beaten
+        is_silent = silent_secs > _BEATS_TO_MISS * _HEARTBEAT_SECS
+        silent, advice = f"this process gave no sign of life for {silent_secs:.0f} s", " Was it stopped?"
+        if whose == _UNKNOWN:
+            return (
+                f"The lease files in '{self._directory}' ({LOCK_NAME}, {OWNER_NAME}) were removed or replaced, and "
+                "checkpoints are there. Another process may have saved them, or somebody has restored a copy: this "
+                "process saves nothing more there"
+            ) + (f"; {silent}.{advice}" if is_silent else ".")
+        removed = f"the files of this process's lease there ({LOCK_NAME}, {OWNER_NAME}) were removed or replaced"
+        why = silent if is_silent else f"{removed}, or its host slept"
+        text = f"'{self._directory}' was taken over by {whose}, because {why}: this process saves nothing more there."
+        return text + (advice if is_silent else "")
+
+    def _renew(self) -> bool:
+        """Returns whether this process has the lease; writes the owner file again if only that is missing."""
+        if self._descriptor is None:
+            return False
+        if self._locked:
+            # If anything in this process has read the lock file, the lock is gone, and somebody may try it right now.
+            has_it, looks = lock(self._descriptor), 0
+            while has_it is None and looks < _LOOKS:
+                clock.sleep(_LOOK_AGAIN_SECS)
+                has_it, looks = lock(self._descriptor), looks + 1
+            if not has_it or not _same_file(self._descriptor, self._lock_path):
+                return False
+        try:  # Without locks the owner file alone decides.
+            text = read_text(self._owner_path, owner.MOST_BYTES)
+        except (FileNotFoundError, NotADirectoryError, NotReadable):
+            text = ""
+        if text != self._text and not self._is_mine(found := owner.parsed(text)):
+            if found is not None or not self._locked:
+                return False
+            self._write_owner()
+        return True
+
+    def _is_gone(self, found: Owner, locked: bool) -> bool:
+        # An owner may be alive without its lock if it copied the directory: reading a locked file drops the lock. So
+        # the lock decides only if the owner's process number is of no use here.
+        ended = found.has_ended if found.is_numbered_alike else found.shares_locks and locked
+        return ended or self._is_silent(found)
+
+    def _is_silent(self, found: Owner) -> bool:
+        now = clock.monotonic()
+        if self._seen is None or self._seen[0] != found:
+            self._seen = found, now
+        return now - self._seen[1] > _BEATS_TO_MISS * found.beat_secs
+
+    def _is_mine(self, found: Owner | None) -> bool:
+        return found is not None and self._owner is not None and found.token == self._owner.token
+
+    def _write_owner(self) -> None:
+        assert self._owner is not None
+        self._text = owner.write(self._owner_path, self._owner)
+        self._beaten = clock.monotonic()
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def lock(descriptor: int) -> bool | None:
+    """Locks a file for this process; returns True, None if another process has the lock, or False without locks."""
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _HELD_BY_OTHERS:
+            return None
+        if error.errno in _NO_LOCKS:
+            return False
+        raise
+    return True
+
+
+_leases: dict[str, Lease] = {}
+_guard = threading.RLock()
+_Inbox = queue.SimpleQueue[Callable[[], None] | None]
+_inbox = _Inbox()  # What the thread is to call; None ends it.
+
+
+class Share:
+    """A holder's share in a lease, which keeps it whatever other holders do; called, it is given back, once.
+
+    Args:
+        lease: The lease.
+    """
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease, self._is_held = lease, True
+        with _guard:
+            lease.holds += 1
+
+    def __call__(self) -> None:
+        """Gives the share back; with the last one, the lease."""
+        with _guard:
+            if self._is_held:
+                self._is_held = False
+                self.lease.holds -= 1
+                if not self.lease.holds:
+                    _let_go(self.lease)
+
+
+def hold(directory: str, wait_secs: float = DEFAULT_WAIT_SECS, path: str = "") -> Share:
+    """Takes the lease of a directory, or a share in it if this process already has it.
+
+    Args:
+        directory: The directory; made if it is missing.
+        wait_secs: The longest wait for another writer to end.
+        path: The file to be written there, for messages.
+
+    Returns:
+        The share of the caller, which gives it back with a call.
+
+    Raises:
+        OpError: As in `Lease.acquire`.
+    """
+    global _inbox
+    with _guard:
+        name = os.path.realpath(directory)
+        if (lease := _leases.get(name)) is None:
+            lease = _leases[name] = Lease(os.path.abspath(directory))
+            if len(_leases) == 1:
+                _inbox = _Inbox()
+                threading.Thread(target=_beat, args=(_inbox,), name="hookline-leases", daemon=True).start()
+        share = Share(lease)
+    try:
+        lease.acquire(wait_secs)
+    except BaseException as error:
+        share()
+        if isinstance(error, OSError):
+            raise failures.not_written(error, path or directory) from error
+        raise
+    return share
+
+
+def give_back_with(holder: object, give_back: Callable[[], None]) -> None:
+    """Has a thread give a lease back soon after its holder is garbage, such as the hook of a session never closed."""
+    weakref.finalize(holder, lambda: _inbox.put(give_back)).atexit = False
+
+
+def of(directory: str) -> Lease | None:
+    """Returns the lease of this process on a directory, if it has one."""
+    return _leases.get(os.path.realpath(directory))
+
+
+def _let_go(lease: Lease) -> None:
+    lease.give_up()
+    for name in [name for name, other in _leases.items() if other is lease]:
+        del _leases[name]
+    if not _leases:
+        _inbox.put(None)
+
+
+def _beat(inbox: _Inbox) -> None:
+    while True:
+        calls = []
+        with contextlib.suppress(queue.Empty):
+            if (give_back := inbox.get(timeout=_HEARTBEAT_SECS)) is None:
+                return
+            calls.append(give_back)
+        with _guard:
+            calls += [lease.beat for lease in _leases.values()]
+        for call in calls:
+            try:
+                call()
+            except Exception:
+                _logger.exception("A lease could not be renewed or given back")
+
+
+@atexit.register
+def _give_up_all() -> None:
+    for lease in list(_leases.values()):
+        lease.give_up()
+
+
+def _forget_all() -> None:
+    global _guard
+    _guard = threading.RLock()
+    for lease in _leases.values():
+        lease.forget()
+    _leases.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
+def _same_file(descriptor: int, path: str) -> bool:
+    """Returns whether an open file is the one at a path; raises the system's error if that cannot be decided."""
+    try:
+        there = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    try:
+        return os.path.samestat(there, os.fstat(descriptor))
+    except OSError as error:
+        # A network file system reports an open file as stale if it was removed on another host.
+        if error.errno == errno.ESTALE:
+            return False
+        raise

@@ -1,0 +1,151 @@
+"""Owner: the process that has the lease of a directory, from its owner file."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import re
+import secrets
+import socket
+from collections.abc import Callable
+
+from hookline.checkpoint.directory import schema
+from hookline.checkpoint.saving import durable, failures
+from hookline.regular_file import NotReadable, read_text
+
+MOST_BYTES = 2**16
+"""The largest owner file that is read."""
+_LONGEST_BEAT_SECS = 3600.0
+
+
+_UNFINISHED = re.compile(r"\.hookline-owner\.[0-9a-f]{32}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Owner:
+    """The contents of an owner file.
+
+    Attributes:
+        token: Random; identifies one lease.
+        host: Its host's name, for messages.
+        boot_id: The id of its host's boot; processes with the same one share locks.
+        pid: Its process number.
+        pid_namespace: The namespace of that number.
+        started: The start time of the process, in the clock ticks of its host.
+        beat_secs: The interval of its heartbeats.
+        beat: The number of its heartbeats so far.
+    """
+
+    token: str
+    host: str
+    boot_id: str
+    pid: int
+    pid_namespace: str
+    started: str
+    beat_secs: float
+    beat: int = 0
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+    @staticmethod
+    def this_process(beat_secs: float) -> Owner:
+        """Returns a new owner for this process."""
+        pid, token = os.getpid(), secrets.token_hex(16)
+        return Owner(token, socket.gethostname(), _boot_id(), pid, _namespace(), _started(pid), beat_secs)
+
+    @property
+    def shares_locks(self) -> bool:
+        """Whether it runs on this host, in the same boot."""
+        return self.boot_id == _boot_id()
+
+    @property
+    def is_numbered_alike(self) -> bool:
+        """Whether its process number is valid here: it has the same host and namespace."""
+        return self.shares_locks and self.pid_namespace == _namespace()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process has ended, or is this one; only for an owner that is numbered alike."""
+        return self.pid == os.getpid() or _started(self.pid) != self.started
+
+
+_OWNER = schema.record(
+    Owner,
+    token=schema.text(),
+    host=schema.text(),
+    boot_id=schema.text(),
+    pid=schema.whole(1, 2**31 - 1),
+    pid_namespace=schema.text(),
+    started=schema.text(),
+    beat_secs=schema.real(0, _LONGEST_BEAT_SECS),
+    beat=schema.lacking(schema.whole(at_least=0)),
+)
+
+
+def read(path: str) -> Owner | None:
+    """Returns the contents of an owner file, or None if there is none; raises other system errors."""
+    try:
+        return parsed(read_text(path, MOST_BYTES))
+    except (FileNotFoundError, NotADirectoryError, NotReadable):
+        return None
+
+
+def parsed(text: str) -> Owner | None:
+    """Returns the owner in a text; None if hookline did not write it."""
+    try:
+        return schema.parse(text, _OWNER)
+    except ValueError:
+        return None
+
+
+def is_unfinished(path: str) -> bool:
+    """Returns whether this is an owner file that a killed process has written, and not put into its place."""
+    return _UNFINISHED.fullmatch(os.path.basename(path)) is not None and os.path.isfile(path)
+
+
+def write(path: str, owner: Owner) -> str:
+    """Writes an owner file atomically, and returns its text."""
+    temporary, text = f"{path}.{owner.token}", json.dumps(dataclasses.asdict(owner))
+    try:
+        with durable.create(temporary) as file:
+            file.write(text.encode())
+        os.replace(temporary, path)
+    except BaseException:  # In the way of the next heartbeat.
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        raise
+    return text
+
+
+@functools.cache
+def _boot_id() -> str:
+    return _of_the_system("sys/kernel/random/boot_id", _text).strip() or socket.gethostname()
+
+
+def _namespace() -> str:
+    return _of_the_system("self/ns/pid", os.readlink)
+
+
+def _started(pid: int) -> str:
+    """Returns the start time of a process, which tells it from a later one of the same number; "" if there is none."""
+    fields = _of_the_system(f"{pid}/stat", _text).rpartition(")")[2].split()
+    return fields[19] if len(fields) > 19 else ""
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="ascii", errors="replace") as file:
+        return file.read()
+
+
+def _of_the_system(name: str, read: Callable[[str], str]) -> str:
+    try:
+        return read(f"/proc/{name}")
+    except OSError as error:
+        # A temporary error, such as too many open files, does not mean that the other process has ended.
+        if failures.may_pass(error):
+            raise
+        return ""

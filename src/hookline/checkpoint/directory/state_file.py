@@ -1,0 +1,344 @@
+"""The checkpoints of a directory, and the newest of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hookline import arguments, log
+from hookline.checkpoint.directory import layout, schema
+from hookline.checkpoint.directory.layout import base_of
+from hookline.checkpoint.restoring.lineage import Described, choose
+from hookline.checkpoint.saving import durable, failures
+from hookline.errors import DataLossError, FailedPreconditionError, NotFoundError
+from hookline.regular_file import read_text
+
+STATE_FILE_NAME = "checkpoint"
+_MOST_BYTES = 16 * 2**20
+
+_logger = log.of(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointState:
+    """The complete checkpoints of a directory.
+
+    Attributes:
+        model_checkpoint_path: The newest checkpoint.
+        all_model_checkpoint_paths: The checkpoints that a saver still manages, oldest first, including the newest.
+        timestamps: The times at which they became complete, in seconds since the epoch.
+        last_good: The newest of them from which a finite value was computed, if a hook checks this; see
+            `NanTensorHook`.
+        last_preserved_timestamp: The time up to which `keep_checkpoint_every_n_hours` has been applied, in seconds
+            since the epoch.
+        best: The one that was said to be the best; see `train.Evaluate`.
+        max_to_keep: How many of the newest the saver keeps; 0 for all, None if the state file does not say.
+        keep_checkpoint_every_n_hours: The period of which it keeps one for good; None for none.
+        lost_best: The one that was said to be the best, if it is gone and no other has been named since.
+
+    References:
+        `tf.train.CheckpointState`. Every path in it but `lost_best` exists and is complete.
+    """
+
+    model_checkpoint_path: str
+    all_model_checkpoint_paths: tuple[str, ...] = ()
+    timestamps: tuple[float, ...] = ()
+    last_good: str | None = None
+    last_preserved_timestamp: float | None = None
+    best: str | None = None
+    max_to_keep: int | None = None
+    keep_checkpoint_every_n_hours: float | None = None
+    lost_best: str | None = None
+
+
+def write_state(
+    directory: str, state: CheckpointState, file: str = STATE_FILE_NAME, leaving: Sequence[str] = ()
+) -> None:
+    """Writes the state file; its paths are relative to the directory, so the directory can be moved as a whole.
+
+    The checkpoints that are leaving are about to be removed.
+    """
+
+    def name(path: str | None) -> str | None:
+        """Returns the name of a checkpoint of this directory, in UTF-8; None for others, which are not recorded."""
+        found = path and os.fsencode(os.path.relpath(path, directory)).decode("utf-8", "surrogateescape")
+        return found if found and _is_inside(found) else None
+
+    times = zip(state.all_model_checkpoint_paths, state.timestamps, strict=True)
+    kept = [(found, timestamp) for path, timestamp in times if (found := name(path))]
+    fields = {
+        "model_checkpoint_path": name(state.model_checkpoint_path),
+        "all_model_checkpoint_paths": [found for found, _ in kept],
+        "timestamps": [timestamp for _, timestamp in kept],
+        "leaving": [found for path in leaving if (found := name(path))],
+        "last_good": name(state.last_good),
+        "last_preserved_timestamp": state.last_preserved_timestamp,
+        "best": name(state.best),
+        "lost_best": name(state.lost_best),
+        "max_to_keep": state.max_to_keep,
+        "keep_checkpoint_every_n_hours": state.keep_checkpoint_every_n_hours,
+    }
+    durable.write(os.path.join(directory, file), json.dumps(fields, indent=1) + "\n")
+
+
+def leaving(directory: str, file: str = STATE_FILE_NAME) -> list[str]:
+    """Returns the checkpoints that were about to be removed when the state file was written."""
+    path = os.path.join(directory, file)
+    try:
+        return [found for name in _read(path).leaving if (found := _inside(path, name))]
+    except (OSError, ValueError) as error:
+        if failures.may_pass(error):
+            raise failures.not_read(error, path, "") from error
+        return []  # There is no file yet, or a bad one, which is reported when a checkpoint is chosen.
+
+
+def recorded(directory: str, file: str = STATE_FILE_NAME) -> CheckpointState | None:
+    """Returns the contents of a directory's state file, even if outdated; None if there is none.
+
+    Raises:
+        FailedPreconditionError: The file seems to belong to another program: hookline cannot read it, and there is no
+            checkpoint of hookline beside it.
+    """
+    path = os.path.join(directory, file)
+    try:
+        found = _read(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise failures.not_read(error, path, "") from error
+    except ValueError as error:
+        if os.path.isdir(path):  # Of another program, or of a run: nothing that hookline would write over.
+            return None
+        if not layout.names(directory):
+            raise FailedPreconditionError.from_message(_of_another(path, error)) from error
+        if (path, str(error)) not in _warned:
+            _warned.add((path, str(error)))
+            text = "%s is not a state file of hookline: %s. The checkpoints are looked at instead."
+            _logger.warning(text, path, error)
+        return None
+    state, newest = found.state, found.state.model_checkpoint_path
+    if not _is_inside(newest):
+        raise DataLossError.from_message(
+            f"'{path}' is damaged: its model_checkpoint_path (the newest) is {newest!r}, which lies outside of "
+            f"'{directory}'. Move that file away: then hookline looks at the checkpoints themselves.",
+        )
+    listed = zip(state.all_model_checkpoint_paths, state.timestamps, strict=False)
+    kept = [(inside, timestamp) for name, timestamp in listed if (inside := _inside(path, name))]
+    return dataclasses.replace(
+        state,
+        model_checkpoint_path=os.path.join(directory, newest),
+        all_model_checkpoint_paths=tuple(inside for inside, _ in kept),
+        timestamps=tuple(timestamp for _, timestamp in kept),
+        last_good=state.last_good and _inside(path, state.last_good),
+        best=state.best and _inside(path, state.best),
+        lost_best=state.lost_best and _inside(path, state.lost_best),
+    )
+
+
+class _Written(NamedTuple):
+    """The contents of a state file, with its relative paths."""
+
+    state: CheckpointState
+    leaving: tuple[str, ...]
+
+
+_STATE = schema.record(
+    lambda leaving=(), **fields: _Written(CheckpointState(**fields), leaving),
+    model_checkpoint_path=schema.path(),
+    all_model_checkpoint_paths=schema.items(schema.path()),
+    timestamps=schema.items(schema.real()),
+    leaving=schema.lacking(schema.items(schema.path())),
+    last_good=schema.lacking(schema.optional(schema.path())),
+    last_preserved_timestamp=schema.lacking(schema.optional(schema.real())),
+    best=schema.lacking(schema.optional(schema.path())),
+    lost_best=schema.lacking(schema.optional(schema.path())),
+    max_to_keep=schema.lacking(schema.optional(schema.whole(at_least=0))),
+    keep_checkpoint_every_n_hours=schema.lacking(schema.optional(schema.real(at_least=0))),
+)
+
+
+def _read(path: str) -> _Written:
+    return schema.parse(read_text(path, _MOST_BYTES), _STATE)
+
+
+def _is_inside(name: str) -> bool:
+    """Returns whether a state file may name a checkpoint so: all of them are directly in its directory."""
+    return os.path.basename(name) == name and name not in ("", os.curdir, os.pardir)
+
+
+def _inside(state_file: str, name: str) -> str | None:
+    """Returns the path of a checkpoint that a state file names; None, after one warning, if it is not beside it."""
+    if _is_inside(name):
+        return os.path.join(os.path.dirname(state_file), name)
+    if (state_file, name) not in _warned:
+        _warned.add((state_file, name))
+        _logger.warning(
+            "'%s' names %r, which is not a checkpoint beside it: it is ignored, and stays as it is.", state_file, name
+        )
+    return None
+
+
+_warned: set[tuple[str, str]] = set()
+
+
+def _of_another(path: str, error: Exception) -> str:
+    """Describes the owner of a state file that is not hookline's."""
+    try:
+        named = re.match(r'model_checkpoint_path: "([^"]*)"', read_text(path, _MOST_BYTES))
+    except (OSError, ValueError):
+        named = None
+    if named:
+        return (
+            f"'{path}' is TensorFlow's: it says that the newest checkpoint there is '{named[1]}', which hookline does "
+            "not read and does not write over. Use another directory, or move TensorFlow's files out of this one."
+        )
+    return (
+        f"'{path}' is not a state file of hookline ({error}), and no checkpoint of hookline is beside it: "
+        "another program seems to keep its checkpoints there. Use another directory, or remove that file."
+    )
+
+
+def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None) -> CheckpointState | None:
+    """Returns the complete checkpoints of a directory.
+
+    The disk decides. A checkpoint counts even if its process was killed before it was in the state file. A checkpoint
+    in the state file that a user has deleted does not count, and neither do half-written ones. Without a state file,
+    those count that led to the newest; an ERROR names others, if it is not certain which is the newest.
+
+    Args:
+        checkpoint_dir: The directory.
+        latest_filename: The name of the state file, if not "checkpoint".
+
+    Returns:
+        The state, or None if there is no complete checkpoint (or no directory).
+
+    Raises:
+        FailedPreconditionError: The directory has a state file of another program, and no checkpoint of hookline.
+
+    Example:
+        >>> get_checkpoint_state("/nowhere") is None
+        True
+
+    References:
+        `tf.train.get_checkpoint_state`. There the state file alone decides.
+    """
+    checkpoint_dir = arguments.path("Looking for checkpoints", "checkpoint_dir", checkpoint_dir)
+    arguments.text("Looking for checkpoints", "latest_filename", latest_filename, optional=True)
+    failures.refuse_url("Looking for checkpoints", checkpoint_dir)
+    state, doubt = examined(checkpoint_dir, latest_filename or STATE_FILE_NAME)
+    if doubt and (checkpoint_dir, doubt) not in _warned:
+        _warned.add((checkpoint_dir, doubt))
+        _logger.error("In '%s' %s.", checkpoint_dir, doubt)
+    return state
+
+
+def examined(directory: str, file: str = STATE_FILE_NAME) -> tuple[CheckpointState | None, str]:
+    """Returns what `get_checkpoint_state` does, and, as a clause, why another checkpoint may be the newest, if any."""
+    state = recorded(directory, file)
+    before = state or CheckpointState("")
+    everything = zip(before.all_model_checkpoint_paths, before.timestamps, strict=False)
+    listed = [(path, timestamp) for path, timestamp in everything if layout.locate(path)]
+    newest, doubt = before.model_checkpoint_path, ""
+    if state is None or not layout.locate(newest):
+        newest = listed[-1][0] if listed else ""
+    since = max(before.timestamps) if listed else float("-inf")
+    if later := _later(directory, state, newest, since):
+        choice = choose(later)
+        doubt = choice.doubt
+        # Others may save beside it under other names.
+        line = [each for each in choice.line if base_of(each.path) == base_of(choice.line[-1].path)]
+        newest = line[-1].path
+        if choice.others:  # What did not lead to it is left alone, also if the state file lists it.
+            listed = [(path, timestamp) for path, timestamp in listed if any(each.path == path for each in line)]
+        known = dict(listed)
+        listed += [(each.path, each.manifest.timestamp) for each in line if each.path not in known]
+    if not listed:
+        return None, ""
+    paths, timestamps = tuple(path for path, _ in listed), tuple(timestamp for _, timestamp in listed)
+    good, best = (path if path in paths else None for path in (before.last_good, before.best))
+    found = dataclasses.replace(
+        before,
+        model_checkpoint_path=newest,
+        all_model_checkpoint_paths=paths,
+        timestamps=timestamps,
+        last_good=good,
+        best=best,
+        lost_best=before.best if before.best and not layout.locate(before.best) else before.lost_best,
+    )
+    return found, doubt
+
+
+def _later(directory: str, state: CheckpointState | None, newest: str, since: float) -> list[Described]:
+    """Returns the checkpoints that may be newer than the state file says, and the newest that it lists; [] if none may.
+
+    Without a state file any may be.
+    """
+    known = () if state is None else state.all_model_checkpoint_paths
+    every = [os.path.join(directory, name) for name in layout.names(directory)]
+    found = [each for path in every if path not in known and (each := _described(path))]
+    if state is None or not found:
+        return found
+    base, due = base_of(state.model_checkpoint_path), _described(newest) if newest else None
+    found = [each for each in found if base_of(each.path) == base and _may_follow(each, due, since)]
+    return [due, *found] if due and found else found
+
+
+def _may_follow(each: Described, due: Described | None, since: float) -> bool:
+    """Returns whether a checkpoint may be newer than the newest of the state file: by its lineage, or by the clock."""
+    if due is not None:
+        own, other = each.manifest.lineage, due.manifest.lineage
+        if own.follows(other) or other.follows(own):
+            return not other.follows(own)
+    return each.manifest.timestamp > since
+
+
+def _described(path: str) -> Described | None:
+    """Returns a checkpoint with its manifest; None if that is broken, or it was removed while we looked."""
+    try:
+        return Described(path, layout.read_manifest(path)[1])
+    except DataLossError as error:
+        _logger.warning("Not considered: %s", error)
+    except NotFoundError:
+        pass
+    return None
+
+
+def latest_checkpoint(checkpoint_dir: str, latest_filename: str | None = None) -> str | None:
+    """Returns the path of the newest complete checkpoint in a directory, or None if there is none.
+
+    Args:
+        checkpoint_dir: The directory.
+        latest_filename: The name of the state file, if not "checkpoint".
+
+    Raises:
+        FailedPreconditionError: As in `get_checkpoint_state`.
+
+    Example:
+        >>> latest_checkpoint("/nowhere") is None
+        True
+
+    References:
+        `tf.train.latest_checkpoint`. This one is also right if the state file is missing, stale or broken.
+    """
+    state = get_checkpoint_state(checkpoint_dir, latest_filename)
+    return None if state is None else state.model_checkpoint_path
+
+
+def checkpoint_exists(checkpoint_prefix: str) -> bool:
+    """Returns whether there is a complete checkpoint at this path.
+
+    Args:
+        checkpoint_prefix: The path, such as "runs/a/model.ckpt-100".
+
+    Example:
+        >>> checkpoint_exists("/nowhere/model.ckpt-1")
+        False
+
+    References:
+        `tf.train.checkpoint_exists`.
+    """
+    return layout.locate(arguments.path("checkpoint_exists", "checkpoint_prefix", checkpoint_prefix)) is not None

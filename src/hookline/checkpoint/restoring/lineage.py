@@ -1,0 +1,141 @@
+"""Lineage: which save of a training came before which, told without a clock; and so the newest of several."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import weakref
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hookline import clock
+from hookline.checkpoint.directory.manifest import Lineage, Manifest
+from hookline.session import Session
+
+_MOST_NAMED = 3
+
+
+@dataclasses.dataclass
+class _Line:
+    """The last save or restored checkpoint of a session, and whether the session has saved since its restore."""
+
+    last: Lineage
+    is_own: bool
+
+
+_lines: weakref.WeakKeyDictionary[Session, _Line] = weakref.WeakKeyDictionary()
+
+
+def next_of(session: Session) -> Lineage:
+    """Returns the lineage of the next save of a session, which must be made."""
+    line = _lines.get(session)
+    if line is None:
+        found = Lineage(secrets.token_hex(8), 1, ((secrets.token_hex(6), 1),))
+    else:
+        last, number = line.last, line.last.save_number + 1
+        *before, (own, _) = last.sessions
+        sessions = (*before, (own, number)) if line.is_own else (*last.sessions, (secrets.token_hex(6), number))
+        found = Lineage(last.run_id, number, sessions)
+    _lines[session] = _Line(found, True)
+    return found
+
+
+def last_of(session: Session) -> Lineage | None:
+    """Returns the lineage of the last save of a session, or of what it restored; None if it began anew."""
+    line = _lines.get(session)
+    return None if line is None else line.last
+
+
+def restored(session: Session, lineage: Lineage | None, *, is_whole: bool = True) -> None:
+    """Records the lineage of the values that a session has restored; None if there is none: its next save begins a run.
+
+    A part of the model does not make the session another run's; it begins one of its own where there is none.
+    """
+    if not is_whole and session in _lines:
+        return
+    if lineage is None:
+        _lines.pop(session, None)
+    else:
+        _lines[session] = _Line(lineage, False)
+
+
+class Described(NamedTuple):
+    """A complete checkpoint and its manifest."""
+
+    path: str
+    manifest: Manifest
+
+    def __str__(self) -> str:
+        manifest, lineage = self.manifest, self.manifest.lineage
+        step = "" if manifest.step is None else f"step {manifest.step}, "
+        which = f"save {lineage.save_number} of run {lineage.run_id}"
+        return f"'{self.path}' ({step}{which}, saved at {clock.in_utc(manifest.timestamp)})"
+
+
+class Choice(NamedTuple):
+    """The newest checkpoint.
+
+    Attributes:
+        line: The checkpoints that led to it, oldest first, and itself.
+        others: The newest of each other line, if there are several: saves that neither led to it nor followed.
+    """
+
+    line: Sequence[Described]
+    others: Sequence[Described]
+
+    @property
+    def doubt(self) -> str:
+        """The other ones and what to do to go on from one of them, as a clause; empty if there is none."""
+        if not self.others:
+            return ""
+        chosen = self.line[-1]
+        named = " and ".join(map(str, self.others[:_MOST_NAMED]))
+        more = len(self.others) - _MOST_NAMED
+        named += f" and {more} more" if more > 0 else ""
+        alone = len(self.others) == 1
+        return (
+            f"{chosen} is the newest by the clock, but neither leads to {named} nor follows from "
+            f"{'it. The other one is' if alone else 'them. The others are'} left alone: not counted by max_to_keep, "
+            f"and replaced only by a save of the same step. To go on from {'it' if alone else 'one of them'}, end this "
+            f"training and move '{chosen.path}' away"
+        )
+
+
+def choose(found: Sequence[Described]) -> Choice:
+    """Chooses the newest of some checkpoints: the last of the line of saves that has the latest one by the clock.
+
+    Example: sessions a, b and c of one run have saved; b restored a's second save, and c its first. `sessions` are
+
+        model.ckpt-10   (a, 1)
+        model.ckpt-20   (a, 2)
+        model.ckpt-30   (a, 2) (b, 3)      saved at 12:30
+        model.ckpt-25   (a, 1) (c, 2)      saved at 12:40
+
+    Nothing followed b's save 3 or c's save 2: they are the heads. By the clock 25 is the newest; its line is 10 and 25.
+    30 is the other head, and left alone. Without 25 the line would be 10, 20, 30, whatever the clocks said.
+    """
+    ordered = sorted(found, key=_by_clock)
+    heads = _heads(ordered) or ordered[-1:]  # None is, where somebody has written lineages that follow each other.
+    chosen = heads[-1]
+    line = [each for each in ordered if each is not chosen and chosen.manifest.lineage.follows(each.manifest.lineage)]
+    line.sort(key=lambda each: each.manifest.lineage.save_number)
+    return Choice((*line, chosen), heads[:-1][::-1])
+
+
+def _by_clock(each: Described) -> tuple[float, int, bool, str]:
+    # Of two copies the one whose name has its step comes last.
+    step = each.manifest.step
+    return each.manifest.timestamp, -1 if step is None else step, each.path.endswith(f"-{step}"), each.path
+
+
+def _heads(ordered: Sequence[Described]) -> Sequence[Described]:
+    """Returns those that led to no other one, in the same order. Takes linear time."""
+    counts: dict[str, int] = {}  # By session, the number of the last save that led to a save of another session.
+    last: dict[str, tuple[int, Described]] = {}  # By session, its last save.
+    for each in ordered:
+        *before, (own, number) = each.manifest.lineage.sessions
+        for session, counted in before:
+            counts[session] = max(counted, counts.get(session, 0))
+        if number >= last.get(own, (0, each))[0]:
+            last[own] = number, each
+    return sorted((head for own, (number, head) in last.items() if number > counts.get(own, 0)), key=_by_clock)

@@ -1,0 +1,362 @@
+"""Reading checkpoints: listing one, and reading values from one."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from hookline import arguments
+from hookline.checkpoint.directory import layout, leaves, together
+from hookline.checkpoint.directory.manifest import FILE_NAME, MOST_BYTES, Leaf, Manifest
+from hookline.checkpoint.directory.state_file import latest_checkpoint, recorded
+from hookline.checkpoint.directory.together import Together
+from hookline.checkpoint.restoring.compatibility import Match
+from hookline.checkpoint.saving import failures, host
+from hookline.checkpoint.saving.host import Shares
+from hookline.errors import NotFoundError
+from hookline.regular_file import NotReadable, files_below
+
+T = TypeVar("T")
+
+# So much is read at once, or the largest leaf.
+AT_ONCE_BYTES = 32 * 2**20
+
+# The folders of the files with data. The other files of Orbax describe those.
+_DATA = "d"
+_OF_ORBAX = ("_CHECKPOINT_METADATA", "state/_METADATA", "state/manifest.ocdbt")
+
+
+def read(
+    path: str,
+    choose: Callable[[Manifest], dict[str, Match]],
+    verify: bool = True,
+    shardings: Mapping[str, Sequence[Any]] | None = None,
+    others: Together | None = None,
+    on_host: bool = False,
+) -> dict[str, Any]:
+    """Reads values of a checkpoint.
+
+    Args:
+        path: The checkpoint.
+        choose: What of its manifest. Asked again if the checkpoint is replaced while it is read.
+        verify: Whether to compare what is read with its checksums.
+        shardings: Where to put the arrays of a match, by its name. `None` in place of one leaves that to JAX, as does
+            a sharding that the shape of the array does not allow.
+        others: The processes that read the same; by default those that it is put in, if it is put in several.
+        on_host: Whether arrays stay in the host's memory, as NumPy's: those of 64 bits, too, that JAX might not hold.
+
+    Raises:
+        OpError: As in `layout.read_manifest`; also `DataLossError`: the files are broken or differ from the saved
+            values.
+    """
+    if others is None:
+        places = [place for each in (shardings or {}).values() for place in each if place is not None]
+        others = Together(None) if all(place.is_fully_addressable for place in places) else together.current()
+    found = _found(path, others)
+    while True:
+        directory, text = found
+        reading = _Reading(path, directory, choose(layout.parsed(path, text)), verify, shardings or {}, on_host)
+        values, failure = {}, None
+        try:
+            values = reading.together(others)
+        except Exception as error:
+            failure = error
+        found = _found(path, others)
+        if found == (directory, text):
+            if failure is not None:
+                raise failure
+            return values
+
+
+def _found(path: str, others: Together) -> tuple[str, str]:
+    """Returns the present directory of a checkpoint, and the text of its manifest, as the chief sees them."""
+    if others.is_alone:
+        return layout.manifest_text(path)
+    directory, text = others.chief(lambda: layout.manifest_text(path))
+    return directory, text
+
+
+class _Reading:
+    """One attempt to read a checkpoint, which may be replaced meanwhile. Its arguments are those of `read`."""
+
+    def __init__(
+        self,
+        path: str,
+        directory: str,
+        matches: dict[str, Match],
+        verify: bool,
+        shardings: Mapping[str, Sequence[Any]],
+        on_host: bool,
+    ) -> None:
+        self._path, self._directory, self._matches = path, directory, matches
+        self._verify, self._shardings, self._on_host = verify, shardings, on_host
+        self._wanted = [leaf for match in matches.values() for leaf in match.leaves]
+        self._stored: dict[str, Any] = {}
+        self._uses = collections.Counter(leaf.name for leaf in self._wanted)  # How often each is still to be given.
+
+    def together(self, others: Together) -> dict[str, Any]:
+        """Returns the values that this process has read; raises an error of one process in all of them."""
+        try:
+            shares = others.for_chief(functools.partial(self._blaming, self._read))
+            others.chief(functools.partial(self._blaming, functools.partial(self._check, shares)))
+            return {
+                key: match.structure.unflatten([leaves.unpack(leaf, self._take(leaf.name)) for leaf in match.leaves])
+                for key, match in self._matches.items()
+            }
+        finally:
+            self._stored.clear()  # An error's traceback would keep it.
+
+    def _blaming(self, part: Callable[[], T]) -> T:
+        """Does a part, and maps its errors to those of a checkpoint that could not be read."""
+        try:
+            return part()
+        except Exception as error:
+            mapped = failures.not_read(error, self._path, layout.previous_advice(self._path))
+            if mapped is error:
+                raise
+            raise mapped from failures.without_tracebacks(error)
+
+    def _read(self) -> dict[str, Shares]:
+        """Reads this process's parts, and returns its shares in the checksums of leaves that it has in part."""
+        from hookline.checkpoint import orbax_io
+
+        # Orbax pins an array to its sharding, and a program takes no arrays that are pinned to different devices. So
+        # what may lie anywhere comes over the host, where there are several.
+        anywhere = None if self._on_host or jax.device_count() > 1 else jnp.zeros(()).sharding
+        places = {
+            leaf.name: place
+            for key, match in self._matches.items()
+            for leaf, place in zip(match.leaves, self._shardings.get(key, ()), strict=False)
+            if place is not None and leaves.may_lie(leaf, place)
+        }
+        abstract = {leaf.name: leaves.abstract(leaf, places.get(leaf.name, anywhere)) for leaf in self._wanted}
+        at_once = max([AT_ONCE_BYTES, *map(leaves.nbytes, self._wanted)])
+        _look_through(self._directory)
+        once = {leaf.name: leaf for leaf in self._wanted if abstract[leaf.name] is not None}
+        for part in in_parts(once.values(), at_once):
+            read = orbax_io.read(os.path.abspath(self._directory), {name: abstract[name] for name in part}, at_once)
+            if not self._on_host:
+                read = {name: leaves.on_device(part[name], array) for name, array in read.items()}
+            self._stored |= jax.block_until_ready(read)  # Until then they also take the host's memory.
+            del read
+        for leaf in once.values():
+            if (shape := tuple(self._stored[leaf.name].shape))[: len(leaf.shape)] != leaf.shape:
+                raise ValueError(f"{leaf.name!r} has shape {shape} in its files, and {leaf.shape} in {FILE_NAME}.")
+        shares: dict[str, Shares] = {}
+        for leaf in once.values() if self._verify else ():
+            if (found := host.compare(leaf.pieces, self._stored[leaf.name])) is None:
+                raise self._not_what_was_saved(leaf)
+            if found:
+                shares[leaf.name] = found
+        return shares
+
+    def _check(self, shares: Sequence[Mapping[str, Shares]]) -> None:
+        """Checks the pieces that no process has whole."""
+        for leaf in {leaf.name: leaf for leaf in self._wanted}.values():
+            if not host.make_up(leaf.pieces, [own.get(leaf.name, {}) for own in shares]):
+                raise self._not_what_was_saved(leaf)
+
+    def _not_what_was_saved(self, leaf: Leaf) -> ValueError:
+        return ValueError(
+            f"{leaf.name!r} is not the saved value: its checksum differs. Its data are in "
+            f"{', '.join(_data_files(self._directory))}."
+        )
+
+    def _take(self, name: str) -> Any:
+        """Returns a stored array that nothing else refers to, because a session may donate its memory."""
+        self._uses[name] -= 1
+        return self._stored[name].copy() if self._uses[name] and name in self._stored else self._stored.pop(name, None)
+
+
+def _look_through(directory: str) -> None:
+    """Looks at the files of a checkpoint, which Orbax and TensorStore open as they find them.
+
+    Raises:
+        NotReadable: One of them is no file, or its description of the data is larger than one can be.
+        OSError: A directory is missing, or cannot be read. Orbax would say that there is nothing to load.
+    """
+    found = dict(files_below(directory))
+    for name, file in found.items():
+        if os.path.basename(os.path.dirname(name)) != _DATA and file.stat().st_size > MOST_BYTES:
+            raise NotReadable(f"its file {name} has more than {MOST_BYTES:,} bytes")
+    os.stat(os.path.join(directory, "state"))
+    for name in _OF_ORBAX:
+        if name not in found and os.path.exists(os.path.join(directory, name)):
+            raise NotReadable(f"its file {name} is a directory, not a file")
+
+
+def in_parts(wanted: Iterable[Leaf], at_once_bytes: int) -> Iterator[dict[str, Leaf]]:
+    """Yields the leaves that are read together: on the way they take twice their size in the host's memory."""
+    part: dict[str, Leaf] = {}
+    left = at_once_bytes
+    for leaf in wanted:
+        if part and leaves.nbytes(leaf) > left:
+            yield part
+            part, left = {}, at_once_bytes
+        part[leaf.name] = leaf
+        left -= leaves.nbytes(leaf)
+    yield part
+
+
+def _data_files(directory: str) -> list[str]:
+    """Returns the names of the largest files of a checkpoint that hold arrays."""
+    found = []
+    for folder, _, files in os.walk(directory):
+        if os.path.basename(folder) == _DATA:
+            found += [os.path.join(folder, file) for file in files]
+    return [os.path.relpath(file, directory) for file in sorted(found, key=os.path.getsize, reverse=True)[:3]]
+
+
+def verify(ckpt_dir_or_file: str) -> None:
+    """Reads a whole checkpoint and compares it with the checksums that were taken when it was saved.
+
+    Args:
+        ckpt_dir_or_file: A checkpoint, or a directory, which stands for its newest checkpoint.
+
+    Raises:
+        NotFoundError: There is no such checkpoint.
+        InvalidArgumentError: It was not written by hookline.
+        DataLossError: Its files are broken or differ from the saved values; the message names the variable.
+
+    Example:
+        >>> import hookline as hl, tempfile
+        >>> from hookline.train import Saver
+        >>> w = hl.Variable([1.0, 2.0], name="w")
+        >>> with hl.Session() as sess, tempfile.TemporaryDirectory() as logdir:
+        ...     sess.run(hl.global_variables_initializer())
+        ...     verify(Saver().save(sess, logdir + "/model.ckpt"))
+
+    References:
+        None in `tf.train`.
+    """
+    path = checkpoint_at(ckpt_dir_or_file, "verify")
+    # One at a time: the model may be large. If empty, only its files.
+    for name in layout.read_manifest(path)[1].leaves or [None]:
+        read(
+            path, lambda now, name=name: alone(leaf for leaf in now.leaves.values() if leaf.name == name), on_host=True
+        )
+
+
+def alone(chosen: Iterable[Leaf]) -> dict[str, Match]:
+    """Returns what to read for leaves, each without the structure of its variable."""
+    return {leaf.name: Match((leaf,), jax.tree.structure(0)) for leaf in chosen}
+
+
+def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, tuple[int, ...]]]:
+    """Lists the names and shapes in a checkpoint, without reading the values.
+
+    Args:
+        ckpt_dir_or_file: A checkpoint, or a directory, which stands for its newest checkpoint.
+
+    Returns:
+        (name, shape) of every leaf, sorted by name: "w", or "params/dense/kernel" for a leaf of variable "params".
+
+    Raises:
+        NotFoundError: There is no such checkpoint.
+        InvalidArgumentError: It was not written by hookline.
+
+    Example:
+        >>> import hookline as hl, tempfile
+        >>> from hookline.train import Saver
+        >>> w = hl.Variable({"a": [1.0, 2.0], "b": 3.0}, name="w")
+        >>> with hl.Session() as sess, tempfile.TemporaryDirectory() as logdir:
+        ...     sess.run(hl.global_variables_initializer())
+        ...     list_variables(Saver().save(sess, logdir + "/model.ckpt"))
+        [('w/a/0', ()), ('w/a/1', ()), ('w/b', ())]
+
+    References:
+        `tf.train.list_variables`.
+    """
+    manifest = layout.read_manifest(checkpoint_at(ckpt_dir_or_file, "list_variables"))[1]
+    return sorted((leaf.name, leaf.shape) for leaf in manifest.leaves.values())
+
+
+def load_variable(ckpt_dir_or_file: str, name: str) -> Any:
+    """Reads a variable, a leaf or a part of a variable from a checkpoint.
+
+    Args:
+        ckpt_dir_or_file: A checkpoint, or a directory, which stands for its newest checkpoint.
+        name: A name from `list_variables`, the name of a variable, or any beginning of names that ends before a slash
+            (`"optimizer/weights"`, `"params/encoder"`). The name of a variable's tensor (`"weights:0"`) means the
+            variable.
+
+    Returns:
+        The value as it was saved. Parts of a variable, and containers other than dicts, lists and tuples, become nested
+        dicts.
+
+    Raises:
+        NotFoundError: There is no such checkpoint, or it has nothing of that name.
+        DataLossError: The files are broken.
+
+    Example:
+        >>> import hookline as hl, tempfile
+        >>> from hookline.train import Saver
+        >>> w = hl.Variable({"a": 1.0, "b": 2.0}, name="w")
+        >>> with hl.Session() as sess, tempfile.TemporaryDirectory() as logdir:
+        ...     sess.run(hl.global_variables_initializer())
+        ...     float(load_variable(Saver().save(sess, logdir + "/model.ckpt"), "w/b"))
+        2.0
+
+    References:
+        `tf.train.load_variable`. This one also reads a whole structure or a part of one.
+    """
+    path = checkpoint_at(ckpt_dir_or_file, "load_variable")
+    name = arguments.text("load_variable", "name", name).removesuffix(":0")
+    return _nested(name, read(path, lambda manifest: _called(name, path, manifest)))
+
+
+def _called(name: str, path: str, manifest: Manifest) -> dict[str, Match]:
+    """Returns the matches for a name: a whole leaf or variable, or else the leaves below the name."""
+    by_name, entry = manifest.leaves, manifest.variables.get(name)
+    if name in by_name:
+        return alone([by_name[name]])
+    if entry is not None and (structure := entry.treedef) is not None:
+        return {name: Match(entry.leaves, structure)}
+    below = alone(leaf for key, leaf in by_name.items() if key.startswith(f"{name}/"))
+    if not below:
+        raise NotFoundError.from_message(
+            f"Checkpoint '{path}' has no {name!r}. It has: {', '.join(sorted(by_name)) or 'nothing'}."
+        )
+    return below
+
+
+def _nested(name: str, values: Mapping[str, Any]) -> Any:
+    if name in values:
+        return values[name]
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        *folders, last = key.removeprefix(f"{name}/").split("/")
+        place = tree
+        for folder in folders:
+            place = place.setdefault(folder, {})
+            if not isinstance(place, dict):
+                raise ValueError(
+                    f"load_variable: {name!r} has a value {key.rpartition('/')[0]!r} and one below it, {key!r}; load "
+                    f"each by its full name."
+                )
+        if last in place:
+            raise ValueError(f"load_variable: {name!r} has {key!r} and more below it; load each by its full name.")
+        place[last] = value
+    return tree
+
+
+def checkpoint_at(path: str, who: str, name: str = "ckpt_dir_or_file") -> str:
+    """Returns the newest checkpoint of a directory of checkpoints; any other path of a user unchanged.
+
+    Raises:
+        TypeError: It is not a path; the message has the called function and the name of its argument.
+        DataLossError: The newest checkpoint in the state file is incomplete.
+    """
+    path = arguments.path(who, name, path)
+    if layout.locate(path) is None and os.path.isdir(path):
+        newest = latest_checkpoint(path)
+        if (state := recorded(path)) is not None:
+            layout.require_whole(state.model_checkpoint_path)
+        return newest or path
+    return path

@@ -1,0 +1,123 @@
+"""Waiting for new checkpoints of a directory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from hookline import arguments, clock
+from hookline.checkpoint.directory import layout
+from hookline.checkpoint.directory.state_file import latest_checkpoint
+from hookline.errors import NotFoundError
+from hookline.signals import preemption
+
+T = TypeVar("T")
+
+
+def checkpoints_iterator(
+    checkpoint_dir: str,
+    min_interval_secs: float = 0,
+    timeout: float | None = None,
+    timeout_fn: Callable[[], bool] | None = None,
+    *,
+    poll_secs: float = 1.0,
+) -> Iterator[str]:
+    """Yields each new checkpoint of a directory when it is complete; of several new ones, only the newest.
+
+    Args:
+        checkpoint_dir: The directory; it need not exist yet.
+        min_interval_secs: The least number of seconds between two checkpoints.
+        timeout: After this many seconds without a new one, stop or ask `timeout_fn`; None waits for ever.
+        timeout_fn: Called without arguments when the time is over; True stops, False waits once more.
+        poll_secs: The interval between two looks, in seconds.
+
+    Yields:
+        Paths; the same path again if its checkpoint was rewritten.
+
+    Example:
+        >>> list(checkpoints_iterator("/nowhere", timeout=0))
+        []
+
+    References:
+        `tf.train.checkpoints_iterator`. `poll_secs` is new.
+    """
+    who = "checkpoints_iterator"
+    arguments.path(who, "checkpoint_dir", checkpoint_dir)
+    arguments.number(who, "min_interval_secs", min_interval_secs)
+    arguments.function(who, "timeout_fn", timeout_fn, optional=True)
+    _check_waits(who, timeout, poll_secs=poll_secs)
+    return _each_new(checkpoint_dir, min_interval_secs, timeout, timeout_fn, poll_secs)
+
+
+def _each_new(
+    checkpoint_dir: str,
+    min_interval_secs: float,
+    timeout: float | None,
+    timeout_fn: Callable[[], bool] | None,
+    poll_secs: float,
+) -> Iterator[str]:
+    seen: tuple[str, float] | None = None
+
+    def another() -> tuple[str, float] | None:
+        while (path := latest_checkpoint(checkpoint_dir)) is not None:
+            with contextlib.suppress(NotFoundError):  # Removed while we looked.
+                found = (path, layout.read_manifest(path)[1].timestamp)
+                return None if found == seen else found
+        return None
+
+    while True:
+        found = _wait(another, timeout, poll_secs)
+        if found is None:
+            if timeout_fn is None or timeout_fn():
+                return
+            continue
+        yielded_at, seen = clock.monotonic(), found
+        yield found[0]
+        preemption.sleep(yielded_at + min_interval_secs - clock.monotonic())
+
+
+def wait_for_new_checkpoint(
+    checkpoint_dir: str, last_checkpoint: str | None = None, seconds_to_sleep: float = 1, timeout: float | None = None
+) -> str | None:
+    """Blocks until the newest checkpoint of a directory differs from the last one, and returns its path.
+
+    Args:
+        checkpoint_dir: The directory; it need not exist yet.
+        last_checkpoint: The path of the last one; None for any.
+        seconds_to_sleep: The interval between two looks, in seconds.
+        timeout: How many seconds to wait; None waits for ever.
+
+    Returns:
+        The path; None when the time is over.
+
+    Example:
+        >>> wait_for_new_checkpoint("/nowhere", timeout=0) is None
+        True
+
+    References:
+        `tf.contrib.training.wait_for_new_checkpoint`.
+    """
+    _check_waits("wait_for_new_checkpoint", timeout, seconds_to_sleep=seconds_to_sleep)
+
+    def another() -> str | None:
+        path = latest_checkpoint(checkpoint_dir)
+        return None if path == last_checkpoint else path
+
+    return _wait(another, timeout, seconds_to_sleep)
+
+
+def _check_waits(who: str, timeout: float | None, **poll: float) -> None:
+    for name, secs in {"timeout": 0 if timeout is None else timeout, **poll}.items():
+        arguments.number(who, name, secs)
+
+
+def _wait(look: Callable[[], T | None], timeout: float | None, poll_secs: float) -> T | None:
+    """Returns the first result of `look` that is not None; None when the time is over."""
+    started = clock.monotonic()
+    while (found := look()) is None:
+        left = float("inf") if timeout is None else started + timeout - clock.monotonic()
+        if left <= 0:
+            break
+        preemption.sleep(min(poll_secs, left))
+    return found

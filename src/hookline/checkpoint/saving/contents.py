@@ -1,0 +1,195 @@
+"""The contents of a checkpoint: copied from a session, and loaded into one."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from hookline import arguments, log
+from hookline.checkpoint.directory import leaves, schema, together
+from hookline.checkpoint.directory.manifest import Manifest
+from hookline.checkpoint.restoring import compatibility as fitting
+from hookline.checkpoint.restoring import lineage, reading
+from hookline.checkpoint.saving import host
+from hookline.checkpoint.saving.host import HostCopy
+from hookline.coordination import peers
+from hookline.graph import GraphKeys, Tensor, Variable
+from hookline.graph.nodes.spec import UNKNOWN
+from hookline.session import Session
+from hookline.session.plan.source_positions import Position
+
+_logger = log.of(__name__)
+
+HOOK_STATES = "hooks/"
+"""The prefix of hooks' states in a checkpoint."""
+
+
+class Copied(NamedTuple):
+    """The data of a save: the manifest without its pieces, the copies by leaf name, the positions of iterators."""
+
+    manifest: Manifest
+    stored: dict[str, HostCopy]
+    positions: Mapping[str, Position]
+
+
+def copied(sess: Session, variables: Mapping[str, Variable], global_step: Any, is_chief: bool) -> Copied:
+    """Copies everything that this process must write to the host.
+
+    If the variables are the whole model, the positions of iterators and the states of hooks belong to it.
+    """
+    is_whole = _is_whole(sess, variables)
+    iterators = [name for name in sess.lowlevel.iterators() if is_whole and name not in variables]
+    states = sess.lowlevel.hook_states() if is_whole else {}
+    is_saved = isinstance(global_step, Variable) and global_step in variables.values()
+    if not is_saved and isinstance(global_step, Tensor | Variable | str):
+        global_step = sess.run(global_step)
+    with sess.lowlevel.lock:  # The next run may donate the values.
+        values, positions = sess.lowlevel.values_with_positions(list(variables.values()), iterators)
+        contents = {name: values[variable.op.name] for name, variable in variables.items()}
+        contents |= {name: position.value for name, position in positions.items()}
+        contents |= {f"{HOOK_STATES}{name}": state for name, state in states.items()}
+        entries, stored = leaves.pack(contents)
+        if is_saved:
+            global_step = values[global_step.op.name]  # The checkpoint's own; the session may advance.
+        if global_step is not None:
+            global_step = arguments.whole("Saver.save", "global_step", global_step, at_least=0)
+            if global_step > schema.LARGEST:
+                raise ValueError(f"Saver.save requires a global_step of at most 2**63 - 1, got {global_step}.")
+        on = devices_of(stored.values())
+        manifest = Manifest(entries, lineage.next_of(sess), global_step, devices=on if len(on) > 1 else ())
+        return Copied(manifest, host.copies(stored, is_chief), positions)
+
+
+def load(
+    sess: Session,
+    path: str,
+    variables: Mapping[str, Variable],
+    *,
+    reshapes: bool,
+    verifies: bool,
+    only_variables: bool = False,
+    before_reading: Callable[[], None] | None = None,
+) -> None:
+    """Sets variables to their values in a checkpoint.
+
+    Args:
+        sess: The session.
+        path: The checkpoint.
+        variables: The variables, by their names in the checkpoint. If they are the whole model, the positions of
+            iterators and the states of hooks are restored, too.
+        reshapes: As `reshape` of a `Saver`.
+        verifies: As `verify` of a `Saver`.
+        only_variables: Whether to leave the iterators and hooks alone.
+        before_reading: Is called when the checkpoint is known to fit, before its arrays are read.
+
+    Raises:
+        OpError: As in `Saver.restore`.
+    """
+    is_whole = not only_variables and _is_whole(sess, variables)
+    specs = {name: variable.spec for name, variable in variables.items()}
+    iterators = [name for name in sess.lowlevel.iterators() if is_whole and name not in variables]
+    was_read: list[Manifest] = []
+
+    def choose(manifest: Manifest) -> dict[str, fitting.Match]:
+        was_read[:] = [manifest]
+        held = {name: UNKNOWN for name in iterators if name in manifest.variables}
+        if is_whole:
+            held |= {name: UNKNOWN for name in manifest.variables if name.startswith(HOOK_STATES)}
+        fits = fitting.fit(path, manifest.variables, specs | held, reshape=reshapes)
+        if before_reading is not None:
+            before_reading()
+        return fits
+
+    places = {name: variable.places for name, variable in variables.items()}
+    read = reading.read(path, choose, verifies, places, together.current())
+    is_placed = any(variable.shardings for variable in variables.values())
+    restored = [read[name] for name in variables]
+    _warn_of_fewer(path, was_read[0], restored, is_placed=is_placed)
+    values = {variable.op.name: read[name] for name, variable in variables.items()}
+    if reshapes:
+        values = {v.op.name: fitting.shaped_as(v.spec, values[v.op.name]) for v in variables.values()}
+    for name in iterators:
+        if name not in read and peers.speaks():
+            _logger.warning(
+                "Checkpoint '%s' holds no position of the iterator %r, which stays where it is: in a new session "
+                "at the beginning of its data.",
+                path,
+                name,
+            )
+    # Nothing else refers to these arrays, so they need not be copied: a large model may not fit twice.
+    sess.lowlevel.load(values, owned=True, positions={name: read[name] for name in iterators if name in read})
+    sess.lowlevel.restored = path, frozenset(values)
+    if not only_variables:
+        lineage.restored(sess, was_read[0].lineage, is_whole=is_whole)
+    if is_whole:
+        sess.lowlevel.restored_hook_states = {
+            name.removeprefix(HOOK_STATES): state for name, state in read.items() if name.startswith(HOOK_STATES)
+        }
+
+
+def hook_states(path: str) -> dict[str, Any]:
+    """Returns the states of hooks in a checkpoint, by the names of their identities.
+
+    Raises:
+        OpError: As in `Saver.restore`.
+    """
+
+    def choose(manifest: Manifest) -> dict[str, fitting.Match]:
+        wanted = {name: UNKNOWN for name in manifest.variables if name.startswith(HOOK_STATES)}
+        return fitting.fit(path, manifest.variables, wanted)
+
+    read = reading.read(path, choose, on_host=True)
+    return {name.removeprefix(HOOK_STATES): state for name, state in read.items()}
+
+
+def _is_whole(sess: Session, variables: Mapping[str, Variable]) -> bool:
+    """Returns whether these are all variables of the model; positions of iterators and states of hooks go with them."""
+    model = sess.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
+    return all(variables.get(variable.op.name) is variable for variable in model)
+
+
+# The devices of arrays when they were saved, and when they are restored.
+
+
+def shown_devices(names: Sequence[str]) -> str:
+    """Returns devices in words: "3 devices (cpu:0 to cpu:2)", "1 device (cuda:1)"."""
+    kinds = {name.rpartition(":")[0] for name in names}
+    numbers = [name.rpartition(":")[2] for name in names]
+    in_a_row = len(kinds) == 1 and all(map(str.isdecimal, numbers))
+    in_a_row = in_a_row and [*map(int, numbers)] == [*range(int(numbers[0]), int(numbers[0]) + len(names))]
+    inside = f"{names[0]} to {names[-1]}" if in_a_row and len(names) > 2 else ", ".join(names)
+    return f"{len(names)} device{'s' * (len(names) != 1)} ({inside})"
+
+
+def _warn_of_fewer(path: str, manifest: Manifest, values: Any, *, is_placed: bool) -> None:
+    """Warns if the restored arrays are on fewer devices than the saved ones.
+
+    If the graph was built with values without a placement (not `is_placed`), the step moves whole arrays to the devices
+    of its batches, as it did before the restore.
+    """
+    now = devices_of(jax.tree.leaves(values))
+    if not now or len(now) >= len(manifest.devices):
+        return
+    is_split = any(len(leaf.pieces) > 1 for leaf in manifest.leaves.values())
+    if peers.speaks() and (is_placed or is_split or jax.device_count() < len(manifest.devices)):
+        _logger.warning(
+            "Checkpoint '%s' was saved from %s and is restored onto %s, the devices of the values that the graph was "
+            "built with. To train on as many as before, build it with values on those: "
+            "jax.device_put(state, sharding), or sharding= of the loop or the variable.",
+            path,
+            shown_devices(manifest.devices),
+            shown_devices(now),
+        )
+
+
+def devices_of(arrays: Iterable[Any]) -> tuple[str, ...]:
+    """Returns the names of the devices that the JAX arrays among some values are on, in order."""
+    return device_names(set[Any]().union(*(array.devices() for array in arrays if isinstance(array, jax.Array))))
+
+
+def device_names(devices: Iterable[Any]) -> tuple[str, ...]:
+    """Returns the names of devices, in order."""
+    return tuple(map(str, sorted(devices, key=operator.attrgetter("platform", "id"))))

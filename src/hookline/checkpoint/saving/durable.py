@@ -1,0 +1,124 @@
+"""Files, directories and renames that survive a power cut after the call has returned."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from hookline import log
+from hookline.checkpoint.saving import failures
+
+_logger = log.of(__name__)
+WRITING_SUFFIX = ".hookline-writing-"
+"""The beginning of the suffix, which ends with random digits, of what is being written and not in its place yet."""
+being_written: set[str] = set()
+"""The absolute paths of what this process is writing under such names."""
+
+_NOT_SUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
+_warned: set[str] = set()
+
+
+def sync_tree(directory: str) -> None:
+    """Syncs all files and directories below a directory, and the directory itself, each after its contents."""
+    for folder, _, files in os.walk(directory, topdown=False, onerror=_raise):
+        for file in sorted(files):
+            _sync(os.path.join(folder, file), os.O_RDONLY | os.O_NONBLOCK)
+        sync_directory(folder)
+
+
+def sync_directory(directory: str) -> None:
+    """Syncs the names in a directory. If the file system cannot do this, logs one warning."""
+    try:
+        _sync(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        if error.errno not in _NOT_SUPPORTED:
+            raise
+        if directory not in _warned:
+            _warned.add(directory)
+            _logger.warning(
+                "The file system of '%s' cannot sync directories (%s): a power cut may lose the last save.",
+                directory,
+                error,
+            )
+
+
+def make_directories(path: str) -> None:
+    """Makes a directory and its missing parents, and syncs the parent of each."""
+    missing, above = [], path
+    while (found := status(above)) is None:
+        missing.append(above)
+        above = os.path.dirname(above)
+    if not missing and stat.S_ISDIR(found.st_mode):
+        return
+    os.makedirs(path, exist_ok=True)
+    for directory in reversed(missing):
+        sync_directory(os.path.dirname(directory))
+
+
+def status(path: str, *, follow_symlinks: bool = True) -> os.stat_result | None:
+    """Returns the status of a file, or None if it is missing or not visible; raises temporary errors."""
+    try:
+        return os.stat(path, follow_symlinks=follow_symlinks)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    except OSError as error:
+        if failures.may_pass(error):
+            raise
+        return None
+
+
+def rename(old: str, new: str) -> None:
+    """Renames a file or directory within its directory, and syncs the directory."""
+    os.rename(old, new)
+    sync_directory(os.path.dirname(new))
+
+
+def write(path: str, text: str) -> None:
+    """Writes a small file so that any reader, at any moment, sees either the old or the new text."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+@contextlib.contextmanager
+def replacing(path: str) -> Iterator[BinaryIO]:
+    """Yields a new file that takes the place of another one at the end, when it is on the disk.
+
+    Until then it has a random name beside it, by which a leftover of a killed process is known as hookline's.
+    """
+    temporary = f"{os.path.abspath(path)}{WRITING_SUFFIX}{secrets.token_hex(4)}"
+    being_written.add(temporary)
+    try:
+        with create(temporary) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        raise
+    finally:
+        being_written.discard(temporary)
+    sync_directory(os.path.dirname(path) or ".")
+
+
+def create(path: str) -> BinaryIO:
+    """Opens a new file to write to; raises `FileExistsError` if there is anything at the path, even a link."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb")
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _sync(path: str, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,265 @@
+"""The checkpoints of a saver on the disk: which there are, which stay, and the removal of the others."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import threading
+import weakref
+from collections.abc import Iterable
+
+from hookline import log
+from hookline.checkpoint.directory import layout, lease
+from hookline.checkpoint.directory.layout import base_of
+from hookline.checkpoint.directory.lease import Lease
+from hookline.checkpoint.directory.manifest import Lineage
+from hookline.checkpoint.directory.state_file import STATE_FILE_NAME, leaving, recorded, write_state
+from hookline.checkpoint.saving import moves
+from hookline.checkpoint.saving.failures import RetryPolicy
+from hookline.checkpoint.saving.retention import Kept, Retention
+from hookline.coordination import peers
+from hookline.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
+from hookline.session import Session
+
+_logger = log.of(__name__)
+
+_ONCE = RetryPolicy(max_attempts=1)
+
+
+class CheckpointManager:
+    """Keeps the directories of a saver in order: takes their leases, writes state files, removes old checkpoints.
+
+    `Retention` decides which checkpoints stay. They may lie in several directories.
+
+    Args:
+        name: The name of the saver, for messages.
+        retention: The rule, and the checkpoints that it has chosen so far.
+        lease_wait_secs: The longest wait for another process that saves its checkpoints in a directory.
+    """
+
+    def __init__(self, name: str, retention: Retention, lease_wait_secs: float) -> None:
+        self.name, self._retention, self._lease_wait_secs = name, retention, lease_wait_secs
+        self._holds: dict[str, weakref.WeakSet[Session]] = {}
+        self._proven_step: int | None = None
+        self._best_step: int | None = None
+        self._lock = threading.Lock()
+        self._state_file = STATE_FILE_NAME
+        self._cleaned: set[str] = set()
+        # Checkpoints that a killed process still had to remove; they are removed once there is a newer checkpoint.
+        self._leaving: list[str] = []
+        # What this saver has written: it may remove that wherever it is.
+        self._written: set[str] = set()
+        # Recorded checkpoints that were broken when this saver began to save in their directory.
+        self._broken: set[str] = set()
+
+    # The checkpoints --------------------------------------------------------------------------------------------
+
+    @property
+    def paths(self) -> list[str]:
+        """The checkpoints that may still be removed, oldest first."""
+        return self._retention.paths
+
+    @property
+    def last_good(self) -> str | None:
+        """The newest checkpoint that has proved good; None if none has."""
+        self._take_proof(self._retention)
+        return self._retention.good
+
+    def recover(self, paths: Iterable[str], good: str | None, preserved: float | None, best: str | None) -> None:
+        """Takes over the checkpoints of an earlier run; see `Saver.recover_last_checkpoints`."""
+        found = []
+        for path in filter(layout.locate, paths):
+            try:
+                manifest = layout.read_manifest(path)[1]
+                found.append(Kept(path, manifest.timestamp, manifest.extra, manifest.step))
+            except OpError as error:
+                _logger.warning("%s leaves it alone and goes on: %s", self.name, error)
+        self._proven_step = self._best_step = None
+        there = [kept.path for kept in found]
+        lost = best if best not in there else None
+        good, best = (path if path in there else None for path in (good, best))
+        self._retention.recover(found, good, preserved, best)
+        if lost is not None:
+            self._lose_best(lost)
+
+    def prove(self, step: int) -> None:
+        """See `Saver.prove`."""
+        self._proven_step = step  # The only field that another thread may read in the meantime.
+
+    def keep_best(self, step: int | None) -> None:
+        """See `Saver.keep_best`."""
+        if step is None:
+            with self._lock:
+                best = self._retention.spare_best()
+            if best is not None and peers.speaks():
+                _logger.warning("'%s', the best checkpoint so far, stays for good: its value is not known here.", best)
+            return
+        self._best_step = step
+        self._write_best()
+
+    def recover_best(self, step: int, path: str, last: Lineage | None) -> bool:
+        """See `Saver.recover_best`; `path` is the checkpoint of that step, if there is one that led to `last`."""
+        try:
+            manifest = layout.read_manifest(path)[1]
+        except (NotFoundError, DataLossError, InvalidArgumentError):
+            manifest = None
+        if manifest is None or not (last is None or last.follows(manifest.lineage)):
+            self._lose_best(path)
+            return False
+        if not any(kept.step == step for kept in self._retention.kept):
+            self._retention.adopt(Kept(path, manifest.timestamp, manifest.extra, step))
+        self.keep_best(step)
+        return True
+
+    def _lose_best(self, path: str) -> None:
+        if self._retention.lost_best != path and peers.speaks():
+            _logger.warning(
+                "The best checkpoint, '%s', is gone or broken. train.Evaluate(..., keep_best=...) keeps the best of "
+                "the next evaluations.",
+                path,
+            )
+        self._retention.lost_best = path
+
+    def doubt(self, restored: str, step: int | None) -> None:
+        """Records that the weights of this step are again those in `restored`; see `Retention.doubt`."""
+        self._proven_step = None
+        self._retention.doubt(restored, step)
+
+    def knows(self, path: str, state_file: str) -> bool:
+        """Returns whether the saver or the state file knows a checkpoint at this path."""
+        known = _recorded_paths(os.path.dirname(path) or ".", state_file)
+        return os.path.abspath(path) in known | self._broken | set(map(os.path.abspath, self._retention.paths))
+
+    def _take_proof(self, retention: Retention) -> None:
+        if self._proven_step is not None:
+            retention.prove(self._proven_step)
+
+    # A save -----------------------------------------------------------------------------------------------------
+
+    def acquire(self, sess: Session | None, path: str, state_file: str, until: contextlib.ExitStack) -> Lease:
+        """Takes the lease of the directory, at least until both the session and the stack are closed.
+
+        For the first checkpoint of a name it removes what killed processes have left of others.
+        """
+        directory = os.path.dirname(os.path.abspath(path))
+        is_first = directory not in self._holds
+        if is_first:
+            recorded(os.path.dirname(path) or ".", state_file)  # Refuses a directory of another program.
+        share = lease.hold(directory, self._lease_wait_secs, path)
+        until.callback(share)
+        if is_first and sess is not None:
+            self._warn_of_earlier(directory, path, sess)
+        sessions = self._holds.setdefault(directory, weakref.WeakSet())
+        if sess is not None and sess not in sessions and not sess.closed:
+            sessions.add(sess)
+            sess.lowlevel.when_closed(lease.Share(share.lease))
+        if (base := base_of(os.path.abspath(path))) not in self._cleaned:
+            self._clean(base, os.path.dirname(path) or ".", state_file, share.lease)
+        return share.lease
+
+    def _warn_of_earlier(self, directory: str, path: str, sess: Session) -> None:
+        """Warns that a saver begins beside checkpoints that it does not know, and the session has not restored."""
+        known = [*self._retention.paths, *filter(None, [sess.lowlevel.restored[0]])]
+        if os.path.realpath(directory) in {os.path.realpath(os.path.dirname(found)) for found in known}:
+            return
+        name = os.path.basename(path)
+        others = [other for other in layout.names(directory) if other != name and base_of(other) == base_of(name)]
+        if others:
+            others.sort(key=lambda other: (len(other), other))
+            _logger.warning(
+                "%s begins to save in '%s' beside checkpoints that this session did not restore (%s): it neither "
+                "counts nor removes them, and replaces those of the same step. To go on from the newest, restore it "
+                "first: saver.restore(session, train.latest_checkpoint('%s')), or checkpoint_dir= of a monitored "
+                "session or its creator. To begin anew, use another directory.",
+                self.name,
+                directory,
+                ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else ""),
+                directory,
+            )
+
+    def _clean(self, base: str, directory: str, state_file: str, held: Lease) -> None:
+        """Removes what killed processes have left of checkpoints of this name."""
+        with held.changing():
+            moves.clean(base)
+        self._broken |= {place for place in _recorded_paths(directory, state_file) if layout.flaw(place)}
+        self._leaving += leaving(directory, state_file)
+        self._cleaned.add(base)
+
+    def commit(self, new: Kept, state_file: str, lease: Lease | None, retry: RetryPolicy) -> None:
+        """Writes the state file and removes replaced checkpoints, if this process has the lease."""
+        with self._lock:
+            retention = copy.deepcopy(self._retention)
+            self._take_proof(retention)
+            removed = retention.add(*new)
+            self._take_proof(retention)
+            retention.prefer(self._best_step)
+            removed += [old for old in self._leaving if old not in (*removed, *retention.paths)]
+            if lease is not None:
+                self._write_state(new.path, retention, state_file, lease, removed, retry)
+            self._retention, self._leaving = retention, []
+            self._written.add(os.path.abspath(new.path))
+            for old in removed if lease is not None else ():
+                self._remove(old, new.path)
+        self._write_best()  # It may have been named in the meantime.
+
+    def _remove(self, old: str, new: str) -> None:
+        """Removes a checkpoint: one that this saver has written, or one of hookline's beside the new one."""
+        place, beside = os.path.abspath(old), os.path.dirname(os.path.abspath(new))
+        directory, is_own = os.path.dirname(place), place in self._written
+        is_elsewhere = not is_own and directory != beside
+        if stays := "it is in another directory" if is_elsewhere else moves.may_remove(old, is_own=is_own):
+            _logger.warning("%s does not remove '%s': %s.", self.name, old, stays)
+            return
+        with contextlib.ExitStack() as until_removed:
+            try:
+                share = lease.hold(directory, 0)
+                until_removed.callback(share)
+            except OpError as error:
+                _logger.warning("%s leaves '%s' where it is: %s", self.name, old, error)
+                return
+            try:  # Once: the next save tries again, and must not be slower for each checkpoint that stays.
+                with share.lease.changing():
+                    moves.remove(old)
+                self._written.discard(place)
+            except (OSError, OpError) as error:
+                _logger.warning("'%s' could not be removed, and stays until the next save: %s", old, error)
+                self._leaving.append(old)
+
+    # The state file ---------------------------------------------------------------------------------------------
+
+    def _write_state(
+        self, newest: str, retention: Retention, state_file: str, lease: Lease, leaving: list[str], retry: RetryPolicy
+    ) -> None:
+        directory, self._state_file = os.path.dirname(newest) or ".", state_file
+        state = retention.state(newest)
+
+        def write() -> None:
+            with lease.changing():
+                write_state(directory, state, state_file, leaving)
+
+        retry.attempt(write, os.path.join(directory, state_file))
+
+    def _write_best(self) -> None:
+        """Writes the best checkpoint into the state file, if it has changed; tries once, because a training waits."""
+        if not self._lock.acquire(blocking=False):
+            return  # A save that is being completed checks this afterwards.
+        try:
+            before = self._retention.best
+            if not self._retention.prefer(self._best_step) or self._retention.best == before:
+                return
+            newest = self._retention.paths[-1]
+            held = lease.of(os.path.dirname(os.path.abspath(newest)))
+            if held is not None:  # Else this process no longer saves there.
+                self._write_state(newest, self._retention, self._state_file, held, self._leaving, _ONCE)
+        except OpError as error:
+            best = self._retention.best
+            _logger.warning("'%s' is the best checkpoint; only the next save can record that: %s", best, error)
+        finally:
+            self._lock.release()
+
+
+def _recorded_paths(directory: str, state_file: str) -> set[str]:
+    state = recorded(directory, state_file)
+    named = () if state is None else (state.model_checkpoint_path, *state.all_model_checkpoint_paths)
+    return set(map(os.path.abspath, named))

@@ -1,0 +1,284 @@
+"""Retention: the choice of checkpoints to keep, and cleaning a directory by it when no training runs there."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from typing import NamedTuple
+
+from hookline import arguments
+from hookline.checkpoint.directory import layout, lease
+from hookline.checkpoint.directory.schema import LARGEST
+from hookline.checkpoint.directory.state_file import (
+    STATE_FILE_NAME,
+    CheckpointState,
+    examined,
+    leaving,
+    recorded,
+    write_state,
+)
+from hookline.checkpoint.restoring import examine, reading, restart
+from hookline.checkpoint.saving import moves
+from hookline.errors import FailedPreconditionError, NotFoundError, OpError
+
+_SECS_PER_HOUR = 3600.0
+
+
+class Kept(NamedTuple):
+    """A complete checkpoint: its path, the time of writing, and the number of completed steps, if known.
+
+    An extra one is not counted; only the newest of them stays.
+    """
+
+    path: str
+    timestamp: float
+    extra: bool = False
+    step: int | None = None
+
+
+class Retention:
+    """The checkpoints that a saver keeps, oldest first, and the rule for removing old ones. Touches no files.
+
+    The newest checkpoint that has proved good stays in addition to the counted ones, until a newer one proves good; so
+    does the best, until another one is named.
+
+    Attributes:
+        good: The newest checkpoint that has proved good; None if none has.
+        best: The checkpoint that was named the best; None if none was.
+        lost_best: The one that was, if it is gone and no other has been named since.
+        preserved: The time up to which each period has its permanent checkpoint, in seconds since the epoch; at first
+            the time of the oldest checkpoint, None before there is one.
+    """
+
+    def __init__(self, max_to_keep: int | None, keep_every_n_hours: float | None = None) -> None:
+        if max_to_keep is not None and arguments.whole("Saver", "max_to_keep", max_to_keep) < 0:
+            raise ValueError(f"Saver requires max_to_keep >= 0 (0 or None keeps all), got {max_to_keep}.")
+        name = "keep_checkpoint_every_n_hours"
+        if keep_every_n_hours is not None and arguments.number("Saver", name, keep_every_n_hours) <= 0:
+            raise ValueError(f"Saver requires keep_checkpoint_every_n_hours > 0 (or None), got {keep_every_n_hours}.")
+        if keep_every_n_hours == math.inf:
+            keep_every_n_hours = None
+        if max_to_keep is not None and max_to_keep > LARGEST:
+            max_to_keep = None
+        self._max_to_keep = max_to_keep or None
+        self._hours = keep_every_n_hours
+        self._period_secs = None if keep_every_n_hours is None else keep_every_n_hours * _SECS_PER_HOUR
+        self._kept: list[Kept] = []
+        self.preserved: float | None = None
+        self.good: str | None = None
+        self.best: str | None = None
+        self._spares_best = False
+        self.lost_best: str | None = None
+        self._unproven: list[Kept] = []
+
+    @property
+    def kept(self) -> tuple[Kept, ...]:
+        """The checkpoints that may still be removed later, oldest first."""
+        return tuple(self._kept)
+
+    @property
+    def paths(self) -> list[str]:
+        """Their paths."""
+        return [kept.path for kept in self._kept]
+
+    def state(self, newest: str) -> CheckpointState:
+        """Returns the contents for a state file."""
+        timestamps = tuple(kept.timestamp for kept in self._kept)
+        rule = self._max_to_keep or 0, self._hours
+        best = self.best, *rule, self.lost_best
+        return CheckpointState(newest, tuple(self.paths), timestamps, self.good, self.preserved, *best)
+
+    def recover(
+        self, checkpoints: list[Kept], good: str | None = None, preserved: float | None = None, best: str | None = None
+    ) -> None:
+        """Starts from the checkpoints of an earlier run, oldest first, and from its knowledge of them."""
+        self._kept = list(checkpoints)
+        paths = [kept.path for kept in checkpoints]
+        # Older checkpoints must not prove good afterwards, because the last one proved would count as the newest.
+        self._unproven = list(checkpoints[paths.index(good) + 1 :] if good in paths else checkpoints)
+        self.preserved = preserved
+        self.good = good
+        self.best, self._spares_best = best, False
+
+    def add(self, path: str, timestamp: float, extra: bool = False, step: int | None = None) -> list[str]:
+        """Adds a new complete checkpoint; a known path was rewritten and is now the newest.
+
+        Returns:
+            The checkpoints to remove now, oldest first; never `path`, the newest that has proved good, nor the best.
+        """
+        new = Kept(path, timestamp, extra, step)
+        self._kept = [old for old in self._kept if old.path != path] + [new]
+        self._unproven = [old for old in self._unproven if old.path != path] + [new]
+        return self.trim()
+
+    def trim(self) -> list[str]:
+        """Lets those go that are too many, and returns them as `add` does."""
+        stays = (self._kept[-1].path, self.good, self.best) if self._kept else ()
+        extra = [kept.path for kept in self._kept if kept.extra]
+        removed = [path for path in extra[:-1] if path not in stays]
+        self._kept = [kept for kept in self._kept if kept.path not in removed]
+        counted = [kept for kept in self._kept if not kept.extra]
+        if self.preserved is None and self._period_secs is not None and counted:
+            self.preserved = counted[0].timestamp
+        for old in counted[: -self._max_to_keep] if self._max_to_keep else ():
+            if old.path in stays:
+                continue
+            self._kept.remove(old)
+            if not self._is_for_good(old):
+                removed.append(old.path)
+        self._unproven = [kept for kept in self._unproven if kept.path not in removed]
+        return removed
+
+    def _is_for_good(self, old: Kept) -> bool:
+        """Returns whether a checkpoint is the first of its period; if so, it stays for good."""
+        if self._period_secs is None or self.preserved is None:
+            return False
+        periods = (old.timestamp - self.preserved) // self._period_secs
+        # The periods do not depend on when checkpoints come: a late one does not delay the next period.
+        self.preserved += max(periods, 0) * self._period_secs
+        return periods >= 1
+
+    def prove(self, step: int) -> None:
+        """Records that a value computed from the weights of this step was good.
+
+        Bad weights do not become good again, so all earlier ones were good too.
+        """
+        proven = [kept for kept in self._unproven if kept.step is not None and kept.step <= step]
+        if proven:
+            self.good = proven[-1].path
+            self._unproven = [kept for kept in self._unproven if kept not in proven]
+
+    def prefer(self, step: int | None) -> bool:
+        """Keeps the checkpoint of this step as the best; returns whether there is one."""
+        found = [kept.path for kept in self._kept if step is not None and kept.step == step]
+        if found:
+            if self._spares_best and self.best != found[-1]:
+                self._kept = [kept for kept in self._kept if kept.path != self.best]
+            self.best, self.lost_best, self._spares_best = found[-1], None, False
+        return bool(found)
+
+    def spare_best(self) -> str | None:
+        """Keeps the best checkpoint for good, also when another is named, and returns it."""
+        self._spares_best = self.best is not None
+        return self.best
+
+    def adopt(self, older: Kept) -> None:
+        """Adds a checkpoint that is older than all others."""
+        self._kept.insert(0, older)
+
+    def doubt(self, restored: str, step: int | None) -> None:
+        """Records that the weights of this step are again those in `restored`: the steps since then are undone.
+
+        Checkpoints that have not proved good by now never will, except `restored`, which the next steps may still
+        prove.
+        """
+        self._unproven = [kept._replace(step=step) for kept in self._unproven if kept.path == restored]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What goes and what stays.
+
+    Attributes:
+        keep: How many of the newest stay.
+        going: The checkpoints that go, oldest first.
+        leftovers: What killed processes left of others, and goes too.
+        state: Those that stay, as the state file is to say it.
+    """
+
+    keep: int
+    going: tuple[str, ...]
+    leftovers: tuple[str, ...]
+    state: CheckpointState
+
+
+def plan(directory: str, keep: int | None = None) -> Plan:
+    """Returns what goes from a directory if the newest `keep` stay: by default, as many as the state file records.
+
+    Raises:
+        NotFoundError: There is no complete checkpoint, or no state file that gives the number to keep.
+        FailedPreconditionError: It is not certain which checkpoint is the newest.
+        ValueError: The state file does not record how many.
+        OpError: The directory cannot be read, or belongs to another program.
+    """
+    state, doubt = examined(directory)
+    if doubt:
+        raise FailedPreconditionError.from_message(f"Nothing was removed from '{directory}': {doubt}.")
+    if state is None:
+        raise NotFoundError.from_message(f"'{directory}' has no complete checkpoint.")
+    keep = _recorded(state, directory) if keep is None else keep
+    kept = [found for path in state.all_model_checkpoint_paths if (found := _kept(path)) is not None]
+    if not kept:
+        raise NotFoundError.from_message(f"'{directory}' has no checkpoint whose description can be read.")
+    paths = [found.path for found in kept]
+    retention = Retention(keep, state.keep_checkpoint_every_n_hours)
+    good, best = (path if path in paths else None for path in (state.last_good, state.best))
+    retention.recover(kept, good, state.last_preserved_timestamp, best)
+    going = retention.trim()
+    going += [path for path in leaving(directory) if path not in (*paths, *going) and layout.locate(path)]
+    going = [path for path in going if not moves.may_remove(path)]
+    stays = retention.state(paths[-1])
+    stays = dataclasses.replace(stays, max_to_keep=state.max_to_keep, lost_best=state.lost_best)
+    left = [each.path for each in moves.removable_leftovers(paths[-1])]
+    return Plan(keep, tuple(going), tuple(left), stays)
+
+
+def clean(directory: str, keep: int | None = None, wait_secs: float = 0.0) -> Plan:
+    """Removes what `plan` says, and returns it. The newest checkpoint is read first if others go.
+
+    Args:
+        directory: The directory.
+        keep: As of `plan`.
+        wait_secs: How long to wait for the end of another process that saves there.
+
+    Raises:
+        FailedPreconditionError: Another process saves there.
+        DataLossError: The newest checkpoint is broken; nothing was removed.
+        OpError, ValueError: As in `plan`; or a file cannot be removed.
+    """
+    plan(directory, keep)  # Before anything is written there.
+    share = lease.hold(directory, wait_secs)
+    held = share.lease
+    try:
+        found = plan(directory, keep)
+        if found.going:
+            newest = restart.find(directory).candidates[0]  # It may have no description that can be read.
+            try:
+                layout.require_whole(newest)
+                reading.verify(newest)
+            except OpError as error:
+                why = f"the newest checkpoint, '{newest}', is broken: {examine.reason(error)}"
+                raise type(error).from_message(f"Nothing was removed, because {why}. Move it away first.") from error
+            with held.changing():
+                write_state(directory, found.state, leaving=found.going)
+            for path in found.going:
+                with held.changing():
+                    moves.remove(path)
+        with held.changing():
+            moves.clean(os.path.abspath(found.state.model_checkpoint_path))
+        return found
+    finally:
+        share()
+
+
+def _recorded(state: CheckpointState, directory: str) -> int:
+    if recorded(directory) is None:
+        there = os.path.exists(os.path.join(directory, STATE_FILE_NAME))
+        why = "its state file cannot be read" if there else "it has no state file"
+        raise NotFoundError.from_message(
+            f"'{directory}': {why}, so the number to keep is unknown. Give it with --keep N."
+        )
+    found = state.max_to_keep
+    if isinstance(found, int) and found > 0:
+        return found
+    why = "its training keeps all (max_to_keep=0)" if found == 0 else "its state file does not give the number to keep"
+    raise ValueError(f"'{directory}': {why}. Give it with --keep N.")
+
+
+def _kept(path: str) -> Kept | None:
+    try:
+        manifest = layout.read_manifest(path)[1]
+    except OpError:
+        return None
+    return Kept(path, manifest.timestamp, manifest.extra, manifest.step)

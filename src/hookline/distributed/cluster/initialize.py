@@ -1,0 +1,305 @@
+"""The start of synchronous processes, which run one script in step, each on its part of the data."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from hookline import arguments, clock, jax_internals, log
+from hookline.coordination import peers, service, token
+from hookline.errors import DeadlineExceededError, UnauthenticatedError, UnavailableError
+from hookline.session.running import launches
+from hookline.signals.signal_listener import start_if_possible
+
+_logger = log.of(__name__)
+
+WHO = "hookline.distributed.initialize"
+HEARTBEAT_SECS = 10
+"""Seconds of silence after which a process counts as lost: loaded machines and short outages take less."""
+
+_SAY_AFTER_SECS = 10.0
+_STUCK_SECS, _LOOK_EVERY_SECS = 5.0, 0.5
+# At its own limit, JAX aborts the process with a trace of C++ functions: our limit comes first.
+_LONGER_SECS = 60
+_ADDRESS, _COUNT, _INDEX = "HOOKLINE_COORDINATOR_ADDRESS", "HOOKLINE_NUM_PROCESSES", "HOOKLINE_PROCESS_ID"
+_CHECK = "HOOKLINE_CHECK_EVERY_LAUNCH"
+_DIRECT = "no_grpc_proxy"
+_ADVICE = (
+    "Start the script with `hookline launch --in-step`, or under Slurm, Open MPI, Kubernetes or on a TPU pod, or give "
+    "coordinator_address, num_processes and process_id."
+)
+
+
+def initialize(
+    coordinator_address: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    local_device_ids: int | Sequence[int] | None = None,
+    *,
+    coordinator_bind_address: str | None = None,
+    heartbeat_timeout_secs: int = HEARTBEAT_SECS,
+    start_timeout_secs: int = 300,
+    check_every_launch: bool = False,
+    token_path: str | None = None,
+    require_token: bool = False,
+) -> None:
+    """Makes this process one of several that run the same script in step, before it uses any device.
+
+    Arguments that are not given come from `hookline launch --in-step`, else from JAX's own detection (Slurm, Open MPI,
+    Kubernetes, TPU pods). If the processes have been connected already, by the launcher or by
+    `jax.distributed.initialize`, this does nothing. Ctrl-C ends the wait for the other processes.
+
+    JAX's preemption service is switched off: it would keep SIGTERM from sessions, which save and end all processes at
+    the same step.
+
+    Args:
+        coordinator_address: The address of process 0, as `host:port`, the same in all processes.
+        num_processes: The number of processes.
+        process_id: The number of this process, from 0.
+        local_device_ids: The GPUs of this machine that this process uses; None for all, or for one if several processes
+            were started on the machine.
+        coordinator_bind_address: The interface and port at which process 0 listens. None for the loopback interface if
+            `coordinator_address` is on it, else for all interfaces.
+        heartbeat_timeout_secs: Seconds without a sign of life after which a process counts as lost, and JAX ends the
+            others. JAX's own default is 100.
+        start_timeout_secs: Seconds to wait for the other processes.
+        check_every_launch: Whether the processes compare each program before they launch it, to find the first
+            difference. It costs some milliseconds a run, and takes effect also if this does nothing else. If one
+            process asks for it, all do it.
+        token_path: A file with a secret of 16 characters or more, the same for all processes, with which they
+            authenticate what they agree on. By default it is named by `HOOKLINE_TOKEN_PATH`. `hookline launch
+            --in-step` makes a new secret for each start, and then this argument has no effect.
+        require_token: Whether to refuse to start without such a secret.
+
+    Raises:
+        RuntimeError: The process has used a device before.
+        ValueError: The processes are not described anywhere, or an argument is wrong.
+        DeadlineExceededError: The other processes have not come in time.
+        UnavailableError: Process 0 cannot listen.
+        UnauthenticatedError: There is no such file, or it is required and there is none; or the processes have
+            different tokens.
+
+    Example:
+        >>> _ = jax.devices()
+        >>> initialize("127.0.0.1:1234", num_processes=2, process_id=0)
+        Traceback (most recent call last):
+        ...
+        RuntimeError: hookline.distributed.initialize must come before ...
+
+    References:
+        `jax.distributed.initialize`, which has the first four arguments, too. Differences: the defaults, and those
+        named above.
+    """
+    heartbeat_secs = arguments.whole(WHO, "heartbeat_timeout_secs", heartbeat_timeout_secs, at_least=1)
+    timeout_secs = arguments.whole(WHO, "start_timeout_secs", start_timeout_secs, at_least=1)
+    given = _given(coordinator_address, num_processes, process_id)
+    if check_every_launch or os.environ.get(_CHECK):
+        launches.meet_always()
+    arguments.path(WHO, "token_path", token_path, optional=True)
+    is_sealed = peers.is_sealed()
+    secret = None if is_sealed else token.found(token_path, os.environ)
+    if is_sealed is False and secret is not None:
+        raise RuntimeError(
+            f"{WHO}: the token comes too late, the processes have joined without one. Call it right after the imports."
+        )
+    if require_token and not is_sealed and secret is None:
+        raise UnauthenticatedError.from_message(
+            f"{WHO} requires a token (require_token), and there is none: give all processes the same secret file, with "
+            f"token_path or {token.TOKEN_PATH}, or start them with `hookline launch --in-step`.",
+        )
+    if jax.distributed.is_initialized():
+        _keep_gloo_inside(service.place().address)
+        _logger.info("%s", service.described())
+        _greet(secret, timeout_secs)
+        return
+    if jax_internals.devices_are_in_use():
+        raise RuntimeError(
+            f"{WHO} must come before all that uses devices, such as jax.devices() or an array: this process has used "
+            "them already, and can join no others. Call it right after the imports."
+        )
+    given = given or _launched(os.environ)
+    if local_device_ids is not None:
+        given["local_device_ids"] = local_device_ids
+    bind_address = coordinator_bind_address
+    if service.is_loopback(given.get("coordinator_address")):
+        bind_address = bind_address or os.environ.get("JAX_COORDINATOR_BIND_ADDRESS") or given["coordinator_address"]
+        _go_round_proxies()
+    if given.get("process_id") == 0 and "coordinator_address" in given:
+        port = given["coordinator_address"].rpartition(":")[2]
+        _check_free(bind_address or os.environ.get("JAX_COORDINATOR_BIND_ADDRESS") or f"[::]:{port}", given)
+    # JAX's service takes SIGTERM over from Python, which does not notice.
+    jax.config.update("jax_enable_preemption_service", False)
+    _connect(
+        timeout_secs,
+        coordinator_bind_address=bind_address,
+        heartbeat_timeout_seconds=heartbeat_secs,
+        initialization_timeout=timeout_secs + _LONGER_SECS,
+        **given,
+    )
+    service.note_start(heartbeat_secs, bind_address)
+    _keep_gloo_inside(service.place().address)
+    _greet(secret, timeout_secs)
+
+
+def environment(
+    address: str, count: int, index: int, *, check_every_launch: bool, secret: str | None = None
+) -> dict[str, str]:
+    """Returns the environment variables that identify a process on this machine, and that of the job's token."""
+    checks = {_CHECK: "1"} if check_every_launch else {}
+    tokens = {} if secret is None else {token.TOKEN: secret}
+    return {_ADDRESS: address, _COUNT: str(count), _INDEX: str(index), **checks, **tokens}
+
+
+def _greet(secret: bytes | None, timeout_secs: float) -> None:
+    place = service.place()
+    if place.count > 1:
+        board = peers.greet(secret, place.index, place.count, timeout_secs)
+        launches.listen(peers.Peers(board, place.index, place.count), lambda gone: _note_end(place.index, gone))
+
+
+def _note_end(index: int, gone: int | None) -> None:
+    if gone not in (None, index):
+        start_if_possible(
+            threading.Thread(target=_await_devices, args=(index, gone), name="hookline-devices", daemon=True)
+        )
+
+
+def _await_devices(index: int, gone: int) -> None:
+    """Ends this process if it starts a backend, for which JAX waits, while another has ended its script without one."""
+    waited = 0.0
+    while jax_internals.is_starting_devices() or not jax_internals.devices_are_in_use():
+        if waited >= _STUCK_SECS:
+            _logger.critical(
+                "Process %d has ended its script without a device, and process %d, which starts its own, ends at once: "
+                "JAX would wait for the other. All processes must run the script to its end.",
+                gone,
+                index,
+            )
+            service.end_now(os.EX_TEMPFAIL)
+        clock.sleep(_LOOK_EVERY_SECS)
+        waited = waited + _LOOK_EVERY_SECS if jax_internals.is_starting_devices() else 0.0
+
+
+def _given(address: str | None, count: int | None, index: int | None) -> dict[str, Any]:
+    """Returns the arguments for JAX that a script has given.
+
+    Raises:
+        TypeError, ValueError: They are wrong.
+    """
+    found: dict[str, Any] = {}
+    if address is not None:
+        host, _, port = arguments.text(WHO, "coordinator_address", address).rpartition(":")
+        if not host or not port.isdecimal():
+            raise ValueError(f"{WHO} requires 'host:port' as coordinator_address, got {address!r}.")
+        found["coordinator_address"] = address
+    if count is not None:
+        found["num_processes"] = arguments.whole(WHO, "num_processes", count, at_least=1)
+    if index is not None:
+        found["process_id"] = arguments.whole(WHO, "process_id", index, at_least=0)
+    if count is not None and index is not None and index >= count:
+        raise ValueError(f"{WHO} requires process_id < num_processes, got {index} of {count}.")
+    return found
+
+
+def _launched(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the arguments for JAX that the launcher has put into the environment, if any.
+
+    Raises:
+        ValueError: They are wrong.
+    """
+    if not environ.get(_ADDRESS):
+        return {}
+    try:
+        count, index = int(environ[_COUNT]), int(environ[_INDEX])
+    except (KeyError, ValueError):
+        raise ValueError(
+            f"{WHO} requires whole numbers in {_COUNT} and {_INDEX} where {_ADDRESS} is set, got "
+            f"{environ.get(_COUNT)!r} and {environ.get(_INDEX)!r}."
+        ) from None
+    # One of the machine's GPUs each, as JAX does under Slurm. A scheduler around the launcher does not know these
+    # processes.
+    found = _given(environ[_ADDRESS], count, index)
+    return {**found, "local_device_ids": [index] if count > 1 else None, "cluster_detection_method": "deactivate"}
+
+
+def _keep_gloo_inside(address: str | None) -> None:
+    """Keeps Gloo on the loopback interface if process 0 is there, and so all of them."""
+    if address is not None and service.is_loopback(address) and not jax_internals.devices_are_in_use():
+        jax_internals.keep_gloo_on(address.rpartition(":")[0].strip("[]"))
+
+
+def _check_free(address: str, given: Mapping[str, Any]) -> None:
+    """Checks that process 0 can listen: if not, jaxlib's service may crash instead of raising an error.
+
+    Raises:
+        UnavailableError: Process 0 cannot listen.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, where = found[0]
+        with socket.socket(family, kind, protocol) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(AttributeError):  # As the service does, if the system has it.
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            tried.bind(where)
+    except OSError as error:
+        if error.errno != errno.EAFNOSUPPORT:  # Without IPv6 the service takes all interfaces of IPv4.
+            text = f"{WHO}: process 0 of {given.get('num_processes')} cannot start at {address}: {error.strerror}"
+            raise UnavailableError.from_message(text) from error
+
+
+def _go_round_proxies() -> None:
+    """Bypasses the proxies in the environment, at which a local connection would wait for ever."""
+    if any(name.lower().endswith("_proxy") for name in os.environ):
+        others = os.environ.get(_DIRECT) or os.environ.get("no_proxy")
+        os.environ[_DIRECT] = ",".join(filter(None, [others, "127.0.0.1,localhost,::1"]))
+        jax.config.update("jax_check_proxy_envs", False)
+
+
+def _connect(timeout_secs: int, **given: Any) -> None:
+    """Connects with the other processes in a thread, because a wait in C++ would not end on Ctrl-C."""
+    done, failures = threading.Event(), []
+
+    def connect() -> None:
+        try:
+            jax.distributed.initialize(**given)
+        except BaseException as error:  # The caller, which waits for this thread, raises it.
+            failures.append(error)
+        done.set()
+
+    threading.Thread(target=connect, name="hookline-start", daemon=True).start()
+    first_secs = min(_SAY_AFTER_SECS, timeout_secs)
+    if not clock.wait(done, first_secs):
+        _logger.warning("%s. It waits up to %d s.", _waiting(first_secs), timeout_secs)
+        if not clock.wait(done, timeout_secs - first_secs):
+            raise DeadlineExceededError.from_message(
+                f"{_waiting(timeout_secs)}. Look at what the others printed, and at the address."
+            )
+    if failures:
+        raise _translated(failures[0])
+
+
+def _waiting(secs: float) -> str:
+    place = service.place()
+    return (
+        f"{WHO}: process {place.index} of {place.count} has waited {secs:g} s for the others, with process 0 at "
+        f"{place.address}"
+    )
+
+
+def _translated(error: BaseException) -> BaseException:
+    if isinstance(error, ValueError):
+        return ValueError(f"{WHO} found nothing that says which processes there are. {_ADVICE} JAX says: {error}")
+    if isinstance(error, jax.errors.JaxRuntimeError):
+        place = service.place()
+        text = f"{WHO}: process {place.index} of {place.count} cannot start at {place.address}: {error}"
+        return UnavailableError.from_message(text)
+    return error

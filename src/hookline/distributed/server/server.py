@@ -1,0 +1,340 @@
+"""A parameter server: it owns variables, and the first of several decides the order of all transactions."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from hookline import errors
+from hookline.distributed.protocol import METHODS, WAITING, Committed, Epoch, Leaves, Peers, Status, Ticket, Transaction
+from hookline.distributed.server.ballots import UNDECIDED_SECS, Ballots, Request, Senders
+from hookline.distributed.server.gate import Gate
+from hookline.distributed.server.owner import Owner
+from hookline.distributed.server.server_state import Entry
+from hookline.distributed.worker.updates import PortableUpdate
+
+
+class ParameterServer(Owner):
+    """Owns variables. It is a plain class: a Ray actor serves it, and tests call it directly.
+
+    Server 0 holds the global step and decides the order. It accepts, refuses and numbers transactions, and sends the
+    others numbered messages, in that order. Values are valid only within one epoch and one instance; a call for another
+    one raises an `AbortedError`. A call may return a `Future`: then its answer comes when the transaction is decided.
+
+    Example:
+        >>> server = ParameterServer()
+        >>> server.status().epoch is None
+        True
+    """
+
+    def __init__(self) -> None:
+        self._ballots = Ballots()
+        super().__init__()
+
+    def _begin(self, epoch: Epoch | None, index: int, peers: Peers | None) -> None:
+        super()._begin(epoch, index, peers)
+        self._give_up(self._ballots.close_all(), self._lost("was initialised or restored anew"))
+        self._senders = Senders()
+        # The number of messages sent to each server.
+        self._marks = [0] * len(self._counts)
+        self._gate = Gate(epoch.max_staleness) if epoch and epoch.max_staleness is not None else None
+        self._ready_at: int | None = None
+        self._sealed = False
+
+    def receive(self, message: tuple[Any, ...]) -> Any:
+        """Calls the method whose name comes first in a message, with the rest as arguments; from any thread.
+
+        Raises:
+            UnimplementedError: Other processes may not call a method of that name.
+        """
+        method, *args = message
+        if method not in METHODS:
+            raise errors.UnimplementedError.from_message(f"A parameter server has no method {method!r} for others.")
+        if method in WAITING:
+            return getattr(self, method)(*args)
+        with self._turn:
+            return getattr(self, method)(*args)
+
+    def answer(self, message: tuple[Any, ...]) -> Any:
+        """Carries out a call, and waits for its result.
+
+        Raises:
+            UnavailableError: The transaction was not decided for long; its outcome is unknown.
+        """
+        value = self.receive(message)
+        if not isinstance(value, Future):
+            return value
+        try:
+            return value.result(UNDECIDED_SECS)
+        except TimeoutError:
+            if value.done():
+                return value.result()
+            raise errors.UnavailableError.from_message(
+                f"Parameter server {self._index} has heard of no decision for {UNDECIDED_SECS:g} s."
+            ) from None
+
+    # Epochs -----------------------------------------------------------------------------------------------------
+
+    def status(self) -> Status:
+        """Returns the server's description of itself."""
+        epoch = None if self._broken else self._epoch
+        return Status(self._incarnation, epoch, self._state.names(), self._state.step, self._ready_at)
+
+    def begin(self, epoch: Epoch, index: int, peers: Peers | None) -> None:
+        """Forgets everything and starts an epoch, as its server number `index`.
+
+        Raises:
+            AbortedError: The epoch was made for another instance.
+        """
+        if epoch.incarnations[index] != self._incarnation:
+            raise self._lost("was restarted while the variables were initialised")
+        self._begin(epoch, index, peers)
+        self._waiting.notify()
+
+    def register(
+        self,
+        ticket: Ticket,
+        updates: Sequence[PortableUpdate],
+        variables: Mapping[str, str] = types.MappingProxyType({}),
+        owners: Mapping[str, int] = types.MappingProxyType({}),
+    ) -> None:
+        """Registers updates, which transactions then name, and new variables of the chief's graph."""
+        self._check(ticket)
+        self._state.register(updates)
+        assert self._epoch is not None
+        known = {update.name: update.fingerprint for update in updates}
+        self._epoch = self._epoch._replace(
+            updates={**self._epoch.updates, **known},
+            variables={**self._epoch.variables, **variables},
+            owners={**self._epoch.owners, **owners},
+        )
+
+    def publish(self, ticket: Ticket) -> None:
+        """Admits workers: the model can be trained from here on, even if an earlier training has ended."""
+        self._check(ticket)
+        if self._ready_at is None:
+            self._ready_at = self._state.step
+        self._sealed = False
+        self._waiting.notify()
+
+    def seal(self, ticket: Ticket) -> Committed:
+        """Ends the training: further transactions are refused. Returns the current state for `wait_delivered`."""
+        self._check(ticket)
+        self._sealed = True
+        self._waiting.notify()
+        return self._committed(True, {})
+
+    # Decisions, at the step server ------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        ticket: Ticket,
+        transaction: Transaction,
+        entries: Sequence[Entry],
+        last_step: int | None = None,
+        pull: Sequence[str] = (),
+        owners: Sequence[int] = (),
+    ) -> Committed | Future[Committed]:
+        """Accepts a transaction and applies it, or refuses it, once all its parts are staged; none is accepted twice.
+
+        The arguments are those of a `Request`.
+
+        Raises:
+            OutOfRangeError: The training has ended.
+            AbortedError: The instance or epoch is gone, or the sender was excluded.
+            FailedPreconditionError: A variable has no value.
+            Exception: An owner could not stage its part: the error of its `stage`.
+        """
+        self._check(ticket)
+        for silent in self._ballots.silent():
+            self._shut_out(silent)
+        request = Request(entries, last_step, pull, owners)
+        self._ballots.ask(transaction, request)
+        self._decide_if_ready(transaction)
+        return request.answer.result() if request.answer.done() else request.answer
+
+    def staged(
+        self, ticket: Ticket, transaction: Transaction, owner: int, failure: BaseException | None = None
+    ) -> None:
+        """Receives the vote of the owner of a part: that it is staged, or why it cannot be."""
+        self._check(ticket)
+        if not self._senders.may_send(transaction) or not self._ballots.vote(transaction, owner, failure):
+            # This arrives after the message that applies it, if it was accepted.
+            self._send([owner], "drop", transaction)
+        else:
+            self._decide_if_ready(transaction)
+
+    def _decide_if_ready(self, transaction: Transaction) -> None:
+        # A transaction that cannot be accepted needs no vote.
+        ballot = self._ballots.find(transaction)
+        if ballot and (ballot.is_complete or self._sealed or not self._senders.may_send(transaction)):
+            self._ballots.close(transaction)
+            if ballot.request is not None:
+                self._decide(transaction, ballot.request, ballot.failure)
+
+    def _decide(self, transaction: Transaction, request: Request, failure: BaseException | None) -> None:
+        accepted, raised = False, failure
+        # A request that comes after its refusal does not end the next run of its sender.
+        gate = None if self._senders.is_decided(transaction) else self._gate
+        try:
+            accepted = failure is None and self._accept(transaction, request)
+        except Exception as error:
+            raised = error
+        self._senders.decide(transaction, accepted)
+        # In this order, so that a worker admitted at the gate with a count has marks that cover it.
+        self._tell(request.owners, transaction, accepted)
+        if gate is not None:
+            gate.decided(transaction[0], self._counts[0] if accepted else None)
+        self._waiting.notify()
+        if raised is not None:
+            request.answer.set_exception(raised)
+        else:
+            request.answer.set_result(self._committed(accepted, self._held_values(request.pull)))
+
+    def _accept(self, transaction: Transaction, request: Request) -> bool:
+        if self._sealed:
+            raise self._ended()
+        self._senders.check(transaction)
+        if self._gate is not None:
+            self._gate.check(transaction[0])
+        try:
+            return self._state.apply(self._state.prepare(request.entries), request.last_step)
+        except BaseException as error:  # The epoch is given up if values are gone.
+            if self._state.lost:
+                self._break(error)
+            raise
+
+    def _tell(self, owners: Sequence[int], transaction: Transaction, accepted: bool) -> None:
+        self._send(owners, *(("apply", transaction, self._state.step) if accepted else ("drop", transaction)))
+        for server in (0, *owners) if accepted else ():
+            self._counts[server] += 1
+
+    def _send(self, servers: Sequence[int], *message: Any) -> None:
+        """Sends servers a message, which they carry out after all earlier ones."""
+        for server in servers:
+            self._marks[server] += 1
+            self._call(server, "deliver", self._marks[server], message)
+
+    def _committed(self, accepted: bool, values: dict[str, Leaves]) -> Committed:
+        return Committed(accepted, self._state.step, tuple(self._counts), tuple(self._marks), values)
+
+    def outcome(self, ticket: Ticket, transaction: Transaction, owners: Sequence[int]) -> Committed:
+        """Returns the outcome of a transaction whose sender got no answer; if it is undecided, it is refused now.
+
+        It must be the last one of its sender; `owners` are the other servers that may hold parts of it.
+        """
+        self._check(ticket)
+        gate = None if self._senders.is_decided(transaction) else self._gate
+        accepted = self._senders.outcome(transaction)
+        if not accepted:
+            self._tell(owners, transaction, accepted)
+        if gate is not None:
+            gate.decided(transaction[0])
+            self._waiting.notify()
+        committed = self._committed(accepted, {})
+        if (request := self._ballots.close(transaction)) is not None:
+            request.answer.set_result(committed)
+        return committed
+
+    def fence(self, ticket: Ticket, transaction: Transaction, owner: int) -> None:
+        """Receives a report that `owner` has kept a part for long; the owner must drop it unless it is still undecided.
+
+        A sender whose request is missing as well is excluded, because it seems to be gone. A sender whose request has
+        come has done its share: it waits for another owner, which may be busy.
+        """
+        self._check(ticket)
+        if self._senders.may_send(transaction):
+            if not self._ballots.misses(transaction, owner):
+                return  # the owner asks again
+            self._shut_out(transaction)
+        # This arrives after the message that applies it, if it was accepted.
+        self._send([owner], "drop", transaction)
+
+    def _shut_out(self, transaction: Transaction) -> None:
+        """Excludes the sender of a transaction, unless the transaction is already decided."""
+        self._senders.shut_out(transaction)
+        self._decide_if_ready(transaction)
+
+    def cut(self, ticket: Ticket, name: str, names: Mapping[int, Sequence[str]]) -> Committed:
+        """Makes every server keep its values of `names` after all transactions so far, for `collect`.
+
+        Returns:
+            The current state, with the values of this server.
+        """
+        self._check(ticket)
+        for owner, wanted in names.items():
+            if owner != 0:
+                self._send([owner], "cut", name, wanted)
+        return self._committed(True, self._state.values(names.get(0, ())))
+
+    def _ended(self) -> errors.OutOfRangeError:
+        return errors.OutOfRangeError.from_message(
+            f"The training has ended at global step {self._state.step}: the chief has sealed it."
+        )
+
+    def _break(self, error: BaseException) -> None:
+        known = self._broken is not None
+        super()._break(error)
+        self._give_up(self._ballots.close_all(), error)
+        if self._index == 0 and not known:
+            # Otherwise they would keep their parts, and the workers that wait for these.
+            for server in range(1, len(self._marks)):
+                self._call(server, "abandon", str(self._could_not_apply(error)))
+
+    # Waiting ----------------------------------------------------------------------------------------------------
+
+    def wait_until_ready(self, timeout_secs: float) -> bool:
+        """Waits until the chief admits workers or the time is over; returns whether it has. Open to any process."""
+        self._waiting.until(lambda: self._ready_at is not None, timeout_secs)
+        return self._ready_at is not None
+
+    def admit(
+        self, ticket: Ticket, sender: str, run: int, since: int, timeout_secs: float
+    ) -> tuple[int, int, tuple[int, ...]] | None:
+        """Waits until a worker may begin a step without any values getting too old, or the time is over.
+
+        Returns:
+            The result of `Gate.admit`, which explains the arguments, and the number of messages sent to each server by
+            then; `None` if the time is over.
+
+        Raises:
+            OutOfRangeError: The training has ended.
+        """
+        # The gate of the ticket's epoch; otherwise the ticket is refused.
+        gate = self._gate
+        found: list[tuple[int, int]] = []
+
+        def may_begin() -> bool:
+            if gate is not None and not self._sealed and (admitted := gate.admit(sender, since, run)) is not None:
+                found.append(admitted)
+            return bool(found) or self._sealed
+
+        with self._waited(ticket, may_begin, timeout_secs):
+            if self._sealed:
+                raise self._ended()
+            return (*found[0], tuple(self._marks)) if found else None
+
+    def renew(self, ticket: Ticket, sender: str) -> None:
+        """Records that an admitted worker is alive, also while an update is compiled."""
+        gate = self._gate
+        self._check(ticket)
+        if gate is not None:
+            gate.renew(sender)
+
+    def leave(self, ticket: Ticket, sender: str, run: int) -> None:
+        """Records that a run of a worker, admitted or still waiting for it, ends without an update."""
+        self._check(ticket)
+        if self._gate is not None:
+            self._gate.leave(sender, run)
+            self._waiting.notify()
+
+    def wait_for_step(self, ticket: Ticket, step: int, timeout_secs: float) -> tuple[int, bool]:
+        """Waits until the global step is at least `step`, the training has ended or the time is over.
+
+        Returns:
+            The global step, and whether the training has ended.
+        """
+        with self._waited(ticket, lambda: self._state.step >= step or self._sealed, timeout_secs):
+            return self._state.step, self._sealed

@@ -1,0 +1,353 @@
+"""The values of one parameter server, and their changes by transactions: each sequence of updates is compiled once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from hookline import log
+from hookline.distributed.protocol import Leaves, Structure, pack_all, unpack_all
+from hookline.distributed.worker.updates import Input, PortableUpdate
+from hookline.errors import FailedPreconditionError, InvalidArgumentError
+from hookline.graph.nodes.views import take_path
+from hookline.graph.variable import check_value
+
+logger = log.of(__name__)
+
+Given = tuple[Leaves, Structure | None] | None
+"""The value of an input: its leaves, and its structure unless it is one array; `None` if the server reads it itself."""
+
+State = dict[str, tuple[Any, ...]]
+"""The leaves of variables, by name."""
+
+
+class UpdateProgram:
+    """Applies a sequence of updates, compiled once.
+
+    Args:
+        updates: The updates, in the order in which they apply.
+        structures: For each update, the structure of each of its inputs; `None` if the server reads the input itself.
+        treedefs: The structures of the variables that have values.
+
+    Attributes:
+        taken: The variables whose old values it reads and overwrites.
+        kept: The variables that it only reads.
+    """
+
+    def __init__(
+        self, updates: Sequence[PortableUpdate], structures: Sequence[Sequence[Any]], treedefs: Mapping[str, Any]
+    ) -> None:
+        self._updates = list(updates)
+        self._structures = [list(row) for row in structures]
+        self.written = list(dict.fromkeys(name for update in updates for name in update.variables))
+        needed = self._needed()
+        self.taken = [name for name in needed if name in self.written]
+        self.kept = [name for name in needed if name not in self.written]
+        self._treedefs = {name: treedefs[name] for name in needed if name in treedefs}
+        self.treedefs_out: list[Any] = []
+        self.run = jax.jit(self._trace, donate_argnums=0)
+
+    def _needed(self) -> list[str]:
+        needed: dict[str, None] = {}
+        written: set[str] = set()
+        for update, row in zip(self._updates, self._structures, strict=True):
+            read = [i.name for i in update.inputs if row[i.place] is None and i.kind == "variable"]
+            read += () if update.overwrites else update.variables
+            needed |= dict.fromkeys(name for name in read if name not in written)
+            written.update(update.variables)
+        return list(needed)
+
+    def _trace(self, taken: State, kept: State, inputs: list[list[Any]]) -> list[tuple[Any, ...]]:
+        # The body of a traced function runs only when JAX compiles.
+        logger.info("Compiling %d updates of %s.", len(self._updates), ", ".join(self.written))
+        values = {name: jax.tree.unflatten(self._treedefs[name], leaves) for name, leaves in (taken | kept).items()}
+        outputs: dict[str, Any] = {}
+        for update, row, given in zip(self._updates, self._structures, inputs, strict=True):
+            try:
+                outputs[update.name] = _apply(update, row, given, values, outputs)
+            except Exception as error:
+                error.add_note(f"hookline: while applying update {update.name!r} on its server")
+                raise
+        # No variable may share its memory with a received value or with another variable.
+        seen = {id(leaf) for leaf in jax.tree.leaves((taken, kept, inputs))}
+
+        def distinct(leaf: Any) -> Any:
+            if id(leaf) in seen or not isinstance(leaf, Tracer):
+                leaf = jnp.copy(leaf)
+            seen.add(id(leaf))
+            return leaf
+
+        flat = [jax.tree.flatten(values[name]) for name in self.written]
+        self.treedefs_out = [treedef for _, treedef in flat]
+        return [tuple(distinct(leaf) for leaf in leaves) for leaves, _ in flat]
+
+
+def _apply(
+    update: PortableUpdate, row: list[Any], given: list[Any], values: dict[str, Any], outputs: Mapping[str, Any]
+) -> Any:
+    """Writes an update's new values into `values` and returns them in the update's structure."""
+
+    def resolve(leaf: Any) -> Any:
+        if not isinstance(leaf, Input):
+            return leaf
+        if row[leaf.place] is not None:
+            value = jax.tree.unflatten(row[leaf.place], given[leaf.place])
+        else:
+            value = take_path(_read(update, leaf, values, outputs), leaf.path)
+        # Its own containers, because a function may change its arguments.
+        return jax.tree.map(lambda part: part, value)
+
+    args = jax.tree.map(resolve, update.args, is_leaf=lambda leaf: isinstance(leaf, Input))
+    olds = [None if update.overwrites else jax.tree.map(lambda part: part, values[v]) for v in update.variables]
+    news = update.fn(jax.tree.unflatten(update.structure.treedef, olds), *args)
+    kept = [
+        _as_held(name, spec, new)
+        for name, spec, new in zip(
+            update.variables, update.specs, update.structure.treedef.flatten_up_to(news), strict=True
+        )
+    ]
+    values.update(zip(update.variables, kept, strict=True))
+    return jax.tree.unflatten(update.structure.treedef, kept)
+
+
+def _read(update: PortableUpdate, source: Input, values: Mapping[str, Any], outputs: Mapping[str, Any]) -> Any:
+    known = {"variable": values, "update": outputs}.get(source.kind, {})
+    if source.name not in known:
+        raise InvalidArgumentError.from_message(
+            f"Update {update.name!r} needs the {source.kind} {source.name!r}, which neither came with it nor lives on "
+            f"its server: give both variables to one update, or place them on one server.",
+        )
+    return known[source.name]
+
+
+def _as_held(name: str, spec: Any, value: Any) -> Any:
+    """Returns a new value with the variable's dtypes."""
+
+    def cast(leaf: Any, dtype: Any) -> Any:
+        return leaf if jnp.issubdtype(dtype, jax.dtypes.extended) else jnp.asarray(leaf, dtype)
+
+    if spec is None:
+        return jax.tree.map(lambda leaf: cast(leaf, jax.dtypes.result_type(leaf)), value)
+    check_value(name, spec, value)
+    return jax.tree.map(lambda leaf, wanted: cast(leaf, wanted.dtype), value, spec)
+
+
+def unpack_inputs(given: Sequence[Given]) -> tuple[list[Any], tuple[Any, ...]]:
+    """Returns the leaves of an update's inputs, and their structures (`None`: the server reads it)."""
+    leaves: list[Any] = []
+    structures: list[Any] = []
+    for item in given:
+        leaves.append(() if item is None else unpack_all(item[0]))
+        structures.append(None if item is None else _LEAF if item[1] is None else item[1].treedef)
+    return leaves, tuple(structures)
+
+
+_LEAF = jax.tree.structure(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Sets a variable to a value."""
+
+    name: str
+    leaves: Leaves
+    structure: Structure
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Applies a registered update to the values of its inputs."""
+
+    name: str
+    inputs: Sequence[Given]
+
+
+Entry = Put | Apply
+
+
+class Prepared(NamedTuple):
+    """A part of a transaction, ready to be applied."""
+
+    puts: Sequence[Put]
+    gains: Mapping[str, int]
+    program: UpdateProgram | None
+    inputs: Any
+
+
+class ServerState:
+    """Values by name, and a mirror of the global step as a Python int, if this server owns it.
+
+    Attributes:
+        step: The global step; 0 without one.
+        lost: Whether old values were donated to a program that failed, and are now gone.
+    """
+
+    def __init__(self, step_name: str | None) -> None:
+        self._step_name = step_name
+        self._values: dict[str, tuple[Any, ...]] = {}
+        self._treedefs: dict[str, Any] = {}
+        self._updates: dict[str, PortableUpdate] = {}
+        self._programs: dict[Any, UpdateProgram] = {}
+        self._checked: set[Any] = set()
+        # Waiting pulls run in their own threads.
+        self._lock = threading.RLock()
+        self.step = 0
+        self.lost = False
+
+    # Reading ----------------------------------------------------------------------------------------------------
+
+    def names(self) -> frozenset[str]:
+        """Returns the names of the variables that have values."""
+        return frozenset(self._values)
+
+    def values(self, names: Sequence[str]) -> dict[str, Leaves]:
+        """Returns values in the form in which they are sent.
+
+        They may share memory with the state. JAX respects this and does not overwrite an array that is visible outside.
+        """
+        with self._lock:
+            return {name: pack_all(self._held(name)) for name in names}
+
+    def structures(self, names: Sequence[str]) -> dict[str, Structure]:
+        """Returns the tree structures of variables."""
+        for name in names:
+            self._held(name)
+        return {name: Structure(self._treedefs[name]) for name in names}
+
+    def _held(self, name: str) -> tuple[Any, ...]:
+        if name not in self._values:
+            raise FailedPreconditionError.from_message(
+                f"Variable {name!r} has no value yet: the chief has to run its initializer or restore a checkpoint "
+                f"(a MonitoredTrainingSession does either).",
+            )
+        return self._values[name]
+
+    # Changing ---------------------------------------------------------------------------------------------------
+
+    def register(self, updates: Sequence[PortableUpdate]) -> None:
+        """Registers updates, by name."""
+        self._updates.update((update.name, update) for update in updates)
+
+    def check(self, entries: Sequence[Entry]) -> None:
+        """Raises the errors that `apply` would raise for types and missing values, but changes nothing."""
+        prepared = self.prepare(entries)
+        if prepared.program is not None:
+            # A variable of unknown structure may have got another shape since.
+            given = (*self._olds(prepared.program), prepared.inputs)
+            key = (id(prepared.program), *((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(given)))
+            if key not in self._checked:
+                prepared.program.run.eval_shape(*given)
+                self._checked.add(key)
+
+    def prepare(self, entries: Sequence[Entry]) -> Prepared:
+        """Returns entries ready for `apply`.
+
+        Raises:
+            FailedPreconditionError: A variable has no value, or an update is unknown.
+        """
+        puts = [entry for entry in entries if isinstance(entry, Put)]
+        applied = [(self._update(entry.name), entry.inputs) for entry in entries if isinstance(entry, Apply)]
+        gains = self._known_gains([update for update, _ in applied], {put.name for put in puts})
+        self._check_countable(gains)
+        rest = [(update, given) for update, given in applied if update.variables[0] not in gains]
+        if not rest:
+            return Prepared(puts, gains, None, [])
+        unpacked = [unpack_inputs(given) for _, given in rest]
+        program = self._program([update for update, _ in rest], [structures for _, structures in unpacked])
+        for name in (*program.taken, *program.kept):
+            self._held(name)
+        return Prepared(puts, gains, program, [leaves for leaves, _ in unpacked])
+
+    def _update(self, name: str) -> PortableUpdate:
+        if name not in self._updates:
+            raise FailedPreconditionError.from_message(
+                f"Update {name!r} is not known here: the chief has to initialise the servers first."
+            )
+        return self._updates[name]
+
+    def _known_gains(self, updates: Sequence[PortableUpdate], put: set[str]) -> dict[str, int]:
+        """Returns the gains of counters that nothing else in the transaction reads or writes."""
+        gains: dict[str, int] = {}
+        others = set(put)
+        for update in updates:
+            others.update(source.name for source in update.inputs if source.kind != "value")
+            if update.increment is None:
+                others.update(update.variables)
+        for update in updates:
+            name = update.variables[0]
+            if update.increment is not None and name not in others and update.name not in others:
+                self._held(name)
+                gains[name] = gains.get(name, 0) + update.increment
+        return gains
+
+    def _check_countable(self, gains: Mapping[str, int]) -> None:
+        name = self._step_name
+        if name is not None and name in gains:
+            dtype, wanted = self._values[name][0].dtype, self.step + gains[name]
+            if wanted > np.iinfo(dtype).max:
+                raise FailedPreconditionError.from_message(
+                    f"The global step {name!r} cannot count to {wanted}: its dtype is {dtype}. Set jax_enable_x64 in "
+                    f"every process before the graph is built.",
+                )
+
+    def _program(self, updates: Sequence[PortableUpdate], structures: Sequence[Any]) -> UpdateProgram:
+        key = (
+            tuple(update.name for update in updates),
+            tuple(structures),
+            tuple(
+                self._treedefs.get(n) for u in updates for n in (*u.variables, *(source.name for source in u.inputs))
+            ),
+        )
+        if key not in self._programs:
+            self._programs[key] = UpdateProgram(updates, structures, self._treedefs)
+        return self._programs[key]
+
+    def _olds(self, program: UpdateProgram) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {n: self._values[n] for n in program.taken}, {n: self._values[n] for n in program.kept}
+
+    def apply(self, prepared: Prepared, last_step: int | None) -> bool:
+        """Changes either all values or none.
+
+        Returns:
+            False, without any change, if it would change the global step and the step is `last_step` or more.
+        """
+        with self._lock:
+            step_name, program = self._step_name, prepared.program
+            new: dict[str, Any] = {}
+            gain = prepared.gains.get(step_name, 0) if step_name is not None else 0
+            computes_step = program is not None and step_name in program.written
+            if last_step is not None and (gain or computes_step) and self.step >= last_step:
+                return False
+            step = self.step + gain
+            if program is not None:
+                olds = self._olds(program)
+                try:
+                    new = dict(zip(program.written, program.run(*olds, prepared.inputs), strict=True))
+                except BaseException:  # The old values were given to the program, which may not have started.
+                    self.lost = any(
+                        leaf.is_deleted() for leaf in jax.tree.leaves(olds[0]) if isinstance(leaf, jax.Array)
+                    )
+                    raise
+            if computes_step:
+                assert step_name is not None
+                step = int(np.asarray(new[step_name][0]))
+            for put in prepared.puts:
+                self._values[put.name] = tuple(jnp.array(leaf) for leaf in unpack_all(put.leaves))
+                self._treedefs[put.name] = put.structure.treedef
+                if put.name == step_name:
+                    step = int(np.asarray(self._values[put.name][0]))
+            self._values.update(new)
+            if program is not None:
+                self._treedefs.update(zip(program.written, program.treedefs_out, strict=True))
+            for name, gain in prepared.gains.items():
+                (old,) = self._values[name]
+                self._values[name] = (np.asarray(np.asarray(old) + np.asarray(gain, old.dtype), old.dtype),)
+            self.step = step
+            return True

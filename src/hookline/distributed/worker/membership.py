@@ -1,0 +1,238 @@
+"""The servers, their epoch, and the agreement between this worker and the chief."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hookline import errors, log
+from hookline.distributed.protocol import Epoch, Status, Ticket
+from hookline.distributed.transport import Transport
+from hookline.distributed.worker.server_assignment import place, without_effect
+from hookline.distributed.worker.updates import PortableUpdate, check_same, portable, shared_variables
+from hookline.graph.global_step import get_global_step
+from hookline.graph.graph import Graph
+from hookline.graph.registry import GraphKeys
+from hookline.graph.variable import Update, Variable
+
+logger = log.of(__name__)
+
+
+class Membership:
+    """A worker's knowledge of the servers; the chief also begins epochs.
+
+    `step_before` is the global step of the servers when the chief began an epoch.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        transport: Transport,
+        is_remote: Callable[[Variable], bool],
+        is_chief: bool,
+        placement: Mapping[str, int],
+        *,
+        max_staleness: int | None = None,
+    ) -> None:
+        self._graph, self._transport, self._is_remote = graph, transport, is_remote
+        self._is_chief, self._placement, self._max_staleness = is_chief, placement, max_staleness
+        self._epoch: Epoch | None = None
+        self._owners: dict[str, int] = {}
+        self._portable: dict[Update, PortableUpdate] = {}
+        self._agreed: set[str] = set()
+        self.step_before = 0
+
+    # The servers' state -----------------------------------------------------------------------------------------
+
+    def _statuses(self) -> list[Status]:
+        calls = [self._transport.call(server, "status") for server in range(self._transport.count)]
+        return [call.get() for call in calls]
+
+    def held(self) -> frozenset[str]:
+        """Returns the names of the variables that have values; none unless all servers are in one epoch."""
+        statuses = self._statuses()
+        epoch = _common_epoch(statuses)
+        if epoch is None:
+            return frozenset()
+        if self._epoch is None:
+            if self._is_chief and statuses[0].ready_at is None and not self._fits(epoch):
+                # An earlier chief, of another script, did not finish its preparations, so these values are not in use.
+                return frozenset()
+            self._compare(epoch)
+            self._epoch, self._owners = epoch, dict(epoch.owners)
+            # The previous chief may have died before it sent its updates, so a chief sends the updates it uses again.
+            self._agreed = set() if self._is_chief else set(epoch.updates)
+        return frozenset().union(*(status.held for status in statuses))
+
+    def step(self) -> int:
+        """Returns the servers' global step."""
+        return self._transport.call(0, "wait_for_step", self.ticket(0), 0, 0.0).get()[0]
+
+    def ready_at(self) -> int | None:
+        """Returns the global step at which training began in this epoch; `None` if the chief is still preparing it."""
+        self._require()
+        return self._statuses()[0].ready_at
+
+    def ticket(self, server: int) -> Ticket:
+        """Returns the ticket that identifies this worker's epoch in a call of a server."""
+        return self._require().ticket(server)
+
+    def owner(self, name: str) -> int:
+        """Returns the server of a variable."""
+        self._require()
+        if name not in self._owners:
+            raise errors.FailedPreconditionError.from_message(
+                f"Variable {name!r} has no place on the servers: the chief has to initialise it first."
+            )
+        return self._owners[name]
+
+    def _require(self) -> Epoch:
+        if self._epoch is None:
+            self.held()
+        if self._epoch is None:
+            raise errors.FailedPreconditionError.from_message(
+                "The parameter servers hold no variables yet, or not all those of one initialisation: the chief has to "
+                "initialise or restore them (a MonitoredTrainingSession does, and its workers wait for it).",
+            )
+        return self._epoch
+
+    def _fits(self, epoch: Epoch) -> bool:
+        try:
+            self._compare(epoch)
+        except errors.FailedPreconditionError:
+            return False
+        return True
+
+    def _compare(self, epoch: Epoch) -> None:
+        """Raises `FailedPreconditionError` if this worker's graph or bound differs from the chief's."""
+        check_same(epoch.variables, shared_variables(self._remote_variables()), "variable")
+        # Only the chief needs the initial values; their functions need not even run elsewhere.
+        mine = {u.name: self.portable(u).fingerprint for u in self._remote_updates() if not u.initialises}
+        check_same(epoch.updates, mine, "update")
+        if epoch.max_staleness != self._max_staleness:
+            raise errors.FailedPreconditionError.from_message(
+                f"This worker's max_staleness is {self._max_staleness}, and the chief's is {epoch.max_staleness}: a "
+                f"bound holds only if it is that of all.",
+            )
+
+    # The chief --------------------------------------------------------------------------------------------------
+
+    def check_is_chief(self) -> None:
+        """Raises `FailedPreconditionError` on a worker."""
+        if not self._is_chief:
+            raise errors.FailedPreconditionError.from_message(
+                "Only the chief, worker 0, initialises, restores and ends a training on parameter servers.",
+            )
+
+    def begin_unless_begun(self) -> None:
+        """Begins an epoch if the servers are not all in the same one."""
+        if self._is_chief and self._epoch is None:
+            self.held()
+            if self._epoch is None:
+                self.begin()
+
+    def begin(self) -> None:
+        """Makes all servers discard their values and begin a new epoch together, with this graph's updates.
+
+        Raises:
+            FailedPreconditionError: This worker is not the chief.
+        """
+        self.check_is_chief()
+        statuses = self._statuses()
+        self.step_before = max(status.step for status in statuses)
+        variables, updates = self._remote_variables(), self._remote_updates()
+        global_step = get_global_step(self._graph)
+        count = self._transport.count
+        owners = place(variables, updates, count, global_step=global_step, hints=self._placement)
+        for prefix in without_effect(self._placement, variables):
+            logger.warning("The hint placement[%r] has no effect: there is no shared variable of such a name.", prefix)
+        ready = {update.name: self.portable(update) for update in updates}
+        epoch = Epoch(
+            name=uuid.uuid4().hex,
+            incarnations=tuple(status.incarnation for status in statuses),
+            step_name=global_step.op.name if global_step is not None and self._is_remote(global_step) else None,
+            updates={name: update.fingerprint for name, update in ready.items()},
+            variables=shared_variables(variables),
+            owners=owners,
+            max_staleness=self._max_staleness,
+        )
+        logger.info("Beginning an epoch of %d variables on %d parameter servers.", len(variables), count)
+        peers = self._transport.peers()
+        # The step server comes first, so that it refuses everything still under way in the previous epoch.
+        for server in range(count):
+            self._transport.call(server, "begin", epoch, server, peers).get()
+        self._epoch, self._owners = epoch, owners
+        self._send(list(ready.values()), owners)
+        self._agreed = set(ready)
+
+    def _send(self, updates: Sequence[PortableUpdate], owners: Mapping[str, int], *grown: Mapping[str, Any]) -> None:
+        parts: dict[int, list[PortableUpdate]] = {}
+        for update in updates:
+            parts.setdefault(owners[update.variables[0]], []).append(update)
+        try:
+            calls = [
+                self._transport.call(server, "register", self.ticket(server), parts.get(server, ()), *grown)
+                for server in range(self._transport.count)
+            ]
+        except (TypeError, AttributeError) as error:
+            self._blame(parts, error)
+            raise
+        for call in calls:
+            call.get()
+
+    def _blame(self, parts: Mapping[int, Sequence[PortableUpdate]], error: Exception) -> None:
+        """Raises an error that names the update that cannot be pickled."""
+        for server, updates in parts.items():
+            for update in updates:
+                try:
+                    self._transport.call(server, "register", self.ticket(server), [update])
+                except (TypeError, AttributeError) as own:
+                    # Ray's own text is a page long and names everything except the culprit.
+                    raise TypeError(
+                        f"Update {update.name!r} cannot be sent to its server: its function refers to something that "
+                        f"cannot be pickled ({own.__cause__ or type(own).__name__}). It may refer to plain values and "
+                        f"functions, not to the graph, its tensors, or objects that hold them."
+                    ) from error
+
+    # Updates ----------------------------------------------------------------------------------------------------
+
+    def register(self, updates: Sequence[Update]) -> None:
+        """Ensures that the servers know this graph's version of updates."""
+        epoch = self._require()
+        ready = [self.portable(update) for update in updates if update.name not in self._agreed]
+        if not ready:
+            return
+        if not self._is_chief:
+            check_same(epoch.updates, {update.name: update.fingerprint for update in ready}, "update")
+        # The chief's graph has grown since the epoch began.
+        variables = self._remote_variables()
+        new = [variable for variable in variables if variable.op.name not in self._owners]
+        owners = place(
+            variables, self._remote_updates(), self._transport.count, placed=self._owners, hints=self._placement
+        )
+        self._send(ready, owners, shared_variables(new), {v.op.name: owners[v.op.name] for v in new})
+        # Now that all servers have answered; otherwise the variables are new again the next time.
+        self._owners = owners
+        self._agreed.update(update.name for update in ready)
+
+    def portable(self, update: Update) -> PortableUpdate:
+        """Returns an update in the form in which it is sent, made once."""
+        if update not in self._portable:
+            self._portable[update] = portable(update)
+        return self._portable[update]
+
+    def _remote_variables(self) -> list[Variable]:
+        return list(filter(self._is_remote, self._graph.get_collection(GraphKeys.GLOBAL_VARIABLES)))
+
+    def _remote_updates(self) -> list[Update]:
+        updates = [operation for operation in self._graph.get_operations() if isinstance(operation, Update)]
+        return [update for update in updates if all(map(self._is_remote, update.variables))]
+
+
+def _common_epoch(statuses: Sequence[Status]) -> Epoch | None:
+    """Returns the epoch that all servers are in, each still as the instance that began it."""
+    epoch = statuses[0].epoch
+    if epoch is None or epoch.incarnations != tuple(status.incarnation for status in statuses):
+        return None
+    return epoch if all(status.epoch is not None and status.epoch.name == epoch.name for status in statuses) else None

@@ -1,0 +1,415 @@
+"""The store of a session whose variables live on parameter servers."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hookline import clock, errors, log
+from hookline.distributed.protocol import Committed, flatten, pack_all
+from hookline.distributed.server.server_state import Apply, Put
+from hookline.distributed.transport import Transport
+from hookline.distributed.worker.entrance import Entrance
+from hookline.distributed.worker.membership import Membership
+from hookline.distributed.worker.pulls import Pulls
+from hookline.distributed.worker.transactions import Transactions
+from hookline.graph.global_step import get_global_step
+from hookline.graph.graph import Graph
+from hookline.graph.nodes import spec as specs
+from hookline.graph.registry import GraphKeys
+from hookline.graph.variable import Update, Variable, check_value
+from hookline.session.local_store import LocalStore
+from hookline.session.slots import Leaves
+from hookline.session.store import VariableStore
+
+logger = log.of(__name__)
+
+_POLL_SECS = 1.0
+
+
+class RemoteStore(VariableStore):
+    """The store of global variables on parameter servers, and of all others in this process.
+
+    It belongs to one epoch of the servers. Calls after a restore, or to a restarted server, raise an `AbortedError`,
+    and a new session must be created. No transaction is ever sent twice.
+
+    Args:
+        graph: The graph of the variables.
+        transport: Calls the servers.
+        worker_index: The number of this worker; 0 is the chief, and only the chief initialises and restores.
+        placement: Hints, as in `placement.place`.
+        max_staleness: The number of updates of others that an update may miss, the same for all workers. A run waits
+            before it begins until this is certain. `None` for no limit.
+        overlap: Whether to pull the next run's values while this one computes. They then lack this worker's last
+            update.
+        deliver_secs: The time that messages between servers may take before they count as lost.
+    """
+
+    shared = True
+    step_changes = 0  # useless if others write the step, too
+
+    def __init__(
+        self,
+        graph: Graph,
+        transport: Transport,
+        *,
+        worker_index: int = 0,
+        placement: Mapping[str, int] | None = None,
+        max_staleness: int | None = None,
+        overlap: bool = False,
+        deliver_secs: float = 60.0,
+    ) -> None:
+        self._graph = graph
+        self._transport = transport
+        self._remote: set[Variable] = set()
+        self._seen = 0
+        self.worker_index = worker_index
+        self._global_step = get_global_step(graph)
+        self._here = LocalStore(graph)
+        self._max_staleness, self._deliver_secs = max_staleness, deliver_secs
+        self._members = Membership(
+            graph, transport, self.is_remote, worker_index == 0, placement or {}, max_staleness=max_staleness
+        )
+        self._pulls = Pulls(transport, self._members, overlap=overlap, deliver_secs=deliver_secs)
+        self._transactions = Transactions(transport, self._members, self._pulls, worker_index)
+        self._step: int | None = None
+        self._published = False
+        self._turn = threading.Lock()
+        self._entrance: Entrance | None = None
+        self._entered: tuple[Entrance | None, tuple[int, int, Sequence[int]]] = (None, (0, 0, ()))
+        self._closed = threading.Event()
+
+    @property
+    def here(self) -> LocalStore:
+        """The store of the variables that each worker has for itself."""
+        return self._here
+
+    def is_remote(self, variable: Variable) -> bool:
+        """Returns whether a variable lives on a server: global variables do, except those that each worker owns."""
+        variables = self._graph.get_collection_ref(GraphKeys.GLOBAL_VARIABLES)
+        if len(variables) != self._seen:
+            self._seen = len(variables)
+            self._remote = {item for item in variables if not getattr(item, "per_worker", False)}
+        return variable in self._remote
+
+    # Values -----------------------------------------------------------------------------------------------------
+
+    def take(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
+        """Returns current values, flattened: pulled from their servers, or received with the last submit."""
+        variables = list(variables)
+        remote, local = self._apart(variables)
+        taken = dict(zip(local, self._here.take(local), strict=True))
+        pulled = self._pulls.take([variable.op.name for variable in remote]) if remote else {}
+        return tuple(taken[v] if v in taken else pulled[v.op.name] for v in variables)
+
+    def _apart(self, variables: Sequence[Variable]) -> tuple[list[Variable], list[Variable]]:
+        """Returns those of the variables that live on servers, and the others."""
+        remote = [variable for variable in variables if self.is_remote(variable)]
+        return remote, [variable for variable in variables if variable not in self._remote]
+
+    def structure(self, variable: Variable) -> Any:
+        """Returns the tree structure of a variable that has a value."""
+        if not self.is_remote(variable):
+            return self._here.structure(variable)
+        if variable.spec is not specs.UNKNOWN:
+            return jax.tree.structure(variable.spec)
+        return self._pulls.structure(variable.op.name)
+
+    def counter(self, variable: Variable) -> int:
+        """Returns the value of an integer scalar; for the global step, the last known value."""
+        if not self.is_remote(variable):
+            return self._here.counter(variable)
+        if variable is self._global_step:
+            return self.step()
+        return int(self.take([variable])[0][0])
+
+    def uninitialized(self, variables: Iterable[Variable]) -> list[str]:
+        """Returns the names of variables without a value."""
+        variables = list(variables)
+        remote, local = self._apart(variables)
+        held = self._members.held() if remote else frozenset()
+        missing = {*self._here.uninitialized(local), *(v.op.name for v in remote if v.op.name not in held)}
+        return [variable.op.name for variable in variables if variable.op.name in missing]
+
+    # The global step --------------------------------------------------------------------------------------------
+
+    def _shares_step(self) -> bool:
+        return self._global_step is not None and self.is_remote(self._global_step)
+
+    def step(self) -> int:
+        """Returns the last known global step."""
+        if not self._shares_step():
+            return self._here.step()
+        if self._step is None:
+            self._step = self._members.step()
+        return self._step
+
+    def known_step(self) -> int | None:
+        """Returns the last known global step, or `None` if this worker knows none."""
+        if not self._shares_step():
+            return self._here.known_step()
+        return self._step
+
+    def wait_for_step(self, step: int, timeout_secs: float | None) -> int:
+        """Waits until the global step is at least `step` or the time is over, and returns it.
+
+        Raises:
+            OutOfRangeError: The training has ended below `step`.
+        """
+        if not self._shares_step():
+            return self._here.wait_for_step(step, timeout_secs)
+        ticket, now = self._members.ticket(0), 0
+        for secs in self._waits(math.inf if timeout_secs is None else timeout_secs):
+            now, sealed = self._transport.call(0, "wait_for_step", ticket, step, secs).get()
+            self._step = now
+            if now >= step:
+                break
+            if sealed and secs > 0:
+                raise errors.OutOfRangeError.from_message(
+                    f"The training has ended at global step {now}; step {step} will not be reached."
+                )
+        return now
+
+    def _waits(self, timeout_secs: float) -> Iterator[float]:
+        """Yields the time that each of several calls may wait, until the time is over or the session is closed."""
+        deadline = clock.monotonic() + timeout_secs
+        while True:
+            left = max(deadline - clock.monotonic(), 0.0)
+            yield min(left, _POLL_SECS)
+            if left <= _POLL_SECS or self._closed.is_set():
+                return
+
+    # Changes ----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def turn(self, updates: Sequence[Update], *, nested: bool = False) -> Iterator[None]:
+        """Waits until a run with these updates may begin, if staleness is bounded; the context then encloses the run.
+
+        Raises:
+            OutOfRangeError: The training has ended.
+            CancelledError: The session was closed in the meantime.
+            Preempted: A signal has asked the process to end.
+            AbortedError, UnavailableError: The step server was lost, or is away.
+            UnimplementedError: The run is nested in another one, with a bound.
+        """
+        if not self._is_bounded(updates):
+            yield
+            return
+        if nested:
+            raise errors.UnimplementedError.from_message(
+                "With max_staleness a host operation that reads a counter or the session cannot itself run updates of "
+                "shared variables: everybody would wait for it. Run them in a run of their own.",
+            )
+        # For the gate, all threads are one worker, which makes one step at a time.
+        with self._turn:
+            if self._entrance is None:
+                self._entrance = Entrance(self._transport, self._members.ticket(0), self._transactions.sender)
+            entrance = self._entrance
+            if self._closed.is_set():
+                entrance.close()
+            try:
+                # The gate treats the update of the previous run as decided.
+                self._transactions.settle()
+                self._entered = entrance, entrance.enter(self._pulls.since)
+                yield
+            except BaseException:
+                # No worker needs to wait for an update that will not come.
+                entrance.leave(undecided=not self._transactions.settled)
+                raise
+
+    def _is_bounded(self, updates: Sequence[Update]) -> bool:
+        return self._max_staleness is not None and not all(update.initialises for update in updates)
+
+    def begin_run(self, updates: Sequence[Update]) -> None:
+        """Starts a run: the values prefetched for it become current."""
+        self._pulls.begin_run()
+        if self._is_bounded(updates):
+            entrance, admission = self._entered
+            if entrance is not self._entrance:
+                raise errors.AbortedError.from_message("All variables were set anew while this run was to begin.")
+            self._pulls.enter(*admission)
+
+    def submit(self, updates: Sequence[tuple[Update, Sequence[Any]]], last_step: int | None = None) -> bool:
+        """Applies updates where their variables live, either all or none.
+
+        Args:
+            updates: The updates in order, each with the values of its inputs; `None` for an input that the server reads
+                itself, after the earlier updates.
+            last_step: Nothing is applied if the global step is this or more.
+
+        Returns:
+            Whether they were applied.
+
+        Raises:
+            OutOfRangeError: The training has ended.
+            AbortedError: A server was lost, and the values with it.
+            UnavailableError: A server is away. The message says if the update may still be applied. A retry of the run
+                under the same `RETRY` does not apply it twice.
+            FailedPreconditionError: The servers have no values yet, or a different graph than this worker.
+        """
+        initial = all(update.initialises for update, _ in updates)
+        if initial:
+            # A worker that ran an initializer would reset the variables that all others train.
+            self._members.check_is_chief()
+            self._members.begin_unless_begun()
+        self._members.register([update for update, _ in updates])
+        entries = [
+            (update.variables[0].op.name, Apply(update.name, [_given(value) for value in values]))
+            for update, values in updates
+        ]
+        if initial:
+            outcome = self._transactions.set(entries)
+        else:
+            counts = any(self._global_step in update.variables for update, _ in updates)
+            outcome = self._transactions.update(entries, last_step, counts=counts)
+            if outcome.repeats and self._entrance is not None:
+                self._entrance.leave()
+        # The last known step may be later than an update that is not repeated.
+        self._step = max(outcome.step, self._step or 0) if outcome.repeats else outcome.step
+        return outcome.accepted
+
+    def load(self, values: Mapping[Variable, Any], *, owned: bool = False) -> None:
+        """Sets variables to concrete values.
+
+        If these are all variables on the servers, a new epoch begins: other workers lose their sessions and then find
+        the new values. Fewer variables are set by an ordinary transaction.
+        """
+        for variable, value in values.items():
+            if variable.spec is not specs.UNKNOWN:
+                check_value(variable.op.name, variable.spec, value)
+        remote, local = self._apart([*values])
+        self._here.load({variable: values[variable] for variable in local}, owned=owned)
+        if not remote:
+            return
+        whole = self._remote.issubset(remote)
+        if whole:
+            self._begin()
+        else:
+            self._members.begin_unless_begun()
+        puts = [(v.op.name, Put(v.op.name, *flatten(_as_held(v, values[v])))) for v in remote]
+        self._step = self._transactions.set(puts).step
+        if whole:
+            self._tell_lost_steps()
+        if whole and self._published:
+            # The epoch that admitted workers is over, and only this session can admit them again.
+            self.publish()
+
+    def _begin(self) -> None:
+        """Begins a new epoch: knowledge of the previous one no longer holds."""
+        self._members.begin()
+        self._step = None
+        self._pulls.begin_epoch()
+        if self._entrance is not None:
+            self._entrance.close()
+            self._entrance = None
+
+    # Snapshots --------------------------------------------------------------------------------------------------
+
+    def values(self, variables: Iterable[Variable]) -> dict[str, Any]:
+        """Returns the values by name, all after the same transactions; the local ones are not copied."""
+        return self._whole(variables, self._here.values)
+
+    def snapshot(self, variables: Iterable[Variable]) -> dict[str, Any]:
+        """Returns a copy of the values by name, all after the same transactions."""
+        return self._whole(variables, self._here.snapshot)
+
+    def _whole(
+        self, variables: Iterable[Variable], take_local: Callable[[Iterable[Variable]], dict[str, Any]]
+    ) -> dict[str, Any]:
+        variables = list(variables)
+        remote, local = self._apart(variables)
+        result = take_local(local) if local else {}
+        if remote:
+            self._step, values = self._pulls.snapshot([variable.op.name for variable in remote])
+            for variable in remote:
+                leaves = [jnp.array(leaf) for leaf in values[variable.op.name]]
+                result[variable.op.name] = jax.tree.unflatten(self.structure(variable), leaves)
+        return {variable.op.name: result[variable.op.name] for variable in variables}
+
+    def wait_until_ready(self, timeout_secs: float) -> bool:
+        """Waits until the chief has published the model or the time is over; returns whether it has."""
+        return any(self._transport.call(0, "wait_until_ready", secs).get() for secs in self._waits(timeout_secs))
+
+    def publish(self) -> None:
+        """Admits workers, even after the training has ended."""
+        self._members.check_is_chief()
+        self._members.begin_unless_begun()
+        self._transport.call(0, "publish", self._members.ticket(0)).get()
+        self._published = True
+        self._tell_lost_steps()
+
+    def _tell_lost_steps(self) -> None:
+        """Logs once the number of steps that a new epoch has lost."""
+        before, self._members.step_before = self._members.step_before, 0
+        if before and self._shares_step():
+            now = self._members.step()
+            if now < before:
+                logger.error(
+                    "The variables go back from global step %d to %d: %d steps are lost.", before, now, before - now
+                )
+
+    def seal(self) -> None:
+        """Ends the training: refuses further updates, and returns when all accepted ones are applied."""
+        self._members.check_is_chief()
+        try:
+            reply: Committed = self._insist("seal", self._members.ticket(0))
+            self._step = reply.step
+            self._pulls.wait_until_delivered(reply.marks)
+        except (errors.AbortedError, errors.UnavailableError) as error:
+            raise type(error)(
+                None,
+                None,
+                f"{error} This was at the end of the training, before the last checkpoint: start the job again, and it "
+                f"resumes from the newest checkpoint that there is.",
+            ) from error
+
+    def _insist(self, method: str, *args: Any) -> Any:
+        """Calls a repeatable method of the step server, again and again for a while if there is no answer."""
+        deadline = clock.monotonic() + self._deliver_secs
+        while True:
+            try:
+                return self._transport.call(0, method, *args).get()
+            except errors.UnavailableError as error:
+                if clock.monotonic() >= deadline:
+                    raise
+                logger.warning("Calling the step server again (%s): %s", method, error)
+                clock.sleep(_POLL_SECS)
+
+    def staleness(self) -> tuple[int, float, int]:
+        """Returns the number, mean and maximum of the staleness of this worker's updates since the last call."""
+        return self._pulls.staleness()
+
+    def close(self) -> None:
+        """Ends waits and connections, and forgets prefetched values. The servers keep their values."""
+        self._closed.set()
+        self._pulls.clear()
+        if self._entrance is not None:
+            self._entrance.close()
+            self._transactions.give_up()
+        self._transport.close()
+
+
+def _given(value: Any) -> Any:
+    if value is None:
+        return None
+    leaves, treedef = jax.tree.flatten(value)
+    if jax.tree_util.treedef_is_leaf(treedef) and len(leaves) == 1:
+        return pack_all(leaves), None
+    return flatten(value)
+
+
+def _as_held(variable: Variable, value: Any) -> Any:
+    """Returns a value with the variable's dtypes."""
+    if variable.spec is specs.UNKNOWN:
+        return value
+
+    def cast(leaf: Any, wanted: Any) -> Any:
+        return leaf if getattr(leaf, "dtype", None) == wanted.dtype else jnp.asarray(leaf, wanted.dtype)
+
+    return jax.tree.map(cast, value, variable.spec)

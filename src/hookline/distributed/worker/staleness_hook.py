@@ -1,0 +1,99 @@
+"""StalenessHook: the age of the values from which a worker's updates were computed."""
+
+from __future__ import annotations
+
+from hookline import log, summary
+from hookline.coordination import Coordinator
+from hookline.graph import get_global_step
+from hookline.hooks import Firing, SessionRunHook, Trigger
+from hookline.hooks.timers import DefaultSteps, chosen_trigger
+from hookline.session import Session
+from hookline.summary import FileWriter
+from hookline.summary.writer_cache import writer_of
+
+_logger = log.of(__name__)
+
+_EVERY_N_STEPS = DefaultSteps(100)
+
+
+class StalenessHook(SessionRunHook):
+    """Writes and logs the staleness of this worker's updates, at a cadence.
+
+    The staleness of an update is the number of updates of other workers that were applied after its values were pulled
+    and before it was applied itself (with `overlap`, it includes this worker's last update). The tags are
+    `staleness/worker_<n>/mean` and `/max`, where n is the worker's task index (`staleness/chief/...` on the chief);
+    they cover the updates since the last firing. Without a global step, and in a session whose variables are not
+    shared, it does nothing. Runs `after_create_session`, `on_trigger` and `end`, which writes the rest; nothing after
+    an exception.
+
+    Args:
+        every_n_steps: Global steps from one firing to the next. Pass None to use `every_n_secs`.
+        every_n_secs: Seconds from one firing to the next.
+        trigger: The trigger, instead of both.
+        output_dir: The directory to write to; all hooks with this directory share one writer.
+        summary_writer: A writer to use instead of `output_dir`. With neither, the staleness is only logged.
+
+    Attributes:
+        trigger: The trigger.
+
+    Raises:
+        ValueError: There is not exactly one cadence.
+
+    Example:
+        >>> hook = StalenessHook(every_n_steps=None, every_n_secs=60)
+
+    References:
+        None in `tf.train`, which does not report staleness.
+    """
+
+    def __init__(
+        self,
+        every_n_steps: int | None = _EVERY_N_STEPS,
+        every_n_secs: float | None = None,
+        output_dir: str | None = None,
+        summary_writer: FileWriter | None = None,
+        *,
+        trigger: Trigger | None = None,
+    ) -> None:
+        self.trigger = self._given_trigger = chosen_trigger(
+            "StalenessHook", trigger, ("every_n_steps", every_n_steps), ("every_n_secs", every_n_secs)
+        )
+        self._output_dir = output_dir
+        self._given_writer = summary_writer
+        self._writer = summary_writer
+
+    def begin(self) -> None:
+        """Opens the writer."""
+        self._has_step = get_global_step() is not None
+        if self._given_writer is None:
+            self._writer = writer_of(self._output_dir)
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Enables firing if the session has a staleness to measure."""
+        self.trigger = self._given_trigger if self._has_step and session.lowlevel.shared else None
+
+    def on_trigger(self, firing: Firing) -> None:
+        """Writes the staleness."""
+        self._report(firing.context.session)
+
+    def end(self, session: Session) -> None:
+        """Writes the staleness since the last firing, and flushes."""
+        if self._has_step and session.lowlevel.shared:
+            self._report(session)
+        if self._writer is not None:
+            self._writer.flush()
+
+    def _report(self, session: Session) -> None:
+        measure = getattr(session.lowlevel.store, "staleness", None)
+        count, mean, largest = measure() if measure is not None else (0, 0.0, 0)
+        if not count:
+            return
+        index, step = session.lowlevel.store.worker_index, session.global_step
+        tag = f"staleness/worker_{index - 1}" if index else "staleness/chief"
+        _logger.info("%s: mean %.2f, max %d, over %d local steps; global step %d.", tag, mean, largest, count, step)
+        if self._writer is not None:
+            values = [
+                summary.Summary.Value(tag=f"{tag}/mean", simple_value=mean),
+                summary.Summary.Value(tag=f"{tag}/max", simple_value=largest),
+            ]
+            self._writer.add_summary(summary.Summary(value=values), step)

@@ -1,0 +1,194 @@
+"""A worker's transactions: staged in parts, committed as a whole, and never carried out twice."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from hookline import errors, log
+from hookline.distributed.plain import NotPlainError
+from hookline.distributed.protocol import Committed, Ticket, Transaction
+from hookline.distributed.server.server_state import Entry
+from hookline.distributed.transport import Reply, Transport
+from hookline.distributed.worker.membership import Membership
+from hookline.distributed.worker.pulls import Pulls
+from hookline.session.running.retry import RETRY, Sent
+
+logger = log.of(__name__)
+
+
+class _Where(NamedTuple):
+    ticket: Ticket
+    transaction: Transaction
+    owners: Sequence[int]
+    marks: Sequence[int] = ()
+
+
+class Outcome(NamedTuple):
+    """The outcome of a transaction.
+
+    Attributes:
+        accepted: Whether it was applied.
+        step: The global step after it; for a refused one, the present global step.
+        repeats: Whether it belongs to a retried run whose earlier attempt was applied.
+    """
+
+    accepted: bool
+    step: int
+    repeats: bool = False
+
+
+class Transactions:
+    """Sends transactions to the servers that own their variables.
+
+    `sender` is the name of this worker in them; a new one for each session.
+    """
+
+    def __init__(self, transport: Transport, members: Membership, pulls: Pulls, worker_index: int) -> None:
+        self._transport, self._members, self._pulls = transport, members, pulls
+        self.sender = f"{worker_index}-{uuid.uuid4().hex}"
+        self._number = 0
+        self._unsettled: Sent | None = None
+        self._leaving = threading.Lock()
+
+    def set(self, entries: Sequence[tuple[str, Entry]]) -> Outcome:
+        """Carries out entries that set values, each paired with its variable's name; waits for all servers."""
+        # A sender of its own: this does not end the run of an update that sets values, or of another thread.
+        reply = self._transact(f"{self.sender} sets", Sent((), False), entries, None, {})
+        # Values prefetched before are no longer current.
+        self._pulls.clear()
+        self._pulls.wait_until_delivered(reply.marks)
+        return Outcome(reply.accepted, reply.step)
+
+    def update(self, entries: Sequence[tuple[str, Entry]], last_step: int | None, *, counts: bool) -> Outcome:
+        """Carries out the updates of a run, unless this is a retry and they have already been carried out.
+
+        Args:
+            entries: In order; each is paired with the name of one variable it writes.
+            last_step: Nothing is done if the global step is this or more.
+            counts: Whether one of them writes the global step.
+        """
+        retry, sent = RETRY.get(), Sent(tuple(entry.name for _, entry in entries), counts)
+        if retry is not None:
+            before = retry.sent_before(sent.names)
+            if before is not None and self._is_in_the_values(before):
+                logger.info("The updates of the run that is tried again have been applied: they are not sent again.")
+                assert before.step is not None, "known of what was applied"
+                self._pulls.clear()
+                return Outcome(True, before.step, repeats=True)
+            retry.send(sent, instead_of=before)
+        wanted = self._pulls.wanted()
+        reply = self._transact(self.sender, sent, entries, last_step, wanted)
+        self._pulls.committed(reply, sent.where.owners, wanted)
+        return Outcome(reply.accepted, reply.step)
+
+    def _is_in_the_values(self, sent: Sent) -> bool:
+        """Returns whether the current values include updates; if not, these will never be applied."""
+        where: _Where | None = sent.where
+        if where is None or sent.applied is False:
+            return False
+        if where.ticket == self._members.ticket(0):
+            self._settle(sent)
+            if sent.applied:
+                self._pulls.after(sent.where.marks)
+            return bool(sent.applied)
+        # The values of that epoch are gone, except those in the checkpoint from which this one was restored.
+        ready_at = self._members.ready_at()
+        if sent.step is None or ready_at is None:
+            return False
+        return sent.step <= ready_at if sent.counts else sent.step < ready_at
+
+    @property
+    def settled(self) -> bool:
+        """Whether the outcome of every transaction sent is known."""
+        return self._unsettled is None
+
+    def settle(self) -> None:
+        """Finds out the outcome of the last transaction, if it got no answer; if it is undecided, it is refused."""
+        if (sent := self._unsettled) is not None:
+            self._settle(sent)
+            with self._leaving:
+                # At the gate, another thread may have left something else undecided in the meantime.
+                if self._unsettled is sent:
+                    self._unsettled = None
+
+    def give_up(self) -> None:
+        """Has the last transaction refused if it got no answer and is undecided; does not wait for that."""
+        with self._leaving:
+            sent, self._unsettled = self._unsettled, None
+        if sent is None or sent.applied is not None:
+            return
+        try:
+            self._transport.call(0, "outcome", sent.where.ticket, sent.where.transaction, sent.where.owners)
+        except Exception as error:
+            logger.info("The step server was not told that an update was given up: %s", error)
+
+    def _settle(self, sent: Sent) -> None:
+        """Finds out the outcome of updates that got no answer."""
+        where: _Where = sent.where
+        if sent.applied is None and where.ticket == self._members.ticket(0):
+            call = self._transport.call(0, "outcome", where.ticket, where.transaction, where.owners)
+            self._record(sent, call.get())
+
+    def _record(self, sent: Sent, reply: Committed) -> None:
+        sent.applied, sent.step, sent.where = reply.accepted, reply.step, sent.where._replace(marks=reply.marks)
+
+    def _transact(
+        self,
+        sender: str,
+        sent: Sent,
+        entries: Sequence[tuple[str, Entry]],
+        last_step: int | None,
+        wanted: Mapping[int, list[str]],
+    ) -> Committed:
+        # The step server knows only the last transaction of a sender.
+        self.settle()
+        parts: dict[int, list[Entry]] = {0: []}
+        for name, entry in entries:
+            parts.setdefault(self._members.owner(name), []).append(entry)
+        self._number += 1
+        transaction, ticket = (sender, self._number), self._members.ticket
+        owners = [server for server in parts if server != 0]
+        sent.where = _Where(ticket(0), transaction, owners)
+        call, pull = self._transport.call, {server: wanted.get(server, []) for server in parts}
+        try:
+            # All at once: the owners tell the step server themselves that they have their parts.
+            staged = [call(s, "stage", ticket(s), transaction, parts[s], pull[s]) for s in owners]
+            asked = call(0, "commit", ticket(0), transaction, parts[0], last_step, pull[0], owners)
+            # Their answers come when it is decided, and bring the values that follow.
+            try:
+                pulled = [reply.get() for reply in staged]
+            except Exception:
+                # An owner has failed; the update may have been accepted before.
+                with contextlib.suppress(errors.OpError, NotPlainError):
+                    self._settle(sent)
+                raise
+            reply: Committed = self._decision(sent, asked)
+        except BaseException as error:  # The prefetched values are given up; the next call settles the outcome.
+            self._pulls.clear()
+            if sent.applied is None:
+                with self._leaving:
+                    self._unsettled = sent
+                if isinstance(error, errors.UnavailableError):
+                    message = f"{error} Whether the update was applied is not known."
+                    raise errors.UnavailableError.from_message(message) from error
+            raise
+        self._record(sent, reply)
+        self._pulls.arrived(pulled)
+        return reply
+
+    def _decision(self, sent: Sent, asked: Reply) -> Committed:
+        try:
+            return asked.get()
+        except errors.UnavailableError:
+            raise
+        except NotPlainError as error:
+            # It has answered, but the answer cannot be read: this is no refusal.
+            raise errors.UnavailableError.from_message(str(error)) from error
+        except Exception:
+            # The step server has refused it.
+            sent.applied = False
+            raise

@@ -1,0 +1,437 @@
+"""CheckpointSaverHook: saves the variables at a cadence."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import os
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+from hookline import arguments, log, summary
+from hookline.checkpoint import CheckpointSaverListener, PendingSave, RetryPolicy, Saver, checkpoint_exists, listener
+from hookline.checkpoint.directory import lease, together
+from hookline.checkpoint.saving import durable, failures
+from hookline.coordination import Coordinator, peers
+from hookline.errors import PREEMPTION_ERRORS, FailedPreconditionError, OpError
+from hookline.graph import Graph, GraphKeys, get_global_step
+from hookline.hooks.base import Firing, SessionRunContext, SessionRunHook
+from hookline.hooks.lookup import not_started, require_global_step, savers_of
+from hookline.hooks.timers import chosen_trigger
+from hookline.hooks.trigger import Trigger
+from hookline.session import Session
+from hookline.signals import preemption
+from hookline.summary import FileWriter, FileWriterCache
+from hookline.summary.writer_cache import SCOPE
+
+_logger = log.of(__name__)
+
+
+class _HasSaver(Protocol):
+    @property
+    def saver(self) -> Saver | None: ...
+
+
+class CheckpointSaverHook(SessionRunHook):
+    """Saves a checkpoint when the session is created, then at a cadence, and at the end.
+
+    The cadence counts the global step after the run and needs no run of its own. The write goes on while training
+    continues, unless a listener defines `after_save`, which is promised a complete checkpoint. A failed save ends the
+    training, with its cause, after an attempt to save the state that the run has led to. If a step is already on disk
+    when the session is created, it is not written again, but its listeners are called. Runs `begin`,
+    `after_create_session`, `on_trigger` and `end`, whose save is complete when it returns. On an exception it waits for
+    a pending save.
+
+    To save at other times, give a `trigger`. To do more around a save, or something else
+    instead, override `save`. To choose the saver, override `get_saver`.
+
+    Args:
+        checkpoint_dir: Where to save.
+        save_secs: Seconds from one save to the next.
+        save_steps: Global steps from one save to the next. If `save_secs` is given too, each keeps its own phase.
+        saver: The saver; by default the scaffold's, or the one in collection `SAVERS`.
+        checkpoint_basename: Checkpoints are called `<checkpoint_basename>-<global step>`.
+        scaffold: The scaffold that has the saver.
+        listeners: Called around every save, in order. Like hooks, they need not inherit or have every callback.
+        save_graph_def: Whether to write the graph's description, to `graph.txt` and for TensorBoard.
+        trigger: Says when to save, instead of `save_secs` and `save_steps`.
+        lease_wait_secs: How long `begin` waits while another process keeps its checkpoints in the directory.
+
+    Attributes:
+        trigger: Says when to save.
+        checkpoint_dir, scaffold: As given.
+        given_saver: The argument `saver`.
+        used_saver: What `get_saver` has returned for this session; None before `after_create_session`.
+        save_path: The path of its checkpoints, without the global step that is appended.
+        listeners: The listeners, in order.
+        summary_writer: The writer of the checkpoint directory; None before `begin`.
+        saved_step: The global step of the last save; None before the first one.
+
+    Raises:
+        ValueError: No cadence, a cadence beside a trigger, or both saver and scaffold.
+        TypeError: A listener has none of the callbacks.
+        InvalidArgumentError: The directory is the address of an object store.
+        RuntimeError: From `after_create_session`: no saver was given, and the graph has none or several.
+        FailedPreconditionError: From `begin`: another process keeps its checkpoints in the directory.
+
+    Example:
+        >>> hook = CheckpointSaverHook("/tmp/job", save_secs=600, save_steps=5000)
+        >>> CheckpointSaverHook("/tmp/job")
+        Traceback (most recent call last):
+        ...
+        ValueError: CheckpointSaverHook requires save_steps, save_secs, both or trigger, got none.
+
+    References:
+        `tf.train.CheckpointSaverHook`. Differences: with `save_steps`, no second run at each step; both cadences at
+        once; saves in the background; `graph.txt`, a listing, instead of `graph.pbtxt`; `trigger`; the methods to
+        override are public.
+    """
+
+    trigger: Trigger
+
+    # Stands for the monitored session; None in a loop that calls its hooks itself.
+    _scope: object = None
+
+    def __init__(
+        self,
+        checkpoint_dir: str,
+        save_secs: float | None = None,
+        save_steps: int | None = None,
+        saver: Saver | None = None,
+        checkpoint_basename: str = "model.ckpt",
+        scaffold: _HasSaver | None = None,
+        listeners: Iterable[CheckpointSaverListener] | None = None,
+        save_graph_def: bool = True,
+        *,
+        trigger: Trigger | None = None,
+        lease_wait_secs: float = lease.DEFAULT_WAIT_SECS,
+    ) -> None:
+        self._lease_wait_secs = arguments.number("CheckpointSaverHook", "lease_wait_secs", lease_wait_secs, at_least=0)
+        self._give_back_lease: Callable[[], None] | None = None
+        if saver is not None and scaffold is not None:
+            raise ValueError("CheckpointSaverHook takes a saver or a scaffold, got both.")
+        self.trigger = chosen_trigger(
+            "CheckpointSaverHook", trigger, ("save_steps", save_steps), ("save_secs", save_secs), both=True
+        )
+        self.checkpoint_dir = arguments.path("CheckpointSaverHook", "checkpoint_dir", checkpoint_dir)
+        failures.refuse_url("CheckpointSaverHook", self.checkpoint_dir)
+        name = arguments.path("CheckpointSaverHook", "checkpoint_basename", checkpoint_basename)
+        self.state_key = name  # Not the directory, which may be moved.
+        self.save_path = os.path.join(self.checkpoint_dir, name)
+        self.writes = f"checkpoints '{self.save_path}-<step>'"
+        arguments.having("CheckpointSaverHook", "scaffold", scaffold, "a Scaffold", "saver", optional=True)
+        self.given_saver = arguments.having("CheckpointSaverHook", "saver", saver, "a Saver", "save", optional=True)
+        self.scaffold = scaffold
+        self.listeners = listener.checked("CheckpointSaverHook", listeners)
+        self._save_graph_def = save_graph_def
+        self._in_background = not listener.await_commit(self.listeners)
+        self.used_saver: Saver | None = None
+        self.summary_writer: FileWriter | None = None
+        self._pending: PendingSave | None = None
+        # Told of a save that fails in the background. Its thread does not keep the session of the coordinator.
+        self._coordinator: Callable[[], Coordinator | None] = lambda: None
+        self.saved_step: int | None = None
+        self._graph_written = False
+        self._save_failed = False
+        self._on_disk: int | None = None  # the step that a resumed job finds there
+
+    def get_saver(self, graph: Graph) -> Saver:
+        """Returns the saver to use. Called once for each created session. Override it to choose another.
+
+        Raises:
+            RuntimeError: No saver was given, and the graph has none or several.
+
+        Example:
+            >>> class WeightsOnly(CheckpointSaverHook):
+            ...     def get_saver(self, graph):
+            ...         return Saver(graph.get_collection(GraphKeys.TRAINABLE_VARIABLES))
+        """
+        saver = self.scaffold.saver if self.scaffold is not None else self.given_saver
+        if saver is not None:
+            return saver
+        savers = graph.get_collection(GraphKeys.SAVERS)
+        if len(savers) != 1:
+            raise RuntimeError(
+                f"CheckpointSaverHook requires exactly one saver in collection {GraphKeys.SAVERS!r}, "
+                f"found {len(savers)}. Pass saver= or scaffold=."
+            )
+        return savers[0]
+
+    def save(self, session: Session, global_step: int) -> bool:
+        """Saves, and calls the listeners before and after. Override it to do more, or something else.
+
+        Called when the session was created, when the cadence says so, and at the end, unless it was already called at
+        that step. It may return before the checkpoint is complete. If a resumed job finds the step on the disk, it is
+        not written again, but the listeners are called.
+
+        Returns:
+            True, if a listener's `after_save` returned True, to ask the training to stop. Other values have no effect.
+
+        Raises:
+            OpError: This checkpoint or the previous one could not be written.
+
+        Example:
+            >>> class Announcing(CheckpointSaverHook):
+            ...     def save(self, session, global_step):
+            ...         print("saving step", global_step)
+            ...         return super().save(session, global_step)
+        """
+        if self.used_saver is None:
+            raise not_started(self)
+        self.finish_save()
+        listener.call(self.listeners, "before_save", session, global_step)
+        if global_step == self._on_disk:
+            return listener.call(self.listeners, "after_save", session, global_step)
+        # If others train too, the step comes from the copied values, not from the last report.
+        step: Any = get_global_step(session.graph) if session.lowlevel.shared else global_step
+        with self._noting_failure():
+            if self._in_background:
+                self._pending = pending = self.used_saver.save_async(session, self.save_path, global_step=step)
+                pending.when_done(functools.partial(self._save_ended, pending.path))
+                return False
+            self._note_commit(self.used_saver.save(session, self.save_path, global_step=step))
+        return listener.call(self.listeners, "after_save", session, global_step)
+
+    def save_now(self, session: Session, *, again: bool = False) -> bool:
+        """Saves whatever the cadence says, unless the last save was at this very step.
+
+        Args:
+            session: The raw session.
+            again: Whether to save even then.
+
+        Returns:
+            Whether a listener asks the training to stop.
+
+        Raises:
+            OpError: As of `save`.
+        """
+        global_step = session.global_step
+        if global_step == self.saved_step and not again:
+            return False
+        self._check_overtaken()
+        stop = self.save(session, global_step)
+        self.saved_step = global_step  # even if a subclass saves in its own way
+        return stop is True
+
+    def finish_save(self) -> None:
+        """Waits for a save under way.
+
+        Raises:
+            OpError: It could not be written.
+        """
+        if self._pending is None:
+            return
+        save, self._pending, self.saved_step = self._pending, None, None
+        with self._noting_failure():
+            save.wait()
+        self.saved_step = _step_of(save.path)
+
+    def begin(self) -> None:
+        """Opens the writer, and calls the listeners' `begin`."""
+        require_global_step(self)
+        self.used_saver = None
+        self._pending = None
+        self.saved_step = None
+        self._graph_written = False
+        self.after_close()
+        # Before the checkpoint to restore is chosen, because another process that saves there may still write a newer
+        # one.
+        together.current().chief(self._take_lease)
+        self.summary_writer = FileWriterCache.get(self.checkpoint_dir)
+        listener.call(self.listeners, "begin")
+
+    def _take_lease(self) -> None:
+        self._give_back_lease = share = lease.hold(self.checkpoint_dir, self._lease_wait_secs)
+        lease.give_back_with(self, share)
+        share.lease.session = self._scope = SCOPE.get()
+
+    def _check_overtaken(self) -> None:
+        """Raises an error if a session that was opened later in this process saves in the directory."""
+        held = lease.of(self.checkpoint_dir)
+        if held is not None and self._scope is not None and held.session is not self._scope:
+            raise FailedPreconditionError.from_message(
+                f"Another session of this process has been opened since, and saves in '{self.checkpoint_dir}': "
+                f"this one saves no more there, or it would take the other's checkpoints back. Close a session before "
+                f"you open the next one on its directory.",
+            )
+
+    def after_close(self) -> None:
+        """Lets other processes save in the directory."""
+        give_back, self._give_back_lease = self._give_back_lease, None
+        if give_back is not None:
+            give_back()
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Describes the graph, and saves unless this very step was restored."""
+        self._forget_pending(session)
+        saver = self.get_saver(session.graph)
+        if saver is None:
+            raise TypeError(f"{type(self).__name__}.get_saver must return a Saver, got None.")
+        self.used_saver = saver
+        savers_of(session)[saver] = self.save_now
+        if coord is not None:  # As of a loop without a monitored session, which calls its hooks itself.
+            self._coordinator = weakref.ref(coord)
+        # Summaries up to the saved step must be on the disk with the checkpoint.
+        saver.call_before_commit(FileWriterCache.sync)
+        if self._save_graph_def and not self._graph_written:
+            self._write_graph(session.graph)
+            self._graph_written = True
+        global_step = session.global_step
+        is_there = together.current().chief(lambda: checkpoint_exists(f"{self.save_path}-{global_step}"))
+        self._on_disk = global_step if is_there else None
+        self.save_now(session, again=True)
+        self._on_disk = None
+        # A subclass may decide itself, and so have none.
+        if self.trigger is not None and self.trigger.last_triggered_step() is None:
+            self.trigger.update_last_triggered_step(global_step)
+
+    def on_trigger(self, firing: Firing) -> None:
+        """Saves the present state, in which no NaN is known of.
+
+        Raises:
+            Exception: This save, or the one under way, failed with this error.
+        """
+        self.save_after_run(firing.context)
+
+    def save_after_run(self, context: SessionRunContext) -> None:
+        """Saves the state that a run has led to, and stops the training if a listener asks for it.
+
+        For `on_trigger`, and for the `after_run` of a subclass that decides itself when to save. The session settles
+        first, so that no NaN gets into a checkpoint that a hook has yet to report. If the save fails, one last attempt
+        is made to keep the state.
+
+        Args:
+            context: Of the run.
+
+        Raises:
+            Exception: This save, or the one under way, failed with this error.
+        """
+        session = context.session
+        context.settle()
+        self._save_failed = False
+        try:
+            if self.save_now(session, again=True):
+                context.request_stop()
+        except Exception as failure:
+            # Nothing is lost that lives on parameter servers.
+            if self._save_failed and not session.lowlevel.shared and not preemption.urgent():
+                self._save_after_failure(context, failure)
+            raise
+
+    def steps_written(self, trigger: Trigger, first: int, last: int | None) -> Iterable[int] | None:
+        """Returns the steps on which it fires, the last one, and the first unless its checkpoint is there."""
+        if trigger.last_triggered_step() is None:
+            trigger.update_last_triggered_step(first)
+        begins = [] if checkpoint_exists(f"{self.save_path}-{first}") else [first]
+        fired = trigger.fires(first, last)
+        return None if fired is None else itertools.chain(begins, fired, () if last is None else [last])
+
+    def end(self, session: Session) -> None:
+        """Saves if the last save was at another step, waits for it, and calls the listeners' `end`."""
+        try:
+            self.finish_save()
+        finally:
+            # Even if the previous save failed, the last state is worth an attempt.
+            self.save_now(session)
+            self.finish_save()
+            listener.call(self.listeners, "end", session, session.global_step)
+            if self.summary_writer is not None:
+                self.summary_writer.flush()
+
+    def save_last(self, session: Session, exception: BaseException) -> None:
+        """Saves the state of the last completed run, when a run or the body of the session has failed.
+
+        If that step is already saved, this does nothing. Otherwise the checkpoint becomes the newest one. It is kept in
+        addition to those that `max_to_keep` counts, and replaces the last one of its kind. Listeners are not called. If
+        a save has just failed for good, this one is tried once.
+
+        Raises:
+            OpError: It could not be written.
+        """
+        if self.used_saver is None:
+            return
+        try:
+            self.finish_save()
+        except Exception as failure:
+            _logger.error("%s", failure)
+        global_step = session.global_step
+        if global_step != self.saved_step:
+            self._check_overtaken()
+            # A save that has failed for good has waited for the disk already.
+            retry = RetryPolicy(max_attempts=1) if self._save_failed else None
+            pending = self.used_saver.save_async(session, self.save_path, global_step, extra=True, retry=retry)
+            pending.wait()
+            self._note_commit(pending.path)
+            _logger.warning("Saved checkpoint %s, for %s ends the training.", pending.path, type(exception).__name__)
+
+    def _save_after_failure(self, run_context: SessionRunContext, failure: Exception) -> None:
+        """Tries to save what the run has led to, for the failure of a save ends the training, or loses the session."""
+        try:
+            run_context.settle()
+            self.save_last(run_context.session, failure)
+        except Exception as again:
+            _logger.error("No last checkpoint was saved: %s: %s", type(again).__name__, again)
+
+    def on_exception(self, session: Session, exception: BaseException) -> None:
+        """Waits for a save under way, because a restart needs that checkpoint."""
+        self.finish_save()
+
+    @contextlib.contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        """Tells the failure of a save from those of listeners and other hooks."""
+        try:
+            yield
+        except Exception:
+            self._save_failed = True
+            raise
+
+    def _save_ended(self, path: str, error: BaseException | None) -> None:
+        """Notes a save in the background that is complete, or tells the coordinator that the training is to end."""
+        if error is None:
+            try:
+                self._log_commit(path)
+            except Exception as failure:
+                error = failure
+        if error is not None and (coordinator := self._coordinator()) is not None:
+            with contextlib.suppress(type(error)):  # After its `join` it raises it; whoever waits for the save tells.
+                coordinator.request_stop(error)
+
+    def _forget_pending(self, session: Session) -> None:
+        """Waits for the save of a lost session. The cause of the loss may have ended the save too."""
+        try:
+            self.finish_save()
+        except Exception as exc:
+            if not isinstance(session.lowlevel.map_error(exc), PREEMPTION_ERRORS):
+                raise
+            _logger.warning("The checkpoint that was being written when the session was lost is lost too: %s", exc)
+
+    def _note_commit(self, path: str) -> None:
+        self.saved_step = _step_of(path)
+        self._log_commit(path)
+
+    def _log_commit(self, path: str) -> None:
+        _logger.info("Saved checkpoint %s.", path)
+        if self.summary_writer is not None:
+            named = os.fsencode(path).decode("utf-8", "replace")  # A message takes only text.
+            self.summary_writer.add_session_log(
+                summary.SessionLog(status=summary.SessionLog.CHECKPOINT, checkpoint_path=named), _step_of(path)
+            )
+
+    def _write_graph(self, graph: Graph) -> None:
+        if not peers.speaks():
+            return
+        path = os.path.join(self.checkpoint_dir, "graph.txt")
+        held = lease.of(self.checkpoint_dir)  # None if a subclass has not taken it in `begin`.
+        try:
+            with contextlib.nullcontext() if held is None else held.changing():
+                durable.write(path, graph.as_text())
+        except (OSError, OpError) as error:  # A training does not need it.
+            _logger.warning("CheckpointSaverHook goes on without '%s', which it could not write: %s", path, error)
+        if self.summary_writer is not None:
+            self.summary_writer.add_graph(graph)
+
+
+def _step_of(path: str) -> int:
+    return int(path.rpartition("-")[2])

@@ -1,0 +1,62 @@
+"""FunctionHook: calls a function at a cadence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hookline import arguments
+from hookline.hooks.base import Firing, SessionRunHook
+from hookline.hooks.control.checkpoint_saver import CheckpointSaverHook
+from hookline.hooks.trigger import Trigger
+from hookline.hooks.triggers import every as every_steps
+from hookline.signals.interrupts import door
+
+
+class FunctionHook(SessionRunHook):
+    """Calls `function(firing)` at a cadence, with the values of its fetches.
+
+    It comes before a checkpoint of the same step, which so holds what the function changes in the state. Runs
+    `on_trigger`.
+
+    Args:
+        function: The function; it gets a `Firing`. Its result is not used.
+        every: Global steps between calls, or a trigger: `train.every(secs=60)`.
+        fetches: What `firing.values` holds: any structure that a session can fetch, such as `loop.metrics`.
+
+    Raises:
+        TypeError: `function` cannot be called; or `every` is neither a whole number nor a trigger.
+        ValueError: `every` is less than 1.
+
+    Example:
+        >>> import hookline as hl, numpy as np
+        >>> def train_step(state, batch):
+        ...     return {"w": state["w"] + 1.0, "beta": state["beta"]}, {"loss": state["w"] * state["beta"]}
+        >>> state = {"w": np.zeros(()), "beta": np.ones(())}
+        >>> loop = hl.train.Loop(train_step, state, hl.data.arrays(np.arange(6), batch_size=1))
+        >>> def anneal(firing):
+        ...     print(firing.global_step, firing.values)
+        ...     loop.state_in(firing.context.session)["beta"] *= 0.5
+        >>> state = loop.run(hooks=[FunctionHook(anneal, every=2, fetches=loop.metrics["loss"])], progress=False)
+        2 1.0
+        4 1.5
+        6 1.25
+        >>> print(state["beta"])
+        0.125
+
+    References:
+        None in `tf.train`. Compare `clu.periodic_actions.PeriodicCallback` and Keras's `LambdaCallback`.
+    """
+
+    comes_before = CheckpointSaverHook
+
+    def __init__(self, function: Callable[[Firing], Any], every: int | Trigger, fetches: Any = None) -> None:
+        self._function = arguments.function("FunctionHook", "function", function)
+        self.trigger = every if isinstance(every, Trigger) else every_steps(every)
+        self.fetches = fetches
+        self.state_key = getattr(function, "__qualname__", None) or type(function).__qualname__
+
+    @door
+    def on_trigger(self, firing: Firing) -> None:
+        """Calls the function."""
+        self._function(firing)

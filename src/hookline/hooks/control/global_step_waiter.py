@@ -1,0 +1,126 @@
+"""GlobalStepWaiterHook: starts this worker later than the others."""
+
+from __future__ import annotations
+
+from hookline import arguments, clock, log
+from hookline.coordination import Coordinator, peers
+from hookline.errors import DeadlineExceededError
+from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook
+from hookline.hooks.lookup import require_global_step
+from hookline.session import Session
+from hookline.signals import preemption
+
+_logger = log.of(__name__)
+
+_LOG_EVERY_STEPS = 1000
+
+
+class GlobalStepWaiterHook(SessionRunHook):
+    """Holds back this worker's first run until the shared global step is at least `wait_until_step`.
+
+    For asynchronous workers (parameter servers) that should start one after another: `wait_until_step=int(K *
+    log(task_id + 1))`, where task 0 is the chief. Once started, it never waits again, even after a recovery; only
+    `begin` resets it. A recovery during the wait does not end the wait.
+
+    If the coordinator is asked to stop in the meantime, the wait ends with a `StopIteration`: no step runs, and the
+    session closes as at the end of the input. Runs `begin`, `after_create_session` and `before_run`.
+
+    Args:
+        wait_until_step: The global step to wait for; with 0 or less it never waits.
+        timeout_secs: The longest wait, across all recoveries; None means no limit.
+        poll_secs: The interval for checking for a stop request. The session reports the step, which needs no polling.
+
+    Raises:
+        ValueError: `poll_secs` is not positive.
+
+    Example:
+        >>> import math
+        >>> hook = GlobalStepWaiterHook(wait_until_step=int(500 * math.log(3 + 1)), timeout_secs=3600)
+
+    References:
+        `tf.train.GlobalStepWaiterHook`. Differences: it stops waiting when the training ends; `timeout_secs`; the
+        session reports the step, which the reference polls twice a second.
+    """
+
+    def __init__(self, wait_until_step: int, timeout_secs: float | None = None, poll_secs: float = 0.2) -> None:
+        arguments.whole("GlobalStepWaiterHook", "wait_until_step", wait_until_step)
+        if timeout_secs is not None:
+            arguments.number("GlobalStepWaiterHook", "timeout_secs", timeout_secs, at_least=0)
+        if arguments.number("GlobalStepWaiterHook", "poll_secs", poll_secs) <= 0:
+            raise ValueError(f"GlobalStepWaiterHook requires poll_secs > 0, got {poll_secs}.")
+        self._wait_until_step = wait_until_step
+        self._timeout_secs = timeout_secs
+        self._poll_secs = poll_secs
+        self._coord: Coordinator | None = None
+        self._started = False
+        self._deadline: float | None = None
+
+    def begin(self) -> None:
+        """Checks that other workers can advance the global step, and makes the next run wait."""
+        require_global_step(self)
+        if (others := peers.current()) is not None:
+            raise RuntimeError(
+                f"GlobalStepWaiterHook waits until other workers have advanced the global step, and the {others.count} "
+                "processes of this job run in step: they are at the same step at any time, and all would wait for "
+                "ever. Leave the hook out; it is for workers that share parameter servers."
+            )
+        self._started = self._wait_until_step <= 0
+        self._deadline = None
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Keeps the coordinator, to check for stop requests."""
+        self._coord = coord
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+        """Waits for the global step, the first time.
+
+        Raises:
+            StopIteration: The training was stopped in the meantime.
+            DeadlineExceededError: `timeout_secs` have passed.
+        """
+        if not self._started:
+            self._wait(run_context.session)
+            self._started = True
+        run_context.retire(self)
+        return super().before_run(run_context)
+
+    def _wait(self, session: Session) -> None:
+        wanted = self._wait_until_step
+        step = session.global_step
+        if step >= wanted:
+            return
+        _logger.info("GlobalStepWaiterHook waits for global step %d; it is %d now.", wanted, step)
+        if not session.lowlevel.shared:
+            _logger.warning(
+                "GlobalStepWaiterHook waits for global step %d in a session that shares its variables with no other: "
+                "no other can advance the step. Give this hook to workers only.",
+                wanted,
+            )
+        if self._timeout_secs is not None and self._deadline is None:
+            self._deadline = clock.monotonic() + self._timeout_secs
+        next_logged = step + _LOG_EVERY_STEPS
+        while step < wanted:
+            self._check_stop(session, step)
+            step = session.wait_for_step(min(wanted, next_logged), timeout_secs=self._slice_secs(step))
+            if next_logged <= step < wanted:
+                _logger.info("GlobalStepWaiterHook waits for global step %d; it is %d now.", wanted, step)
+                next_logged = step + _LOG_EVERY_STEPS
+
+    def _check_stop(self, session: Session, step: int) -> None:
+        preemption.raise_noted()
+        if session.closed or (self._coord is not None and self._coord.should_stop()):
+            raise StopIteration(
+                f"GlobalStepWaiterHook leaves its wait for global step {self._wait_until_step}: the training was "
+                f"stopped at step {step}."
+            )
+
+    def _slice_secs(self, step: int) -> float:
+        if self._deadline is None:
+            return self._poll_secs
+        left_secs = self._deadline - clock.monotonic()
+        if left_secs <= 0:
+            raise DeadlineExceededError.from_message(
+                f"GlobalStepWaiterHook waited {self._timeout_secs:g} s for global step {self._wait_until_step}, and it "
+                f"is {step}. Check that the chief and the other workers train, or raise timeout_secs.",
+            )
+        return min(self._poll_secs, left_secs)

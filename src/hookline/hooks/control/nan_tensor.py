@@ -1,0 +1,310 @@
+"""NanTensorHook: detects NaN in the loss, without making the training wait."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hookline import arguments, log
+from hookline.checkpoint import Saver
+from hookline.coordination import Coordinator
+from hookline.errors import NanLossDuringTrainingError
+from hookline.graph import Tensor, get_default_graph, latch, op, skip_updates_if
+from hookline.hooks.base import Firing, SessionRunArgs, SessionRunContext, SessionRunHook
+from hookline.hooks.control.checkpoint_saver import CheckpointSaverHook
+from hookline.hooks.lookup import find_tensor, names_of, require_global_step, savers_of
+from hookline.hooks.triggers import every, latched
+from hookline.session import Session
+
+_logger = log.of(__name__)
+
+RAISE, STOP, SKIP, ROLLBACK = "raise", "stop", "skip", "rollback"
+_REACTIONS = (RAISE, STOP, SKIP, ROLLBACK)
+# A fixed number, whatever the speed of the device: otherwise an interrupted job could end with other weights.
+_ROLLBACK_LAG_RUNS = 8
+_MAX_TIMES = 10
+
+
+class NanTensorHook(SessionRunHook):
+    """Reacts to NaN in a tensor, usually the loss: ends the training, skips the update, or rolls back.
+
+    The device checks the value in the step, and remembers the first run with a NaN (`hookline.latch`). The session
+    reads that from time to time, and calls the hook if a NaN was found. A NaN is therefore reported up to
+    `SessionConfig.max_runs_ahead` (28) runs late, but before any checkpoint is written and before the `end` of any
+    hook; the error names the step of the NaN. Runs `begin`, `after_create_session` and `on_trigger`; nothing after an
+    exception.
+
+    `on_nan` chooses the reaction:
+
+    - "raise" ends the training with an error, "stop" with a warning. In a `Loop` the stop is final: started again, it
+      trains no step, unless with another reaction or `train_on=True`.
+    - "skip": the run changes nothing. The device decides this in the same program, as with `hookline.skip_updates_if`:
+      the global step, keys and data advance, every other update is held back. The hook then reads the check of each
+      run.
+    - "rollback": weights, slots and averages go back to the last checkpoint from which a finite value was computed, or
+      else to the newest (`Saver.roll_back`). The global step, keys and data advance, so no batch between is used again.
+      A rollback happens exactly eight runs after the NaN, or before the next checkpoint if that comes first. A
+      checkpoint that is not known to be good yet leaves the one before it in place.
+
+    Args:
+        loss_tensor: The tensor to watch, or its name. Its value may be any structure of arrays.
+        fail_on_nan_loss: Whether a NaN is an error; if not, it is a warning and a request to stop. Not with `on_nan`.
+        include_inf: Whether infinities count as well.
+        strict: Whether to wait for each run and report in its `after_run`.
+        on_nan: "raise", "stop", "skip" or "rollback".
+        max_times: The number of skips or rollbacks in a row that is allowed, 10 by default; one more is an error.
+            Rollbacks are in a row until a later checkpoint has proved good. A restart keeps the count.
+        saver: The saver of the checkpoints for rollbacks; by default that of the session's `CheckpointSaverHook`.
+
+    Attributes:
+        loss_tensor, include_inf: As given.
+        on_nan: The reaction in use.
+        final: The reason of the stop of "stop", which is final in a `Loop`; None for other reactions.
+
+    Raises:
+        ValueError: Arguments contradict each other. From `after_create_session`: "skip" or "rollback" with variables on
+            parameter servers.
+        RuntimeError: From `after_create_session`: there is no saver for rollbacks, or there are several.
+        NanLossDuringTrainingError: From `on_trigger`.
+
+    Example:
+        >>> hook = NanTensorHook("loss:0", include_inf=True)
+        >>> NanTensorHook("loss:0", on_nan="skip", fail_on_nan_loss=False)
+        Traceback (most recent call last):
+        ...
+        ValueError: NanTensorHook takes fail_on_nan_loss or on_nan, got both. ...
+
+    References:
+        `tf.train.NanTensorHook`. Differences: the check runs on the device and is read late, unless `strict=True`;
+        `include_inf`; the error names the step; `on_nan`.
+    """
+
+    final: str | None = None  # Of a class: published subclasses do without this constructor.
+
+    def __init__(
+        self,
+        loss_tensor: Tensor | str,
+        fail_on_nan_loss: bool = True,
+        *,
+        include_inf: bool = False,
+        strict: bool = False,
+        on_nan: str | None = None,
+        max_times: int | None = None,
+        saver: Saver | None = None,
+    ) -> None:
+        self.on_nan = _checked_reaction(on_nan, fail_on_nan_loss, max_times, saver)
+        self.loss_tensor = loss_tensor
+        if self.on_nan == STOP:
+            self.final = f"{'NaN or an infinity' if include_inf else 'NaN'} in {names_of([loss_tensor])}"
+        self.state_key = f"{names_of([loss_tensor])}{' or infinity' if include_inf else ''}, {self.on_nan}"
+        self.include_inf = include_inf
+        self._max_times = _MAX_TIMES if max_times is None else max_times
+        self._given_saver = saver
+        self._latches = not strict and self.on_nan in (RAISE, STOP)
+        self.late = not strict and {SKIP: True, ROLLBACK: _ROLLBACK_LAG_RUNS}.get(self.on_nan, False)
+        kind = type(self)
+        is_own = kind.before_run is SessionRunHook.before_run and kind.after_run is SessionRunHook.after_run
+        self.stacked = not self._latches and is_own  # An override of them expects one step.
+        if self.on_nan == ROLLBACK:
+            self.comes_after = CheckpointSaverHook
+        self._saver: Saver | None = None
+        self._last_step = 0
+        # The known number of rollbacks, including those by others.
+        self._rollbacks = 0
+        # The runs up to this step were rolled back.
+        self._undone = -1
+        self._times = 0
+        self._gone_back_to: str | None = None
+
+    def begin(self) -> None:
+        """Adds the check to the graph, unless it is there.
+
+        Raises:
+            KeyError: The tensor is not in the graph.
+        """
+        require_global_step(self)
+        self._times, self._gone_back_to = 0, None
+        loss = find_tensor(self, self.loss_tensor)
+        check = _check_of(loss, self.include_inf, self.on_nan == SKIP)
+        if self._latches:
+            self.trigger = latched(_shared("latches", check, lambda: latch(check, name="nan_latch")))
+        else:
+            self.trigger, self.fetches = every(runs=1), check
+
+    @property
+    def _keeps_state(self) -> bool:
+        """Whether two of the kind would mix up their states: if not, a script may watch a loss twice."""
+        return self.on_nan in (SKIP, ROLLBACK) or type(self).get_state is not NanTensorHook.get_state
+
+    def get_state(self) -> dict[str, Any] | None:
+        """Returns the count of skips or rollbacks in a row, and the checkpoint of the last rollback."""
+        if self.on_nan not in (SKIP, ROLLBACK):
+            return None
+        return {"times": self._times, "gone_back_to": self._gone_back_to}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes on counting after a restart."""
+        self._times, self._gone_back_to = state["times"], state["gone_back_to"]
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Looks up the saver, and forgets the runs of a lost session."""
+        if self.on_nan in (SKIP, ROLLBACK) and session.lowlevel.shared:
+            raise ValueError(
+                f"NanTensorHook cannot do on_nan={self.on_nan!r} where variables live on parameter servers: other "
+                f"workers go on from them. Use {RAISE!r} or {STOP!r}, or leave such values out of the updates."
+            )
+        if self.on_nan == ROLLBACK:
+            self._saver = self._given_saver or _only_saver(session)
+            self._last_step, self._undone = session.global_step, -1
+            self._rollbacks = self._saver.rollbacks
+
+    def before_trigger(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+        """Requests the check, unless a latch holds it."""
+        self._notice_rollbacks(run_context.session)
+        return super().before_trigger(run_context)
+
+    def on_trigger(self, firing: Firing) -> None:
+        """Reacts to a NaN that a latch or the check of a step has found.
+
+        Raises:
+            NanLossDuringTrainingError: A NaN was found, and is an error.
+        """
+        step = firing.global_step
+        assert step is not None, "begin requires a global step"
+        self._notice_rollbacks(firing.context.session)
+        if self._latches:
+            self.react(firing.context, step)
+            return
+        # The global step before the run.
+        began, self._last_step = self._last_step, step
+        rows = np.atleast_1d(firing.values)
+        gain = (step - began) // len(rows)
+        for number, is_bad in enumerate(rows, start=1):
+            self._check(firing.context, began + gain * (number - 1), began + gain * number, is_bad)
+
+    def _check(self, context: SessionRunContext, began: int, step: int, is_bad: Any) -> None:
+        if step <= self._undone:
+            return
+        if is_bad:
+            self.react(context, step)
+        elif self._saver is not None:
+            self._saver.prove(began)
+        else:
+            self._times = 0
+
+    def react(self, context: SessionRunContext, step: int) -> None:
+        """Reacts to a NaN in the run that led to `step`."""
+        what = "NaN or an infinity" if self.include_inf else "NaN"
+        name = names_of([self.loss_tensor])
+        message = f"NanTensorHook found {what} in {name}, in the run that led to global step {step}."
+        if self.on_nan == SKIP:
+            self._count(context.session, message)
+            _logger.warning("%s Its updates were held back.%s", message, self._in_a_row())
+            return
+        if self.on_nan == ROLLBACK:
+            self._go_back(context.session, message)
+            return
+        error = NanLossDuringTrainingError(f"{message} Restart from a checkpoint before it, and change something.")
+        context.session.condemn(error)
+        if self.on_nan == RAISE:
+            raise error
+        _logger.warning("%s Stopping.", message)
+        context.request_stop(final=self.final)
+
+    def _go_back(self, session: Session, message: str) -> None:
+        assert self._saver is not None, "after_create_session comes before"
+        good = self._saver.last_good
+        good = None if good is None else os.path.basename(good)
+        if good != self._gone_back_to:
+            self._times = 0
+        self._count(session, message)
+        self._gone_back_to = good
+        path = self._saver.roll_back(session)
+        self._notice_rollbacks(session)
+        self._last_step = session.global_step
+        _logger.warning(
+            "%s The weights went back to those of %s; the training goes on at global step %d with the next batch.%s",
+            message,
+            path,
+            self._last_step,
+            self._in_a_row(),
+        )
+
+    def _notice_rollbacks(self, session: Session) -> None:
+        if self._saver is not None and self._saver.rollbacks != self._rollbacks:
+            self._rollbacks, self._undone = self._saver.rollbacks, session.global_step
+
+    def _count(self, session: Session, message: str) -> None:
+        self._times += 1
+        if self._times > self._max_times:
+            done = "been skipped" if self.on_nan == SKIP else "led back to the same checkpoint"
+            error = NanLossDuringTrainingError(
+                f"{message} {self._max_times} before it in a row have {done} (max_times). Change something: the "
+                f"learning rate, the data, or the watched tensor."
+            )
+            session.condemn(error)
+            raise error
+
+    def _in_a_row(self) -> str:
+        return f" {self._times} in a row; the training ends after {self._max_times}." if self._times > 1 else ""
+
+
+def _checked_reaction(on_nan: str | None, fail_on_nan_loss: bool, max_times: int | None, saver: Saver | None) -> str:
+    """Returns the reaction to a NaN; raises `ValueError` or `TypeError` for contradictory arguments."""
+    if on_nan is not None and not fail_on_nan_loss:
+        raise ValueError(
+            "NanTensorHook takes fail_on_nan_loss or on_nan, got both. on_nan='stop' means fail_on_nan_loss=False."
+        )
+    if on_nan is not None and on_nan not in _REACTIONS:
+        raise ValueError(f"NanTensorHook requires on_nan to be one of {', '.join(_REACTIONS)}, got {on_nan!r}.")
+    reaction = on_nan or (RAISE if fail_on_nan_loss else STOP)
+    if max_times is not None:
+        arguments.whole("NanTensorHook", "max_times", max_times, at_least=0)
+        if reaction not in (SKIP, ROLLBACK):
+            raise ValueError(f"NanTensorHook takes max_times with on_nan={SKIP!r} or {ROLLBACK!r}, got {reaction!r}.")
+    if arguments.instance("NanTensorHook", "saver", saver, Saver) is not None and reaction != ROLLBACK:
+        raise ValueError(f"NanTensorHook takes a saver with on_nan={ROLLBACK!r}, got {reaction!r}.")
+    return reaction
+
+
+def _only_saver(session: Session) -> Saver:
+    found = savers_of(session)
+    if len(found) != 1:
+        raise RuntimeError(
+            f"NanTensorHook requires exactly one saver to roll back with, found {len(found)} that save this session. "
+            "Give the session a checkpoint_dir or a CheckpointSaverHook, or pass saver=."
+        )
+    (saver,) = found
+    return saver
+
+
+def _check_of(loss: Tensor, include_inf: bool, skips: bool) -> Tensor:
+    """Returns the node that checks `loss`."""
+    if skips:
+        return _shared("skips", (loss, include_inf), lambda: skip_updates_if(_check_of(loss, include_inf, False)))
+    made = op(_has_bad, name="nan_check")
+    return _shared("checks", (loss, include_inf), lambda: made.node(loss, include_inf=include_inf))
+
+
+def _shared(kind: str, of: Any, make: Callable[[], Any]) -> Any:
+    """Returns a node that all hooks on this graph share; makes it the first time."""
+    graph, collection = get_default_graph(), f"hookline/nan_{kind}"
+    found = next((made for known, made in graph.get_collection(collection) if known == of), None)
+    if found is None:
+        found = make()
+        graph.add_to_collection(collection, (of, found))
+    return found
+
+
+def _has_bad(value: Any, *, include_inf: bool) -> jax.Array:
+    bad = jnp.zeros((), bool)
+    for leaf in jax.tree.leaves(value):
+        array = jnp.asarray(leaf)
+        if jnp.issubdtype(array.dtype, jnp.inexact):
+            bad |= (~jnp.isfinite(array) if include_inf else jnp.isnan(array)).any()
+    return bad

@@ -1,0 +1,111 @@
+"""WatchdogHook: logs where a training hangs."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+
+from hookline import arguments, clock, log
+from hookline.checkpoint.saving.save import saves_under_way
+from hookline.coordination import Coordinator, LooperThread
+from hookline.hooks.base import SessionRunHook
+from hookline.session import Session
+
+_logger = log.of(__name__)
+
+_LOOKS_PER_STALL = 4
+
+
+class WatchdogHook(SessionRunHook):
+    """Logs the stacks of all threads and the state of the session if no step has run for a while.
+
+    It logs once for each stall; the next step ends the stall. A thread watches the session's count of runs that wrote
+    variables, so runs cost nothing more. It notices a stall at most a quarter of `timeout_secs` late, and does not wait
+    for the device. The time counts from the creation of the session, so choose it longer than the compilation of the
+    first step, and longer than an evaluation between steps. Runs `after_create_session`; the thread ends with the
+    session, or when its coordinator is asked to stop.
+
+    Args:
+        timeout_secs: The number of seconds without a step that counts as a stall.
+        stop: Whether to also ask the session to stop. This ends a loop that checks `should_stop()`; it does not
+            interrupt a call that hangs.
+
+    Raises:
+        ValueError: `timeout_secs` is not above 0.
+
+    Example:
+        >>> hook = WatchdogHook(timeout_secs=600)
+
+    References:
+        None in `tf.train`. `faulthandler.dump_traceback_later` does not know steps.
+    """
+
+    def __init__(self, timeout_secs: float, *, stop: bool = False) -> None:
+        self._timeout_secs = arguments.number("WatchdogHook", "timeout_secs", timeout_secs)
+        if timeout_secs <= 0:
+            raise ValueError(f"WatchdogHook requires timeout_secs > 0, got {timeout_secs}.")
+        self._stop = stop
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Starts the thread, one for each raw session."""
+        _Watch(session, coord, self._timeout_secs, self._stop).start()
+
+
+class _Watch(LooperThread):
+    """Watches one session."""
+
+    def __init__(self, session: Session, coord: Coordinator, timeout_secs: float, stop: bool) -> None:
+        super().__init__(coord, timeout_secs / _LOOKS_PER_STALL)
+        self.name = "hookline-watchdog"
+        self._session, self._stops, self._timeout_secs = session, stop, timeout_secs
+        self._seen = session.lowlevel.writes
+        self._since_secs = clock.monotonic()
+        self._told = False
+
+    def run_loop(self) -> None:
+        seen, now = self._session.lowlevel.writes, clock.monotonic()
+        if seen != self._seen:
+            if self._told:
+                _logger.warning("The stall is over: a step has come after %.0f s.", now - self._since_secs)
+            self._seen, self._since_secs, self._told = seen, now, False
+        elif not self._told and now - self._since_secs >= self._timeout_secs:
+            self._told = True
+            self._tell(now - self._since_secs)
+
+    def _tell(self, secs: float) -> None:
+        _logger.error(
+            "WatchdogHook: no step for %.0f s. %s\n%s",
+            secs,
+            _state(self._session, self._coord),
+            stacks_of_all_threads(),
+        )
+        if self._stops:
+            _logger.error("WatchdogHook asks the session to stop.")
+            self._coord.request_stop()
+
+
+def _state(session: Session, coord: Coordinator) -> str:
+    """Returns the known state of a session without waiting, because a thread that hangs may hold its lock."""
+    try:
+        step = session.lowlevel.known_step
+    except RuntimeError:  # it is being closed
+        step = None
+    facts = [
+        f"Global step: {'not known on the host' if step is None else step}",
+        f"runs that wrote variables: {session.lowlevel.writes}",
+        f"the model was {session.origin or 'initialised by the program'}",
+        f"stop requested: {'yes' if coord.should_stop() else 'no'}",
+        f"checkpoints being written: {', '.join(saves_under_way()) or 'none'}",
+    ]
+    return "; ".join(facts) + "."
+
+
+def stacks_of_all_threads() -> str:
+    """Returns the stack of each Python thread, the latest call last."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    parts = []
+    for ident, frame in sys._current_frames().items():
+        name = names.get(ident, "not made by threading")
+        parts.append(f"Thread {name} ({ident}):\n{''.join(traceback.format_stack(frame))}")
+    return "\n".join(parts)

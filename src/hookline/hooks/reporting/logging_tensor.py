@@ -1,0 +1,216 @@
+"""LoggingTensorHook: logs values at a cadence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hookline import arguments, log
+from hookline.errors import END_OF_INPUT
+from hookline.graph import Tensor
+from hookline.hooks.base import Firing, SessionRunHook
+from hookline.hooks.lookup import find_tensor, tagged
+from hookline.hooks.timers import NeverTriggerTimer, chosen_trigger
+from hookline.hooks.trigger import Trigger
+from hookline.hooks.triggers import every
+from hookline.session import Session
+
+_logger = log.of(__name__)
+
+_ARRAYS = (np.generic, np.ndarray, jax.Array)
+
+
+class LoggingTensorHook(SessionRunHook):
+    """Logs the values of tensors at INFO: on the first run, and then at a cadence of local runs or of seconds.
+
+    Only the logged runs fetch the values. They are logged once they are computed: on a later run, before the next
+    checkpoint, or at the end. The training does not wait for them. Numbers print without scientific notation. Each
+    process counts its own runs, and logs its first. Runs `begin`, `on_trigger` and `end`; after an exception the
+    computed values are still logged.
+
+    To change the line, give a `formatter` or override `format_line`; to put the values elsewhere, override `log`.
+
+    Args:
+        tensors: A dict from tag to tensor or name, logged in alphabetical order of the tags, or an iterable of tensors
+            and names, whose names are the tags. The name `"loss"` means the tensor `"loss:0"`.
+        every_n_iter: Runs of this session (not global steps) from one line to the next.
+        every_n_secs: Seconds from one line to the next.
+        at_end: Whether to log once more when the session ends; alone, or added to a cadence.
+        formatter: Makes the line, from a dict of tags to values.
+        trigger: Used instead of both cadences. It counts global steps, not runs.
+
+    Attributes:
+        trigger: The trigger in use.
+        tensors_by_tag: The tensors or names, in the order of the line.
+        at_end, formatter: As given.
+
+    Raises:
+        TypeError: `tensors` is neither a dict nor a list, or a cadence is no number.
+        ValueError: There is no tensor, there is no cadence and `at_end` is False, there are two cadences, or one is out
+            of range.
+
+    Example:
+        >>> hook = LoggingTensorHook({"loss": "loss:0"}, every_n_iter=100)
+        >>> LoggingTensorHook(["loss"], every_n_iter=0)
+        Traceback (most recent call last):
+        ...
+        ValueError: LoggingTensorHook requires every_n_iter >= 1, got 0.
+
+    References:
+        `tf.train.LoggingTensorHook`. Differences: scalars too print without scientific notation; a tensor in an
+        iterable has its name as tag; if the input has ended, the last line is a warning; `trigger`; `format_line`
+        and `log`.
+    """
+
+    trigger: Trigger
+    late = True
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor | str] | Iterable[Tensor | str],
+        every_n_iter: int | None = None,
+        every_n_secs: float | None = None,
+        at_end: bool = False,
+        formatter: Callable[[dict[str, Any]], str] | None = None,
+        *,
+        trigger: Trigger | None = None,
+    ) -> None:
+        self.trigger = _chosen(every_n_iter, every_n_secs, at_end, trigger)
+        self.tensors_by_tag = tagged("LoggingTensorHook", tensors)
+        if isinstance(tensors, Mapping):
+            self.tensors_by_tag = dict(sorted(self.tensors_by_tag.items()))
+        if not self.tensors_by_tag:
+            raise ValueError("LoggingTensorHook requires a tensor or more to log, got none.")
+        self.state_key = ", ".join(self.tensors_by_tag)
+        self.at_end = at_end
+        self.formatter = arguments.function("LoggingTensorHook", "formatter", formatter, optional=True)
+        kind = type(self)
+        overridden = kind.log is not LoggingTensorHook.log or kind.format_line is not LoggingTensorHook.format_line
+        self._writes_own_lines = not overridden and formatter is None
+
+    def format_line(self, values: dict[str, Any], elapsed_secs: float | None) -> str:
+        """Returns the line for the log. Override it to change the line.
+
+        Args:
+            values: The values by tag, in the order of the line.
+            elapsed_secs: Seconds since the last line; None for the first one.
+
+        Example:
+            >>> class Short(LoggingTensorHook):
+            ...     def format_line(self, values, elapsed_secs):
+            ...         return " ".join(f"{tag}={value:.1f}" for tag, value in values.items())
+            >>> Short({"loss": "loss:0"}, every_n_iter=100).format_line({"loss": 0.25}, elapsed_secs=None)
+            'loss=0.2'
+        """
+        if self.formatter is not None:
+            try:
+                return self.formatter(values)
+            except Exception as error:
+                error.add_note(f"The formatter of a LoggingTensorHook failed, given a dict of {', '.join(values)}.")
+                raise
+        line = ", ".join(f"{tag} = {_text(value)}" for tag, value in values.items())
+        return line if elapsed_secs is None else f"{line} ({elapsed_secs:.3f} sec)"
+
+    def log(self, values: dict[str, Any], elapsed_secs: float | None) -> None:
+        """Logs computed values. Override it to put them elsewhere; the arguments are those of `format_line`.
+
+        Example:
+            >>> class Keeping(LoggingTensorHook):
+            ...     kept = []
+            ...     def log(self, values, elapsed_secs):
+            ...         self.kept.append(values)
+        """
+        _logger.info("%s", self.format_line(values, elapsed_secs))
+
+    def begin(self) -> None:
+        """Looks up the tensors.
+
+        Raises:
+            KeyError: A tensor is not in the graph.
+        """
+        self.fetches = {tag: find_tensor(self, item) for tag, item in self.tensors_by_tag.items()}
+
+    def on_trigger(self, firing: Firing) -> None:
+        """Logs the values."""
+        values = {tag: firing.values[tag] for tag in self.tensors_by_tag}
+        own = self.__dict__  # A function may be set on this object alone.
+        if self._writes_own_lines and "log" not in own and "format_line" not in own:
+            self.log(values, firing.elapsed_secs)
+            return
+        with np.printoptions(suppress=True):
+            self.log(values, firing.elapsed_secs)
+
+    def end(self, session: Session) -> None:
+        """Logs once more, if `at_end`."""
+        if not self.at_end:
+            return
+        try:
+            values = session.run(self.fetches)
+        except END_OF_INPUT:
+            _logger.warning(
+                "LoggingTensorHook cannot log %s at the end: it reads a batch, and the input is at its end.",
+                ", ".join(self.tensors_by_tag),
+            )
+            return
+        step = self.trigger.last_triggered_step() or 0
+        elapsed_secs, _ = self.trigger.update_last_triggered_step(step)
+        with np.printoptions(suppress=True):
+            self.log({tag: values[tag] for tag in self.tensors_by_tag}, elapsed_secs)
+
+
+def _chosen(every_n_iter: int | None, every_n_secs: float | None, at_end: bool, trigger: Trigger | None) -> Trigger:
+    if at_end and every_n_iter is None and every_n_secs is None and trigger is None:
+        return NeverTriggerTimer()
+    if every_n_iter is None and every_n_secs is None and trigger is None:
+        raise ValueError("LoggingTensorHook requires every_n_iter, every_n_secs, trigger or at_end=True, got none.")
+    counted = chosen_trigger(
+        "LoggingTensorHook", trigger, ("every_n_iter", every_n_iter), ("every_n_secs", every_n_secs)
+    )
+    return counted if every_n_iter is None else every(runs=every_n_iter)
+
+
+def _text(value: Any) -> str:
+    """Returns a value as text; arrays in a structure print as they do alone."""
+    if isinstance(value, float) or (isinstance(value, _ARRAYS) and value.shape == ()):
+        return _leaf_text(value)
+    # Not for scalars: setting the options takes longer than writing a line of numbers.
+    with np.printoptions(suppress=True):
+        leaves, structure = jax.tree.flatten(value)
+        texts = [_Verbatim(_leaf_text(leaf)) for leaf in leaves]
+        return repr(jax.tree.unflatten(structure, texts))
+
+
+class _Verbatim(str):
+    """A text that prints without quotes inside a container."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _leaf_text(leaf: Any) -> str:
+    # The print options of NumPy cover neither scalars nor arrays whose values are far apart.
+    dtype = np.dtype(float) if isinstance(leaf, float) else getattr(leaf, "dtype", None)
+    if dtype is None or not (getattr(dtype, "kind", None) == "f" or jnp.issubdtype(dtype, jnp.floating)):
+        return str(leaf)
+    array = np.asarray(leaf)
+    if isinstance(number := array[()], np.floating):
+        # NumPy's own function takes ten times as long as `str`, which gives the same digits.
+        text = str(number)
+        if "e" not in text:
+            return text
+        text = format(Decimal(text), "f")
+        return text if "." in text else f"{text}.0"
+    if not issubclass(array.dtype.type, np.floating):  # bfloat16 and its like, which NumPy cannot format
+        array = array.astype(np.float32)
+    return np.array2string(array, formatter={"float_kind": _positional})
+
+
+def _positional(number: Any) -> str:
+    return np.format_float_positional(number, trim="0")

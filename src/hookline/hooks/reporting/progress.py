@@ -1,0 +1,229 @@
+"""ProgressHook: shows the progress of the training."""
+
+from __future__ import annotations
+
+import collections
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TextIO
+
+from hookline import arguments, clock, log
+from hookline.coordination import Coordinator, peers
+from hookline.graph import Tensor
+from hookline.hooks.base import Firing, SessionRunHook
+from hookline.hooks.lookup import find_tensor, require_global_step, tagged
+from hookline.hooks.reporting.progress_output import CellLine, Progress, TerminalLine, is_cell, is_terminal, painter
+from hookline.hooks.reporting.step_counter import rates_given
+from hookline.hooks.timers import chosen_trigger
+from hookline.hooks.trigger import NEVER, Trigger
+from hookline.hooks.triggers import FirstRun, spaced
+from hookline.session import Session
+
+_logger = log.of(__name__)
+
+_EVERY_SECS = 10.0
+_DRAW_EVERY_SECS = 0.2
+_RATE_OVER_SECS = 30.0
+_RUNS_THAT_COMPILE = 2
+
+
+class ProgressHook(SessionRunHook):
+    """Shows the step and the last step, chosen values, the steps per second and the time left.
+
+    On a terminal this is one line at the bottom, redrawn five times a second, with a bar if Rich is installed
+    (`pip install hookline[cli]`); log lines and `print` go above it. In a notebook it is one output of the cell, with a
+    bar, updated as often, and the notebook keeps the last state. Elsewhere (a file, a pipe, the tasks of
+    `hookline launch`, which writes the task's name before each line) it is a plain line at the first step, then every
+    `every_secs` seconds, and at the last step.
+
+    The training does not wait: a line shows a step once the device has computed its values. Only the runs that are
+    shown fetch the values, and the third run, so that both programs, with and without values, are compiled by then. The
+    steps per second are measured from that run on: over the last 30 seconds, or since the last line if that is longer.
+    If the output fails (a closed pipe), the log says so once, and the training goes on. Runs `begin`,
+    `after_create_session`, `on_trigger` and `end`; after an exception the line is ended.
+
+    Args:
+        values: The values beside the step: a dict from tag to tensor or name, or an iterable of tensors and names,
+            whose names are the tags. They should be scalars; `"loss"` means the tensor `"loss:0"`.
+        last_step: The last step of the training; by default that of `StopAtStepHook`, or of another hook's
+            `session.limit_step`.
+        every_secs: Seconds from one plain line to the next; 10 by default.
+        trigger: Decides when plain lines are due, instead of `every_secs`.
+        file: The output; by default `sys.stdout` as it is at `begin`.
+        per_step: The counts in one step, by name: with `{"examples": 32}` the line also shows examples per second.
+
+    Attributes:
+        trigger: The trigger in use.
+
+    Raises:
+        TypeError: `values` is neither a dict nor a list, or another argument is of the wrong type.
+        ValueError: Both `every_secs` and `trigger` are given, or a number is out of range.
+
+    Example:
+        >>> from hookline import train
+        >>> train_op = train.get_or_create_global_step().assign_add(1)
+        >>> hooks = [train.StopAtStepHook(last_step=3), ProgressHook({"step before": "global_step"})]
+        >>> with train.MonitoredSession(hooks=hooks) as sess:
+        ...     while not sess.should_stop():
+        ...         _ = sess.run(train_op)
+        step 1/3  33%  step before 0
+        step 3/3  100%  step before 2
+
+    References:
+        None in `tf.train`. The progress bars of Keras and tqdm wait for the values each time.
+    """
+
+    late = True
+
+    def __init__(
+        self,
+        values: Mapping[str, Tensor | str] | Iterable[Tensor | str] = (),
+        last_step: int | None = None,
+        *,
+        every_secs: float | None = None,
+        trigger: Trigger | None = None,
+        file: TextIO | None = None,
+        per_step: Mapping[str, float] | None = None,
+    ) -> None:
+        if last_step is not None:
+            last_step = arguments.whole("ProgressHook", "last_step", last_step, at_least=1)
+        if every_secs is None and trigger is None:
+            every_secs = _EVERY_SECS
+        self.trigger = chosen_trigger("ProgressHook", trigger, ("every_steps", None), ("every_secs", every_secs))
+        self._values = tagged("ProgressHook", values)
+        self._given_last_step = last_step
+        self._session: Session | None = None
+        self._given_file = arguments.having("ProgressHook", "file", file, "a file", "write", optional=True)
+        self._per_step = rates_given("ProgressHook", per_step)
+        self._pace = self._given_trigger = self.trigger
+        self._third_run = FirstRun(_RUNS_THAT_COMPILE + 1)
+        self._shows: list[Trigger] = []
+        self._is_new = True
+        # Times and their steps, oldest first.
+        self._seen: collections.deque[tuple[float, int]] = collections.deque()
+        self._shown_step = 0
+        self._output: _Lines | _Bar | CellLine | None = None
+
+    def begin(self) -> None:
+        """Looks up the tensors, and checks whether the output is a terminal or a notebook.
+
+        Raises:
+            KeyError: A tensor is not in the graph.
+            RuntimeError: The graph has no global step.
+        """
+        require_global_step(self)
+        self.fetches = {tag: find_tensor(self, item) for tag, item in self._values.items()} or None
+        file = sys.stdout if self._given_file is None else self._given_file
+        # Processes in step all fire alike, whatever the output of the chief; the others write nothing.
+        output: _Lines | _Bar | CellLine = _Lines(file)
+        if peers.current() is None:
+            output = CellLine() if is_cell(file) else _Bar(file) if is_terminal(file) else output
+        self._output = output if peers.speaks() else None
+        self._is_new = True
+        self._pace = self._given_trigger if isinstance(output, _Lines) else spaced(secs=_DRAW_EVERY_SECS)
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Starts from the step of the session, which may have been restored."""
+        self._session = session
+        if self._is_new:
+            self._pace.reset()  # A new process shows its first run.
+            self._is_new = False
+        shows = self._pace | _At(lambda: self._last_step)
+        self._shows, self.trigger = shows.leaves(), shows | self._third_run
+        self._shown_step = session.global_step
+        self._seen.clear()
+
+    @property
+    def _last_step(self) -> int | None:
+        limit = None if self._session is None else self._session.step_limit
+        return limit if self._given_last_step is None else self._given_last_step
+
+    def on_trigger(self, firing: Firing) -> None:
+        """Shows the step and the computed values; on the third run the measurement starts."""
+        step = firing.global_step
+        assert step is not None, "begin requires a global step"
+        is_third = step == self._third_run.last_triggered_step()
+        if is_third:
+            self._seen.append((clock.monotonic(), step))
+        if not is_third or any((part.last_triggered_step() or 0) >= step for part in self._shows):
+            self._show(firing.values, step)
+
+    def on_exception(self, session: Session, exception: BaseException) -> None:
+        """Ends the line, so that the traceback starts on a new one."""
+        self._finish()
+
+    def end(self, session: Session) -> None:
+        """Shows the last step, if it was not shown yet and there was a run."""
+        if self._third_run.has_run and session.global_step > self._shown_step:
+            self._show(None, session.global_step)
+        self._finish()
+
+    def _show(self, values: Mapping[str, Any] | None, step: int) -> None:
+        progress = Progress(step, self._last_step, values or {}, self._steps_per_sec(step), self._per_step)
+        self._shown_step = step
+        self._write(lambda output: output.show(progress))
+
+    def _finish(self) -> None:
+        self._write(lambda output: output.finish())
+
+    def _write(self, what: Callable[[_Lines | _Bar | CellLine], None]) -> None:
+        if self._output is None:
+            return
+        try:
+            what(self._output)
+        except (OSError, ValueError) as exc:  # a closed file, or characters that its encoding lacks
+            self._output = None
+            _logger.warning("ProgressHook cannot show more, and the training goes on: %s: %s", type(exc).__name__, exc)
+
+    def _steps_per_sec(self, step: int) -> float | None:
+        seen, now = self._seen, clock.monotonic()
+        if not seen:
+            return None
+        seen.append((now, step))
+        while len(seen) > 2 and seen[1][0] <= now - _RATE_OVER_SECS:
+            seen.popleft()
+        since_secs, since_step = seen[0]
+        return (step - since_step) / (now - since_secs) if now > since_secs and step > since_step else None
+
+
+class _At(Trigger):
+    """Fires at one step, which may become known only later."""
+
+    def __init__(self, step: Callable[[], int | None]) -> None:
+        self._step = step
+
+    def next_step(self, after: int) -> int:
+        step = self._step()
+        return NEVER if step is None or step <= after else step
+
+
+class _Lines:
+    """Plain lines."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def show(self, progress: Progress) -> None:
+        print(progress, file=self._file, flush=True)
+
+    def finish(self) -> None:
+        """Has nothing to do: each line is ended already."""
+
+
+class _Bar:
+    """One line of a terminal, from the first `show` to `finish`."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._paint = painter(file)
+        self._line: TerminalLine | None = None
+
+    def show(self, progress: Progress) -> None:
+        if self._line is None:
+            self._line = TerminalLine(self._file)
+        self._line.draw(self._paint(progress, self._line.cells))
+
+    def finish(self) -> None:
+        if self._line is not None:
+            self._line.finish()
+            self._line = None

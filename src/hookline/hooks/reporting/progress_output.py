@@ -1,0 +1,250 @@
+"""What a progress line is drawn on: plain lines, a terminal, or the output of a notebook cell."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import importlib.util
+import logging
+import math
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TextIO
+
+import numpy as np
+
+from hookline.signals import notebooks
+
+_MIN_BAR_CELLS, _MAX_BAR_CELLS = 8, 40
+
+_ERASE = "\r\x1b[K"
+_ERASE_REST = "\x1b[K"
+_DEFAULT_CELLS = 80
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """The progress of a training.
+
+    Example:
+        >>> print(Progress(250, 1000, {"loss": 0.125}, 12.5))
+        step 250/1000  25%  loss 0.1250  12.5 steps/s  1:00 left
+    """
+
+    step: int
+    last_step: int | None = None
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    steps_per_sec: float | None = None
+    per_step: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def step_text(self) -> str:
+        """The step, and the last step if it is known."""
+        return f"step {self.step}" if self.last_step is None else f"step {self.step}/{self.last_step}"
+
+    @property
+    def more_texts(self) -> list[str]:
+        """The other texts: percentage, values, rates and time left, as far as they are known."""
+        texts = [f"{math.floor(100 * min(self.step / self.last_step, 1))}%"] if self.last_step else []
+        texts += [f"{tag} {_value_text(value)}" for tag, value in self.values.items()]
+        if rate := self.steps_per_sec:
+            for name, count in {"steps": 1, **self.per_step}.items():
+                texts.append(f"{_rate_text(count * rate)} {name}/s")
+            if self.last_step is not None and self.step < self.last_step:
+                texts.append(f"{_duration_text((self.last_step - self.step) / rate)} left")
+        return texts
+
+    def __str__(self) -> str:
+        return "  ".join([self.step_text, *self.more_texts])
+
+
+def painter(terminal: TextIO) -> Callable[[Progress, int], str]:
+    """Returns a function from progress and width to a line; it uses Rich if that is installed."""
+    return _rich_painter(terminal) if importlib.util.find_spec("rich") else _paint_plainly
+
+
+def _rich_painter(terminal: TextIO) -> Callable[[Progress, int], str]:
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(file=terminal)
+
+    def paint(progress: Progress, cells: int) -> str:
+        head, rest = progress.step_text, "  ".join(progress.more_texts)
+        room = cells - cell_len(f"{head}    {rest}")
+        line: Any = Text(f"{head}  {rest}".rstrip())
+        if progress.last_step and room >= _MIN_BAR_CELLS:
+            done = min(progress.step, progress.last_step)
+            line = Table.grid(padding=(0, 2))
+            line.add_row(head, ProgressBar(progress.last_step, done, min(room, _MAX_BAR_CELLS)), Text(rest))
+        console.width = cells
+        with console.capture() as captured:
+            console.print(line, end="", no_wrap=True, overflow="ellipsis")
+        return captured.get().rstrip("\n")
+
+    return paint
+
+
+def _paint_plainly(progress: Progress, cells: int) -> str:
+    return str(progress)[:cells]
+
+
+def _value_text(value: Any) -> str:
+    array = np.asarray(value)
+    if array.shape == () and array.dtype.kind not in "biuOUS":
+        return f"{float(array):#.4g}"
+    return " ".join(str(value).split())
+
+
+def _rate_text(rate: float) -> str:
+    return f"{rate:.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
+def _duration_text(secs: float) -> str:
+    minutes, secs = divmod(math.ceil(secs), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
+
+
+def is_terminal(file: Any) -> bool:
+    """Returns whether a file is a terminal on which lines can be redrawn."""
+    isatty = getattr(file, "isatty", None)
+    return isatty is not None and isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+
+
+class TerminalLine:
+    """Redraws one line at the bottom of a terminal.
+
+    Until `finish`, output to `sys.stdout` and `sys.stderr`, including that of log handlers, comes above the line. While
+    such output ends in the middle of a line, the redrawing waits for its end. A stream that is no terminal, such as a
+    file, stays unchanged. Any thread may print.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._text = ""
+        self._others_are_in_a_line = False
+        self._lock = threading.RLock()  # A signal handler may print while its own thread does.
+        self._guards: list[_Guard] = []
+        for stream in {id(each): each for each in (file, sys.stdout, sys.stderr) if is_terminal(each)}.values():
+            self._guards.append(_Guard(self, stream))
+        for guard in self._guards:
+            _replace(guard.stream, guard)
+
+    @property
+    def cells(self) -> int:
+        """The width in characters, without the last column, where some terminals wrap to the next line."""
+        try:
+            columns = os.get_terminal_size(self._file.fileno()).columns
+        except (AttributeError, OSError, ValueError):
+            columns = 0
+        return (columns or _DEFAULT_CELLS) - 1
+
+    def draw(self, text: str) -> None:
+        """Replaces the text of the line by another, at most `cells` characters long."""
+        with self._lock:
+            self._text = text
+            if not self._others_are_in_a_line:
+                self._write(f"\r{text}{_ERASE_REST}")
+
+    def print_above(self, stream: TextIO, text: str) -> int:
+        """Writes other output above the line."""
+        with self._lock:
+            if self._text and not self._others_are_in_a_line:
+                self._write(_ERASE)
+            written = stream.write(text)
+            if text:
+                self._others_are_in_a_line = not text.endswith(("\n", "\r"))
+            if self._text and not self._others_are_in_a_line:
+                stream.flush()
+                self._write(self._text)
+            return written
+
+    def finish(self) -> None:
+        """Keeps the last text, and restores the streams."""
+        with self._lock:
+            text, self._text = self._text, ""
+            if text:
+                self._write(f"\n{text}\n" if self._others_are_in_a_line else "\n")
+        # Without the lock: a thread that logs holds its handler's lock, needed here, while it waits for this one.
+        for guard in self._guards:
+            _replace(guard, guard.stream)
+
+    def _write(self, text: str) -> None:
+        self._file.write(text)
+        self._file.flush()
+
+
+class _Guard:
+    """A stand-in for a stream; once the line is finished, it writes straight to the stream."""
+
+    def __init__(self, line: TerminalLine, stream: TextIO) -> None:
+        self._line, self.stream = line, stream
+
+    def write(self, text: str) -> int:
+        return self._line.print_above(self.stream, text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        self.write("".join(lines))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def _replace(stream: Any, by: Any) -> None:
+    """Replaces a stream in `sys` and in the handlers of the log."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is stream:
+            setattr(sys, name, by)
+    loggers = [logging.root, *logging.root.manager.loggerDict.copy().values()]
+    for handler in [handler for logger in loggers for handler in getattr(logger, "handlers", ())]:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is stream:
+            handler.setStream(by)
+
+
+def is_cell(file: Any) -> bool:
+    """Returns whether a file is the output of a notebook cell: a stream of a Jupyter kernel, in that kernel."""
+    shell = notebooks.shell()
+    return hasattr(shell, "kernel") and type(file).__module__.partition(".")[0] == "ipykernel"
+
+
+class CellLine:
+    """Shows the progress as one output of the running cell, which each `show` replaces.
+
+    Printed and logged lines have outputs of their own. A cell that continues the training gets a new output, and the
+    output of the earlier cell stays as it is. The notebook keeps the last progress, as text and as HTML with a bar; no
+    widget is needed.
+    """
+
+    def __init__(self) -> None:
+        self._cell: Any = None
+        self._handle: Any = None
+
+    def show(self, progress: Progress) -> None:
+        """Replaces the shown progress."""
+        from IPython.display import display  # pyright: ignore[reportMissingImports]
+
+        shell = notebooks.shell()
+        bundle = {"text/plain": str(progress), "text/html": _as_html(progress)}
+        cell = None if shell is None else shell.execution_count
+        if self._handle is None or cell != self._cell:
+            self._cell, self._handle = cell, display(bundle, raw=True, display_id=True)
+        else:
+            self._handle.update(bundle, raw=True)
+
+    def finish(self) -> None:
+        """Keeps the last progress."""
+        self._handle = None
+
+
+def _as_html(progress: Progress) -> str:
+    bar = ""
+    if progress.last_step:
+        done = min(progress.step, progress.last_step)
+        bar = f'<progress value="{done}" max="{progress.last_step}"></progress> '
+    return f'<div style="font-family: monospace; white-space: pre-wrap">{bar}{html.escape(str(progress))}</div>'

@@ -1,0 +1,231 @@
+"""Early stopping: StopIfNoImprovement; and FinalStop, after which a restarted training trains no step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hookline import arguments, log
+from hookline.coordination import Coordinator, peers
+from hookline.hooks import CheckpointSaverHook, Firing, SessionRunHook, StopAtStepHook
+from hookline.hooks.lookup import savers_of
+from hookline.hooks.when import bare
+from hookline.loop.evaluation.eval_result import FINAL, Mode, is_better, mode_of
+from hookline.loop.evaluation.evaluate import Evaluate, evaluations_of
+from hookline.monitored.hooked.hooked_session import HookedSession
+from hookline.session import Session, origin
+
+_logger = log.of(__name__)
+
+
+class StopIfNoImprovement(SessionRunHook):
+    """Stops the training when a metric of an `Evaluate` hook has not improved for `patience` evaluations in a row.
+
+    It reads the means of the other hook, and computes none. Its wait continues over restarts with the same evaluation,
+    metric and mode, also with another `patience`; a second hook for the same needs a `state_key` of its own. In a
+    `Loop` the stop is final: started again, it trains no step, unless `patience` or the metric is another, or with
+    `train_on=True`; then the wait begins anew. Runs `after_create_session` and `on_trigger`, when the other hook fires;
+    nothing after an exception.
+
+    Args:
+        metric: The metric.
+        patience: The number of evaluations without improvement after which it stops, at least 1.
+        mode: "min" or "max": whether small or large values are good. By default the name decides: "loss", "accuracy".
+        min_delta: An improvement is a change by more than this.
+        name: The name of the `Evaluate` hook.
+
+    Attributes:
+        final: The reason of its stop, which is final in a `Loop`.
+
+    Raises:
+        TypeError: `patience` or `min_delta` is not a number.
+        ValueError: `mode` is missing, or a number is too small. From `after_create_session`: there is no such
+            evaluation. From `on_trigger`: it has no such metric.
+
+    Example:
+        >>> hook = StopIfNoImprovement("accuracy", patience=5)
+        >>> StopIfNoImprovement("score", patience=5)
+        Traceback (most recent call last):
+        ...
+        ValueError: StopIfNoImprovement: the name 'score' does not show whether small or large values are better: ...
+
+    References:
+        `tf.estimator.experimental.stop_if_no_decrease_hook` and `stop_if_no_increase_hook`, which count steps.
+    """
+
+    comes_after = Evaluate
+    # A checkpoint of the same step must hold the evaluations waited so far.
+    comes_before = CheckpointSaverHook
+
+    def __init__(
+        self, metric: str, patience: int, *, mode: str | None = None, min_delta: float = 0.0, name: str = "eval"
+    ) -> None:
+        self._metric, self._name = metric, name
+        self._patience = arguments.whole("StopIfNoImprovement", "patience", patience, at_least=1)
+        self._min_delta = arguments.number("StopIfNoImprovement", "min_delta", min_delta, at_least=0)
+        self._mode: Mode = mode_of("StopIfNoImprovement", metric, mode)
+        self.state_key = f"{name}, {metric}, {self._mode}"
+        self.final = f"{metric} of {name!r} has not improved for {self._patience} evaluations"
+        self._evaluate: Evaluate | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._best: float | None = None
+        self._waited = 0
+        self._seen: int | None = None
+
+    def begin(self) -> None:
+        """Forgets an earlier session."""
+        self._forget()
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the best value, and the number of evaluations since."""
+        return {"best": self._best, "waited": self._waited, "seen": self._seen}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restores the best value and the wait."""
+        self._best, self._waited, self._seen = state["best"], state["waited"], state["seen"]
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Finds the evaluation."""
+        found = evaluations_of(session)
+        if self._name not in found:
+            raise ValueError(
+                f"StopIfNoImprovement requires an Evaluate hook called {self._name!r}, and this session has "
+                f"{', '.join(map(repr, found)) or 'none'}. Add one, or choose one with name=."
+            )
+        self._evaluate = found[self._name]
+        self.trigger = self._evaluate.trigger
+        if self._seen is not None and self._seen > session.global_step:
+            self._forget()
+
+    def go_on(self) -> None:
+        """Waits anew, if the training goes on after its final stop."""
+        self._waited = 0 if self._waited >= self._patience else self._waited
+
+    def on_trigger(self, firing: Firing) -> None:
+        """Compares a new evaluation with the best.
+
+        Raises:
+            ValueError: The evaluation does not have the metric.
+        """
+        evaluate = self._evaluate
+        if evaluate is None or evaluate.step is None or evaluate.step == self._seen:
+            return
+        self._seen = evaluate.step
+        if self._metric not in evaluate.values:
+            raise ValueError(
+                f"StopIfNoImprovement: {self._name!r} has no metric {self._metric!r}. There are: "
+                f"{', '.join(evaluate.values) or 'none'}."
+            )
+        value = evaluate.values[self._metric]
+        if not isinstance(value, float):
+            raise ValueError(f"StopIfNoImprovement requires a number, and the metric {self._metric!r} is an array.")
+        if is_better(self._mode, value, self._best, self._min_delta):
+            self._best, self._waited = value, 0
+            return
+        self._waited += 1
+        if self._waited >= self._patience:
+            _logger.info(
+                "Stopping: %s of %r has not improved on %s for %d evaluations.",
+                self._metric,
+                self._name,
+                "anything" if self._best is None else f"{self._best:.6g}",
+                self._waited,
+            )
+            firing.context.request_stop(final=self.final)
+
+
+class FinalStop(SessionRunHook):
+    """Remembers a final stop (`request_stop(final=...)`) with the checkpoint, and stops the next start before a step.
+
+    The reason of a stop may be declared: a hook has it as its attribute `final`. Then it holds as long as a hook of the
+    session declares it:
+
+        saved by StopIfNoImprovement("loss", 2)    "loss of 'eval' has not improved in 2 evaluations"
+        restored beside patience=2                 no step is trained
+        restored beside patience=5, or "accuracy"  the training goes on
+
+    Args:
+        hooks: The other hooks of the session.
+        train_on: Whether to train on all the same.
+    """
+
+    # The last evaluation belongs to the checkpoint that `end` saves, and a reached last step is said before.
+    comes_after = (Evaluate, StopAtStepHook)
+    comes_before = CheckpointSaverHook
+
+    def __init__(self, hooks: Sequence[Any], train_on: bool) -> None:
+        self._hooks = hooks
+        self._train_on = arguments.instance("Loop", "train_on", train_on, bool)
+        self._session: Session | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._why, self._is_declared = "", False
+        self._is_first, self._is_new = True, False
+
+    def begin(self) -> None:
+        """Forgets an earlier session."""
+        self._forget()
+        self._session = None
+
+    def get_state(self) -> dict[str, Any] | None:
+        """Returns the reason of a final stop, and whether a hook declares it; None without one."""
+        self._look()
+        return {"why": self._why, "is_declared": self._is_declared} if self._why else None
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restores the reason."""
+        self._why, self._is_declared = state["why"], state["is_declared"]
+
+    def reason(self) -> str:
+        """Returns why the training that was restored has stopped for good; empty if it goes on."""
+        is_lifted = self._train_on or (self._is_declared and not self._declares())
+        return "" if is_lifted else self._why
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Requests a stop if the training has stopped for good; a recovery is no start."""
+        self._session = session
+        if not self._is_first or not self.reason():
+            if self._why and self._is_first and peers.speaks():
+                _logger.info("The training goes on %s, where it had stopped: %s.", origin.where(session), self._why)
+            if self._why and self._is_first:
+                for hook in map(bare, self._hooks):
+                    getattr(hook, "go_on", _nothing)()
+            self._why = ""
+        elif self._why and not coord.should_stop():  # Else another hook has said why no step is left.
+            if peers.speaks():
+                _logger.warning(
+                    "Nothing is trained: the training begins %s, where it has stopped early: %s. To train on, give "
+                    "train_on=True%s%s.",
+                    origin.where(session),
+                    self._why,
+                    ", or change the hook that has stopped it" if self._is_declared else "",
+                    origin.to_begin_anew(session),
+                )
+            coord.request_stop()
+        self._is_first = False
+
+    def end(self, session: Session) -> None:
+        """Saves the reason with the last step, also if that was saved before the stop was requested."""
+        self._look()
+        if self._is_new:
+            for save in savers_of(session).values():
+                save(session, again=True)
+
+    def _look(self) -> None:
+        """Notes a final stop that was requested in this session."""
+        if self._session is None or self._why:
+            return
+        hooked = self._session.hook_data.get(HookedSession)
+        self._why = self._session.hook_data.get(FINAL, "") or (hooked.final_stop if hooked is not None else "")
+        self._is_declared, self._is_new = self._declares(), bool(self._why)
+
+    def _declares(self) -> bool:
+        """Returns whether a hook declares the reason."""
+        declared = [getattr(bare(hook), "final", None) for hook in self._hooks]
+        return any(isinstance(why, str) and why == self._why for why in declared)
+
+
+def _nothing() -> None: ...

@@ -1,0 +1,117 @@
+"""EvalResult: what `Evaluate` gives to its `on_result`; the better of two values."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from hookline.loop.memory import StateValues
+from hookline.loop.step.step_graph import loop_of
+from hookline.session import Session
+
+Mode = Literal["min", "max"]
+
+# The last words of names that show the mode; other metrics need it as an argument.
+_SMALLER = ("loss", "error", "mse", "mae", "rmse", "nll", "perplexity")
+_LARGER = ("accuracy", "acc", "precision", "recall", "f1", "auc", "bleu")
+
+
+class Best(NamedTuple):
+    """The best value of a metric so far, and its global step."""
+
+    value: float
+    step: int
+
+
+def known_mode(metric: str) -> Mode | None:
+    """Returns whether smaller or larger values of a metric are better, if its name shows it.
+
+    Example:
+        >>> known_mode("loss"), known_mode("top/accuracy"), known_mode("score")
+        ('min', 'max', None)
+    """
+    word = metric.replace("/", "_").rpartition("_")[2].lower()
+    return "min" if word in _SMALLER else "max" if word in _LARGER else None
+
+
+def mode_of(who: str, metric: str, mode: str | None) -> Mode:
+    """Returns whether smaller or larger values of a metric are better.
+
+    Raises:
+        ValueError: `mode` is neither "min" nor "max"; or it is not given, and the name does not show it.
+    """
+    if mode is not None and mode not in ("min", "max"):
+        raise ValueError(f"{who} requires 'min' or 'max' as mode, got {mode!r}.")
+    found = mode or known_mode(metric)
+    if found is None:
+        raise ValueError(
+            f"{who}: the name {metric!r} does not show whether small or large values are better: give mode='min' or "
+            f"mode='max'."
+        )
+    return found  # type: ignore[return-value]
+
+
+def is_better(mode: Mode, value: float, best: float | None, by: float = 0.0) -> bool:
+    """Returns whether a value is better than the best so far by more than `by`; NaN never is."""
+    if value != value:
+        return False
+    if best is None:
+        return True
+    return value < best - by if mode == "min" else value > best + by
+
+
+FINAL = "final_stop"
+"""The key in a session's `hook_data` of the reason of a final stop before the first run."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalResult:
+    """The result of an evaluation, for `Evaluate(on_result=...)`.
+
+    Evaluations at the end of a run do not count in `best` and `since_best`, and those before a restart do. So a
+    function that decides by these makes the same decisions in an interrupted and in an uninterrupted training.
+
+    Args:
+        name: The name of the evaluation.
+        step: The global step.
+        values: The metrics by name: floats and NumPy arrays.
+        best: For each number whose name shows whether less or more is better, its best value and the step of it.
+        since_best: For the same metrics, the number of evaluations since the best one; 0 if this is the best. NaN is
+            never the best.
+        session: The raw session.
+        request_stop: Ends the training after this step: `result.request_stop()`; for good with a reason, as in
+            `SessionRunContext.request_stop(final="...")`.
+
+    Example:
+        The rate is halved after each third evaluation in a row without a better loss, as by Keras's
+        `ReduceLROnPlateau`.
+
+        >>> def reduce_on_plateau(result):
+        ...     worse = result.since_best["loss"]
+        ...     if worse and worse % 3 == 0:
+        ...         result.state["learning_rate"] *= 0.5
+    """
+
+    name: str
+    step: int
+    values: Mapping[str, Any]
+    best: Mapping[str, Best]
+    since_best: Mapping[str, int]
+    session: Session
+    request_stop: Callable[..., Any]
+
+    @property
+    def state(self) -> StateValues:
+        """The arrays of the loop's state by name, to read and set; see `Loop.state_in`.
+
+        Raises:
+            RuntimeError: The graph has no loop.
+        """
+        loop = loop_of(self.session.graph)
+        if loop is None:
+            raise RuntimeError(
+                "EvalResult.state requires a train.Loop. With a graph of your own, set variables: "
+                "variable.load(value, result.session)."
+            )
+        return loop.state_in(self.session)

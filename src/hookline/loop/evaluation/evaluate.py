@@ -1,0 +1,381 @@
+"""Evaluate: evaluates on held-out data during training."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import numpy as np
+
+from hookline import arguments, log, summary
+from hookline.checkpoint import Saver
+from hookline.coordination import Coordinator
+from hookline.data.batches import LastBatch
+from hookline.hooks import CheckpointSaverHook, Firing, SessionRunContext, SessionRunHook, SessionRunValues
+from hookline.hooks import every as every_steps
+from hookline.hooks.lookup import require_global_step, savers_of
+from hookline.hooks.trigger import Trigger
+from hookline.loop.evaluation.eval_result import FINAL, Best, EvalResult, Mode, is_better, known_mode, mode_of
+from hookline.loop.evaluation.evaluation import Evaluation
+from hookline.loop.metric_hooks import History
+from hookline.session import Session
+from hookline.summary import FileWriter
+from hookline.summary.writer_cache import writer_of
+
+_logger = log.of(__name__)
+
+
+class Evaluate(SessionRunHook):
+    """Evaluates on other data during training: each metric over all batches.
+
+    With `train.Loop`, `eval_step(state, batch)` returns metrics like a train step, and is compiled like one. From a
+    state in parts it gets the parts that its parameters name, as in the train step; else the first ones, as many as it
+    requires: `eval_step(model, batch)`. NNX objects are copies, so `model.eval()` in it does not affect the training.
+    NNX metrics among them begin empty and accumulate over the batches. With a graph, give tensors and feeds instead of
+    a function and batches.
+
+    A number or an array is the mean of its batch, and the result the mean over the batches, weighted by their examples.
+    A pair under a name, `{"loss": (sum, weight)}`, is a sum and its weight: the result is the quotient of both sums,
+    and batches need no number of examples. An object with `merge()` and `compute()`, such as those of `clu`, is merged
+    over the batches, and `compute()` is called once, on the host. The log shows which is which.
+
+    The results go to the log, and to a TensorBoard run of their own, the directory `name` beside the training's
+    summaries, under the names of the metrics, so that TensorBoard draws training and evaluation in one chart. The best
+    value of each metric is kept over restarts, even if its checkpoint is gone. The training waits meanwhile. Runs
+    `begin`, `after_create_session`, `after_run` once, `on_trigger` and `end`, which evaluates the last step unless that
+    was done; nothing after an exception.
+
+    `on_result` may act on the results: set a learning rate, stop. A run that was interrupted and goes on makes the same
+    calls as an uninterrupted one, because it is called for evaluations of `every` and `on_start`, and not for the one
+    at the end of a run.
+
+    Args:
+        eval_step: A function; or a tensor of a graph, or several, nested in dicts.
+        batches: A function that makes an iterable of batches, or an iterable that can be read repeatedly; with tensors,
+            its items are feed dicts. With None the function gets no batch, and is called once.
+        every: Global steps between evaluations, or a trigger.
+        name: The name of the run, and of the evaluation in the log and in checkpoints, which keep its best values.
+        keep_best: A metric. The checkpoint of the step with its best value is kept beyond `max_to_keep`, and written if
+            that step has none; `train.load(logdir, like, step="best")` reads it. If it is gone when a training resumes,
+            a warning says so, and the best of the next evaluations is kept.
+        mode: "min" or "max": whether small or large values of that metric are good. By default its name decides:
+            "loss", "accuracy".
+        output_dir: The directory of its summaries; by default, with a `Loop`, below its `logdir`.
+        batch_sharding: As in `Loop`; by default also over the axis `data` of the state's mesh.
+        last_batch: As in `Loop`. With "pad", `eval_step` gets a pair of the batch and a mask of its real examples, and
+            its metrics are weighted by the number of real examples.
+        steps_per_run: The largest number of batches in one run, which is one compiled loop. The values are the same as
+            with one.
+        averaged: Whether to evaluate the moving averages of `Loop(ema=...)` instead of the averaged leaves.
+        batch_size: A function that counts the examples of a batch, or of feeds, for the means: `lambda batch:
+            batch.shape[1]` if time comes first, or the number of tokens. By default the common first dimension.
+        on_result: A function of an `EvalResult`, called after an evaluation and before a checkpoint of its step.
+        on_start: Whether to evaluate before the first step of a new training, too, as `eval_on_start` of Hugging Face.
+        sanity_batches: The number of batches with which each run tries the evaluation before its first step, as
+            `num_sanity_val_steps` of Lightning. The results are not kept. None are tried where `on_start` evaluates.
+
+    Attributes:
+        values: The results of the last evaluation, by name: floats, and NumPy arrays for metrics that are arrays.
+        step: The global step of the last evaluation; `None` before the first.
+        best: For each metric with a known mode, its best value and the step of it.
+        history: For each metric that is a number, the `steps` and `values` of all evaluations, over restarts.
+        trigger: The trigger of the evaluations.
+
+    Raises:
+        TypeError: `eval_step` is neither a function nor tensors; `batches` is not a source of batches, or contains
+            text.
+        ValueError: `batches` is an iterator, which gives each batch once, or is empty; `mode` is missing. When a
+            session is created: a batch cannot be split; another evaluation has `keep_best`. From the first run:
+            the session saves no checkpoints to keep.
+
+    Example:
+        >>> import hookline as hl, numpy as np
+        >>> def train_step(state, batch):
+        ...     return {"w": state["w"] + 1.0}, {}
+        >>> def eval_step(state, batch):
+        ...     return {"loss": abs(batch - state["w"]).mean()}
+        >>> evaluate = Evaluate(eval_step, hl.data.arrays(np.arange(5.0), batch_size=2), every=2)
+        >>> loop = hl.train.Loop(train_step, {"w": 0.0}, hl.data.arrays(np.arange(8), batch_size=1))
+        >>> _ = loop.run(last_step=6, hooks=[evaluate])
+        >>> evaluate.values, evaluate.best
+        ({'loss': 4.0}, {'loss': Best(value=1.2, step=2)})
+
+    References:
+        None in `tf.train`; `tf.estimator.train_and_evaluate` evaluated from checkpoints, as `train.evaluate_repeatedly`
+        does. `keep_best` corresponds to `tf.estimator.BestExporter`.
+    """
+
+    # A checkpoint of the same step must hold the best values so far.
+    comes_before = CheckpointSaverHook
+
+    def __init__(
+        self,
+        eval_step: Any,
+        batches: Any,
+        every: int | Trigger,
+        name: str = "eval",
+        *,
+        keep_best: str | None = None,
+        mode: str | None = None,
+        output_dir: str | None = None,
+        batch_sharding: Any = None,
+        last_batch: LastBatch = "keep",
+        steps_per_run: int = 1,
+        averaged: bool = False,
+        batch_size: Callable[[Any], float] | None = None,
+        on_result: Callable[[EvalResult], Any] | None = None,
+        on_start: bool = False,
+        sanity_batches: int = 0,
+    ) -> None:
+        self.trigger = every if isinstance(every, Trigger) else every_steps(every)
+        self._evaluation = Evaluation(
+            f"Evaluate {name!r}", eval_step, batches, batch_sharding, last_batch, steps_per_run, averaged, batch_size
+        )
+        self.name, self._output_dir = name, output_dir
+        self._on_result = arguments.function("Evaluate", "on_result", on_result, optional=True)
+        self._on_start = arguments.instance("Evaluate", "on_start", on_start, bool)
+        self._sanity_batches = arguments.whole("Evaluate", "sanity_batches", sanity_batches, at_least=0)
+        best = "" if keep_best is None else ", and the best checkpoint"
+        self.writes = f"its means, events in '{output_dir or f'<summaries>/{name}'}'{best}"
+        self._keep_best = arguments.text("Evaluate", "keep_best", keep_best, optional=True)
+        if mode is not None and keep_best is None:
+            raise ValueError("Evaluate takes mode with keep_best, got mode alone.")
+        self._mode: Mode | None = None if keep_best is None else mode_of("Evaluate", keep_best, mode)
+        self.values: dict[str, Any] = {}
+        self.step: int | None = None
+        self.best: dict[str, Best] = {}
+        self.history = History()
+        self._plateau: dict[str, tuple[Best | None, int]] = {}  # As `EvalResult` says: nothing of the ends of runs.
+        self._is_tried = False
+        self._kept: Best | None = None  # By `keep_best`, as long as its checkpoint is there.
+        self._writer: FileWriter | None = None
+        self._created_at = 0
+        self._is_begun = self._is_marked = False
+
+    def begin(self) -> None:
+        """Adds the evaluation to the graph, unless it has one, and opens the writer."""
+        require_global_step(self)
+        self.values, self.step, self.best, self._kept = {}, None, {}, None
+        self.history, self._plateau, self._is_tried = History(), {}, False
+        names = self._evaluation.build()
+        if not self._evaluation.has_open_names:
+            self._require_metric(names)
+        if self._keep_best is not None and self._evaluation.shapes.get(self._keep_best):
+            raise self._is_array()
+        self._writer = writer_of(self._output_dir or self._evaluation.beside(self.name), self.name)
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the best and the last values."""
+        best = {name: tuple(found) for name, found in self.best.items()}
+        modes = {name: self._mode_of(name) for name in best | self._plateau}
+        kept = self._kept and (self._keep_best, *self._kept)
+        return {
+            "best": best,
+            "modes": modes,
+            "values": self.values,
+            "step": self.step,
+            "kept": kept,
+            "plateau": {name: (found and tuple(found), count) for name, (found, count) in self._plateau.items()},
+            "history": self.history.get_state(),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restores the last values, and the best ones whose mode is the same."""
+        is_same = lambda name: state["modes"][name] == self._mode_of(name)  # noqa: E731
+        self.best = {name: Best(*found) for name, found in state["best"].items() if is_same(name)}
+        self._plateau = {
+            name: (None if found is None else Best(*found), count)
+            for name, (found, count) in state["plateau"].items()
+            if is_same(name)
+        }
+        self.history.set_state(state["history"])
+        self.values, self.step = dict(state["values"]), state["step"]
+        metric, *kept = state["kept"] or (None,)
+        is_kept = metric == self._keep_best and metric in self.best
+        self._kept = Best(*kept) if is_kept else None
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Forgets values of later steps than that of a restored session; evaluates before the first step."""
+        step = self._created_at = session.global_step
+        is_new = not session.origin.startswith("restored")
+        self.history.cut(step - 1 if is_new else step)  # A new training evaluates the present step again.
+        self._plateau = {} if is_new else self._plateau
+        self.best = {name: found for name, found in self.best.items() if found.step <= step}
+        self._kept = self._kept if self._kept and self._kept.step <= step else None
+        if self.step is not None and self.step > step:
+            self.values, self.step = {}, None
+        self._is_begun = self._is_marked = False
+        others = evaluations_of(session).values()
+        rival = next((each.name for each in others if each is not self and each._keep_best and self._keep_best), None)
+        if rival is not None:
+            raise ValueError(
+                f"Evaluate: {rival!r} and {self.name!r} both have keep_best, and a session keeps one best checkpoint: "
+                "each would remove that of the other. Leave it out of one of them."
+            )
+        if evaluations_of(session).setdefault(self.name, self) is not self:
+            raise ValueError(
+                f"Evaluate: two evaluations are called {self.name!r}, and would write the same summaries. Give one of "
+                f"them another name."
+            )
+        if is_new and self._on_start:
+            self._evaluate(session, step)
+            self._act(session, step, functools.partial(_stop_at_start, session, coord))
+        elif self._sanity_batches and not self._is_tried:
+            self._require(self._evaluation.means(session, self._sanity_batches))
+            _logger.info("%s: the sanity run has passed (sanity_batches=%d).", self.name, self._sanity_batches)
+        self._is_tried = True
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Finds the saver, after the first run."""
+        if not self._is_begun:
+            self._begin_to_keep(run_context.session)
+        run_context.retire(self)
+        super().after_run(run_context, run_values)
+
+    def on_trigger(self, firing: Firing) -> None:
+        """Evaluates, calls `on_result`, and keeps the best checkpoint."""
+        session = firing.context.session
+        is_best = self._evaluate(session, session.global_step)
+        self._act(session, session.global_step, firing.context.request_stop)  # Its changes belong to the checkpoint.
+        if is_best:
+            firing.context.settle()
+            self._keep(session, session.global_step)
+
+    def steps_written(self, trigger: Trigger, first: int, last: int | None) -> Iterable[int] | None:
+        """Returns the steps on which it fires, the last one, and with `on_start` the first of a new training."""
+        begins = [first] if self._on_start and trigger.get_state().get("base") is None else []
+        found = super().steps_written(trigger, first, last)
+        return None if found is None else itertools.chain(begins, found)
+
+    def end(self, session: Session) -> None:
+        """Evaluates the last step, if a step was made and the last was not evaluated."""
+        step = session.global_step
+        if self._is_begun and self.step != step and self._evaluate(session, step):
+            self._keep(session, step)
+        if self._writer is not None:
+            self._writer.flush()
+
+    def _evaluate(self, session: Session, step: int) -> bool:
+        """Evaluates; returns whether `keep_best` has improved."""
+        self.values, self.step = self._require(self._evaluation.means(session)), step
+        self.history.record(step, self._numbers())
+        improved = []
+        for name, value in self._numbers().items():
+            mode = self._mode_of(name)
+            best = self.best.get(name)
+            if mode is not None and is_better(mode, value, best and best.value):
+                self.best[name] = Best(value, step)
+                improved.append(name)
+        self._report(step, improved)
+        value = self._numbers().get(self._keep_best or "")
+        if value is None or self._mode is None or not is_better(self._mode, value, self._kept and self._kept.value):
+            return False
+        self._kept = Best(value, step)
+        return True
+
+    # Two records of the best value, because only one of them may count what an interruption adds. With every=2:
+    #
+    #     step                       2     4     5 (killed, `end` evaluates)   6     8
+    #     loss                       1.0   0.9   0.7                           0.8   0.8
+    #     `best`, `keep_best`        1.0   0.9   0.7                           0.7   0.7
+    #     `_plateau`, since_best     0     0     not counted                   0     1
+    #
+    # A run that nobody interrupts has no evaluation at step 5. `on_result` must decide as there, so it sees 0.8 as the
+    # best of step 6; the checkpoint to keep is that of step 5 all the same.
+    def _act(self, session: Session, step: int, request_stop: Callable[[], Any]) -> None:
+        """Counts the evaluations without improvement, and calls `on_result`."""
+        for name, value in self._numbers().items():
+            if (mode := self._mode_of(name)) is not None:
+                best, count = self._plateau.get(name, (None, 0))
+                is_best = is_better(mode, value, best and best.value)
+                self._plateau[name] = (Best(value, step), 0) if is_best else (best, count + 1)
+        if self._on_result is None:
+            return
+        best = {name: found for name, (found, _) in self._plateau.items() if found is not None}  # Else all were NaN.
+        since = {name: count for name, (_, count) in self._plateau.items()}
+        self._on_result(EvalResult(self.name, step, dict(self.values), best, since, session, request_stop))
+
+    def _mode_of(self, name: str) -> Mode | None:
+        return self._mode if name == self._keep_best else known_mode(name)
+
+    def _require(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Returns the results, which have a number for `keep_best`: some names and shapes are unknown before."""
+        self._require_metric(values)
+        if isinstance(values.get(self._keep_best or ""), np.ndarray):
+            raise self._is_array()
+        return values
+
+    def _require_metric(self, names: Collection[str]) -> None:
+        if self._keep_best is not None and self._keep_best not in names:
+            raise ValueError(
+                f"Evaluate cannot keep the best checkpoint by {self._keep_best!r}: it is no metric of {self.name!r}. "
+                f"There are: {', '.join(names) or 'none'}."
+            )
+
+    def _is_array(self) -> ValueError:
+        return ValueError(
+            f"Evaluate cannot keep the best checkpoint by {self._keep_best!r}: it is an array. Give a mean."
+        )
+
+    def _numbers(self) -> dict[str, float]:
+        return {name: value for name, value in self.values.items() if isinstance(value, float)}
+
+    def _report(self, step: int, improved: list[str]) -> None:
+        shown = ", ".join(
+            f"{name} = {_text(value)}{' (the best so far)' if name in improved else ''}"
+            for name, value in sorted(self.values.items())
+        )
+        _logger.info("%s at step %d: %s", self.name, step, shown)
+        if self._writer is None:
+            return
+        if not self._is_marked:
+            self._is_marked = True
+            # It hides later events of an earlier process, which were written after the restored checkpoint.
+            self._writer.add_session_log(summary.SessionLog(status=summary.SessionLog.START), self._created_at + 1)
+        values = [summary.Summary.Value(tag=name, simple_value=value) for name, value in self._numbers().items()]
+        self._writer.add_summary(summary.Summary(value=values), step)
+
+    def _begin_to_keep(self, session: Session) -> None:
+        """Checks that a saver exists, and keeps the best checkpoint if a killed process has not."""
+        self._is_begun = True
+        if self._keep_best is not None:
+            saver = self._saver(session)
+            if self._kept is None and session.origin.startswith("restored"):
+                saver.keep_best(None)  # The state was another hook's, or is not clear.
+            elif self._kept is not None and not saver.recover_best(session, self._kept.step):
+                self._kept = None
+
+    def _keep(self, session: Session, step: int) -> None:
+        saver = self._saver(session)
+        savers_of(session)[saver](session)
+        saver.keep_best(step)
+
+    def _saver(self, session: Session) -> Saver:
+        found = savers_of(session)
+        if len(found) != 1:
+            raise ValueError(
+                f"Evaluate with keep_best={self._keep_best!r} requires a session with one saver, and this one has "
+                f"{len(found)}. Give the session a directory for checkpoints, or leave out keep_best."
+            )
+        (saver,) = found
+        return saver
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return np.array2string(value, precision=4) if value.size <= 16 else f"an array of the shape {value.shape}"
+
+
+def evaluations_of(session: Session) -> dict[str, Evaluate]:
+    """Returns the evaluations of a session, by name."""
+    return session.hook_data.setdefault(Evaluate, {})
+
+
+def _stop_at_start(session: Session, coord: Coordinator, *, final: str | None = None) -> None:
+    """Requests a stop before the first run, as `SessionRunContext.request_stop` does in a run."""
+    if why := arguments.text("request_stop", "final", final, optional=True):
+        session.hook_data[FINAL] = why
+    coord.request_stop()

@@ -1,0 +1,320 @@
+"""The batches of a loop: their sharding, their spec, checks of their source, and the passes over them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from hookline import arguments, log
+from hookline.coordination import peers
+from hookline.data.batches import LastBatch
+from hookline.data.iterator import ANY_LENGTHS, BatchSource, iterator
+from hookline.data.places import Places
+from hookline.data.sequences import START, Restart
+from hookline.data.sources import OneShot, check_source, shown
+from hookline.errors import OutOfRangeError
+from hookline.graph import Tensor, placement
+from hookline.graph.nodes import spec as specs
+from hookline.graph.nodes.nodes import Source
+from hookline.graph.nodes.views import take_path
+from hookline.session import Session
+
+_logger = log.of(__name__)
+
+
+BATCHES = "batches"
+"""The name of a loop's iterator, and of its position in checkpoints."""
+
+_RESTART = Restart(
+    "is refused",
+    "give Loop resume_data=False",
+    "give more data, more passes (epochs=), or data without an end (hookline.data.arrays(..., epochs=None))",
+)
+
+
+def batches_of(source: Any, mesh: Mesh | None, sharding: Any, last_batch: LastBatch, *, resume: bool) -> Tensor | None:
+    """Returns the batches of a loop as a tensor; None for a loop without batches.
+
+    Args:
+        source: The loop's argument `batches`.
+        mesh: The mesh of its state.
+        sharding: The loop's argument `batch_sharding`.
+        last_batch: As in `Loop`.
+        resume: The loop's argument `resume_data`.
+
+    Raises:
+        TypeError: `resume` is no boolean.
+        ValueError: The sharding does not fit the batches; or they are on another mesh than the state; or they are the
+            tensor of an iterator that has these options already; or there are none, and an option is given.
+    """
+    if not isinstance(resume, bool):
+        raise TypeError(f"Loop requires True or False as resume_data, got {resume!r}.")
+    if source is None:
+        options = {"batch_sharding": sharding is None, "last_batch": last_batch == "keep", "resume_data": resume}
+        for name in (name for name, is_default in options.items() if not is_default):
+            raise ValueError(f"Loop takes {name} with batches, and there are none (batches=None). Leave it out.")
+        return None
+    is_given = isinstance(source, Tensor)
+    if is_given and last_batch != "keep":
+        raise ValueError(
+            f"Loop takes last_batch with a source of batches, and batches is a tensor. Give it to the iterator "
+            f"instead: hookline.data.iterator(source, last_batch={last_batch!r})."
+        )
+    if is_given and not resume:
+        raise ValueError(
+            "Loop takes resume_data with a source of batches, and batches is a tensor. Give it to the iterator: "
+            "hookline.data.iterator(source, resume=False)."
+        )
+    wanted = sharding_for("Loop", sharding, mesh)
+    batch = source
+    if not is_given:
+        batch = iterator(source, last_batch=last_batch, spec=ANY_LENGTHS, resume=resume, name=BATCHES)
+    node = batch.op
+    if isinstance(node, BatchSource) and not is_given:
+        node.sequence.restart = _RESTART
+    if isinstance(node, BatchSource) and is_given:
+        node.open_lengths()
+    if isinstance(node, BatchSource) and (node.places.sharding is None or node.places.is_default):
+        node.put_over(wanted, is_default=sharding is None)
+    elif sharding is not None:
+        raise ValueError(
+            "Loop takes batch_sharding with a source of batches, and batches is a tensor that has a sharding already. "
+            "Give the sharding to its iterator alone: hookline.data.iterator(source, sharding=...)."
+        )
+    if isinstance(node, BatchSource):
+        check_mesh("Loop", mesh, node.places)
+    is_whole = sharding is None and node.places.sharding == wanted if isinstance(node, BatchSource) else False
+    if is_whole and mesh and mesh.size > 1 and placement.DATA_AXIS not in mesh.axis_names:
+        _logger.info(
+            "Loop: each device gets whole batches, because the mesh of the state, %s, has no axis 'data'. Split them "
+            "with batch_sharding=.",
+            placement.shown(mesh),
+        )
+    return batch
+
+
+def sharding_for(who: str, sharding: Any, mesh: Mesh | None) -> Any:
+    """Returns the sharding of batches: as given, else over the axis `data` of the state's mesh.
+
+    In processes that run in step, a state without a sharding is on all devices.
+
+    Raises:
+        ValueError: A `PartitionSpec` does not fit that mesh, or the state has no mesh.
+    """
+    if mesh is None and placement.is_in_step():
+        mesh = placement.everywhere()
+    if sharding is None:
+        return placement.over_data(mesh) or (mesh and jax.NamedSharding(mesh, jax.P()))
+    return placement.on_mesh(who, "batch_sharding", sharding, mesh)
+
+
+def check_mesh(who: str, of_state: Mesh | None, places: Places) -> Mesh | None:
+    """Returns the mesh of batches, if it is known.
+
+    Raises:
+        ValueError: JAX cannot compute with these batches and that state together.
+    """
+    of_batches = placement.mesh_of(places.shardings(), f"{who}: a batch")
+    if of_state is None:
+        return of_batches
+    if of_batches is None:
+        elsewhere = of_state.size > 1 and places.sharding is not None
+        lie_on = f"one device, {jax.tree.leaves(places.sharding)[0]}" if elsewhere else None
+    else:
+        lie_on = placement.shown(of_batches) if placement.clash(of_state, of_batches) else None
+    if lie_on is not None:
+        raise ValueError(
+            f"{who} requires a state and batches on one mesh: the state is on {placement.shown(of_state)}, the "
+            f"batches on {lie_on}."
+        )
+    return of_batches
+
+
+def are_placed(batch: Tensor | None) -> bool:
+    """Returns whether batches are on other devices than JAX's default one, as far as it is known."""
+    found = batch.op.places.shardings() if batch is not None and isinstance(batch.op, BatchSource) else []
+    return any(place is not None and placement.as_sharding(place).device_set != {jax.devices()[0]} for place in found)
+
+
+def check_batches(who: str, batches: Any) -> None:
+    """Raises `TypeError` for an array, a tuple of arrays, text, or anything else that is no source of batches."""
+    check_source(batches, who)
+    if isinstance(batches, tuple) and batches and all(isinstance(item, np.ndarray | jax.Array) for item in batches):
+        arrays = ", ".join(map(shown, batches))
+        raise TypeError(
+            f"{who} requires batches, got a tuple of arrays, ({arrays}). If it holds all examples, hookline.data."
+            f"arrays((X, y), batch_size=32) makes batches of them; if each array is a batch, give a list of them."
+        )
+
+
+def refuse_text(who: str, batch: Any) -> None:
+    """Raises `TypeError` for a batch with text or objects, and names the first."""
+    for path, leaf in jax.tree.leaves_with_path(batch):
+        array = np.asarray(leaf) if not hasattr(leaf, "dtype") else leaf
+        if getattr(array.dtype, "kind", "") in "OSU":
+            what = "an object" if array.dtype.kind == "O" else "text"
+            where = f" at {jax.tree_util.keystr(path)}" if path else ""
+            value = array.ravel()[0] if isinstance(array, np.ndarray) else leaf
+            value = value.item() if isinstance(value, np.generic) else value
+            raise TypeError(
+                f"{who} requires batches of arrays and numbers, and the first has {what}{where}: "
+                f"{shown(value)}. Leave it out, or have the source turn it into numbers."
+            )
+
+
+def first_spec(batch: Tensor | None) -> Any:
+    """Returns the spec of the first batch; None without batches.
+
+    Raises:
+        ValueError: There is none.
+        TypeError: It holds text or objects.
+        Exception: What its source raises.
+    """
+    if batch is None:
+        return None
+    example = batch.op.example if isinstance(batch.op, Source) else specs.UNKNOWN
+    spec = batch.spec if example is specs.UNKNOWN else take_path(example, batch.path)
+    if spec is not specs.UNKNOWN:
+        return spec
+    with Session(graph=batch.graph) as session:
+        try:
+            value = session.run(batch)
+        except OutOfRangeError:
+            raise ValueError(
+                "Loop requires at least one batch, and batches is empty. If it is an iterator that was used up before, "
+                "give a function that makes it."
+            ) from None
+    refuse_text("Loop", value)
+    raise TypeError(f"Loop requires batches of arrays and numbers, got {shown(value)}.")
+
+
+class Made(NamedTuple):
+    """The passes that a loop has made over its data.
+
+    Attributes:
+        number: Their number; the one that the loop has stopped in counts.
+        has_ended: Whether the last one is known to have ended.
+    """
+
+    number: int = 0
+    has_ended: bool = False
+
+
+# Passes over 4 batches, so that the first one ends at step 4 and the second at step 8:
+#
+#     session                         before it       trains
+#     run(last_step=3)                a new loop      steps 1 to 3
+#     run()                           in the middle   step 4: to the end of this pass, and no further
+#     run()                           at the end      steps 5 to 8: the next pass
+#     run("dir", epochs=2)            new, at step 4  steps 5 to 8: passes count from step 0, over restarts
+#     run("dir")                      new, at step 4  nothing: without `epochs` a directory holds one pass
+#
+# So `passes` of the sequence is what the session may read in all, not what it adds, and it is set before the position
+# of the memory: a reader at batch 4 of 1 pass has ended, one at batch 4 of 2 passes has not.
+
+
+class Passes:
+    """The passes of a loop over its data, in each of its sessions.
+
+    | session | passes, counted from step 0 |
+    |---|---|
+    | with `epochs` | as many |
+    | without a directory, begins at the end of a pass | one more |
+    | goes on in memory | to the end of the present one |
+    | else | one |
+
+    Args:
+        batch: The batches; None without any.
+    """
+
+    def __init__(self, batch: Tensor | None) -> None:
+        self._source = None if batch is None else batch.op
+        self._node = self._source if isinstance(self._source, BatchSource) else None
+        self._epochs: int | None = None
+        self._words = Restart() if self._node is None else self._node.sequence.restart
+
+    def check_end(self, last_step: int | None) -> None:
+        """Raises `ValueError` for a training that has no end: without batches or a last step."""
+        if self._source is None and last_step is None:
+            raise ValueError(
+                "Loop.run requires last_step with batches=None, because no data end the training. A hook may stop it "
+                "earlier."
+            )
+
+    def steps_of(self, epochs: int | None) -> int | None:
+        """Returns the number of batches of as many passes; None without a number.
+
+        Raises:
+            TypeError: `epochs` is not a whole number.
+            ValueError: It is below 1; or the data have epochs of their own, no known length, or cannot be read again.
+        """
+        if epochs is None:
+            return None
+        arguments.whole("Loop", "epochs", epochs, at_least=1)
+        node = self._node
+        length = None if node is None else node.left(START)
+        arrays = None if node is None else node.sequence.arrays
+        if self._source is None:
+            why = "it has no data to pass over (batches=None). Give last_step"
+        elif node is None or isinstance(node.sequence, OneShot):
+            why = "its batches come from an iterator, which gives each once. Give a function that makes it, or a list"
+        elif not node.resumes:
+            why = "each start begins its data anew (resume_data=False), and epochs are counted from step 0"
+        elif arrays is not None and arrays.epochs != 1:
+            why = f"its data have epochs of their own, hookline.data.arrays(..., epochs={arrays.epochs}). Leave out one"
+        elif length is None:
+            why = (
+                "the number of its batches is not known. Give it, batches=hookline.data.iterator(source, length=...); "
+                "or give a list, or hookline.data.arrays"
+            )
+        elif length == math.inf:
+            why = "its data have no end. Give last_step"
+        else:
+            return int(epochs * length / node.sequence.passes)
+        raise ValueError(f"Loop cannot train for epochs={epochs}: {why}.")
+
+    def prepare(self, epochs: int | None) -> None:
+        """Sets the number of passes of the next session; raises the errors of `steps_of`."""
+        self.steps_of(epochs)
+        self._epochs = epochs
+        if self._node is not None:
+            more = self._words.more if epochs is None else f"raise epochs={epochs}"
+            self._node.sequence.passes, self._node.sequence.restart = epochs or 1, self._words._replace(more=more)
+
+    def go_on(self, made: Made) -> None:
+        """Lets a session that begins where the loop has stopped read to the end of that pass; before its positions."""
+        if self._node is not None and self._epochs is None:
+            self._node.sequence.passes = max(1, made.number)
+
+    def begin_next(self, session: Session, made: Made) -> None:
+        """Begins the next pass, if such a session is at the end of one."""
+        if self._node is None or self._epochs is not None or not self._node.resumes:
+            return
+        reader = session.lowlevel.source(self._node)
+        if not made.has_ended:
+            reader.wait()  # It may have stopped at the last batch.
+        if (made.has_ended or reader.has_ended) and reader.begin_pass() and peers.speaks():
+            _logger.info("Loop: its data had ended at step %d, and it makes the next pass.", session.global_step)
+
+    def made(self, session: Session) -> Made:
+        """Returns the passes that a session has made."""
+        if self._node is None or not self._node.resumes:
+            return Made()
+        reader = session.lowlevel.source(self._node)
+        return Made(reader.passes_made, reader.has_ended)
+
+    def warn_early_end(self, session: Session, first_step: int, last_step: int | None) -> None:
+        """Warns if the data have ended before the last step; that no run was made at all, the session has said."""
+        step, source = session.global_step, self._source
+        is_early = self._epochs is None and last_step is not None and first_step < step < last_step
+        if is_early and peers.speaks() and isinstance(source, Source) and session.lowlevel.source(source).has_ended:
+            _logger.warning(
+                "Loop: the data ended at global step %d, before last_step=%d. Give more data, more passes (epochs=), "
+                "or data without an end: hookline.data.arrays(..., epochs=None).",
+                step,
+                last_step,
+            )

@@ -1,0 +1,182 @@
+"""The hyperparameters of a state: compared with those of the script; the learning rates of a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hookline import log
+from hookline.coordination import Coordinator, peers
+from hookline.graph import Tensor, Variable, op, placement
+from hookline.hooks import SessionRunHook
+from hookline.loop.call import called
+from hookline.loop.step.forms import is_function
+from hookline.loop.step.optimizer_state import hyperparameters, learning_rates, part_of, schedule_counts
+from hookline.loop.step.optimizer_steps import Counter, leaf_of
+from hookline.loop.warm_start import replace
+from hookline.paths import is_in, with_paths
+from hookline.session import Session
+from hookline.session.origin import FROM_MEMORY
+
+_logger = log.of(__name__)
+
+
+_FROM_SCRIPT = "CheckpointOptions(restore_hyperparams=False)"
+
+
+class HyperparametersHook(SessionRunHook):
+    """Logs the hyperparameters of `optax.inject_hyperparams` that differ between a checkpoint and the script.
+
+    Unless it keeps those, it sets them to the script's: when a training resumes, in a new process or in memory, and
+    when a recovery goes back to an earlier step. Runs `begin` and `after_create_session`.
+
+    Args:
+        state: The variable of the state.
+        given: The initial state, or the function that makes it.
+
+    Attributes:
+        keeps: Whether a training resumes with those of the checkpoint.
+    """
+
+    def __init__(self, state: Variable, given: Any) -> None:
+        self._state = state
+        self._places = hyperparameters(state.spec)
+        # Those of a function are computed only when they are needed, and nothing else of its result.
+        self._given: dict[str, Any] = {
+            path: leaf_of(state.initial_value, place, state.spec)
+            if is_function(given)
+            else _number(jax.tree.leaves(given)[place])
+            for path, place in self._places.items()
+        }
+        self.keeps = True
+        self._set_at: int | None = None
+
+    def begin(self) -> None:
+        """Forgets an earlier session."""
+        self._set_at = None
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Compares the hyperparameters, if the state came from a checkpoint or from memory."""
+        if not self._places and not self.keeps:
+            _logger.warning("Loop: %s does nothing: the state has none of optax.inject_hyperparams.", _FROM_SCRIPT)
+        if not self._places or not session.origin.startswith(("restored", "begun with")):
+            return
+        is_first = self._set_at is None
+        if not is_first and (self.keeps or session.global_step > (self._set_at or 0)):
+            return  # A recovery: the checkpoint has the values that were set, and later changes are the step's own.
+        self._set_at = session.global_step
+        leaves = jax.tree.leaves(session.lowlevel.handed_over(self._state))
+        found = {path: leaves[place] for path, place in self._places.items()}
+        computed = session.run({path: value for path, value in self._given.items() if isinstance(value, Tensor)})
+        given = self._given | computed
+        different = {path: value for path, value in given.items() if _number(value) != _number(found[path])}
+        if peers.speaks():
+            for path in different:
+                before = "the previous run" if session.origin.startswith(FROM_MEMORY) else "the checkpoint"
+                self._say(path, before, _number(found[path]), _number(given[path]))
+        if different and not self.keeps:
+            replace(session, self._state, different)
+
+    def _say(self, path: str, before: str, saved: Any, given: Any) -> None:
+        name = path.rpartition("/")[2]
+        if not self.keeps:
+            _logger.info("Loop: %s (%s) is %s, as in the script; in %s it is %s.", name, path, given, before, saved)
+        else:
+            _logger.info(
+                "Loop: %s (%s) is %s, as in %s; in the script it is %s. %s takes the script's.",
+                name,
+                path,
+                saved,
+                before,
+                given,
+                _FROM_SCRIPT,
+            )
+
+
+def _number(value: Any) -> Any:
+    return np.asarray(placement.here(value) if isinstance(value, jax.Array) else value)[()]
+
+
+NAME = "learning_rate"
+
+
+def learning_rates_of(
+    given: Any, state: Tensor, after: Tensor, global_step: Tensor, counter: Counter | None, names: Mapping[str, str]
+) -> dict[str, Tensor]:
+    """Returns the learning rates of the step, by the names of their metrics; none if they are not known.
+
+    Args:
+        given: A schedule, a function from the count of updates so far to the rate; a dict of them by parts of the
+            state; or None for the rates in `optax.inject_hyperparams`.
+        state: The state before the step.
+        after: The state after the step. Its optimizer state has the rate of the step.
+        global_step: The global step before the step, for a state without a count.
+        counter: The step counter of the state, for an optimizer without a count.
+        names: The parameters of the step, by the keys of their parts of the state.
+
+    Raises:
+        TypeError: A schedule is no function, or does not return a number for a count.
+        ValueError: Several optimizers may be meant, or a part has no optimizer with a count.
+    """
+    if given is None:
+        found = learning_rates(state.spec)
+        return {
+            NAME if len(found) == 1 else f"{NAME}/{part_of(path, names)}": leaf_of(after, place, state.spec)
+            for path, place in found.items()
+        }
+    counts = schedule_counts(state.spec)
+    if isinstance(given, Mapping):
+        if not given:
+            raise ValueError("Loop requires a schedule for at least one optimizer as learning_rate, got an empty dict.")
+        keys = {name: key for key, name in names.items()}
+        return {
+            f"{NAME}/{part}": _rate(schedule, state, _count_in(str(part), keys, counts))
+            for part, schedule in given.items()
+        }
+    if len(counts) > 1:
+        example = ", ".join(f"{part_of(path, names)!r}: ..." for path in counts)
+        raise ValueError(
+            f"Loop: the schedule of learning_rate gets the count of an optimizer, and the state has {len(counts)}: "
+            f"{', '.join(counts)}. Give one for each: learning_rate={{{example}}}."
+        )
+    place = next(iter(counts.values()), None if counter is None else counter.place)
+    return {NAME: _rate(given, state, place, global_step)}
+
+
+def _count_in(part: str, keys: Mapping[str, str], counts: Mapping[str, int]) -> int:
+    """Returns the count of the only optimizer in a part of the state."""
+    first, slash, rest = part.strip("/").partition("/")
+    path = keys.get(first, first) + slash + rest
+    found = [place for optimizer, place in counts.items() if is_in(path, optimizer)]
+    if len(found) != 1:
+        raise ValueError(
+            f"Loop: learning_rate names the part {part!r}, and the state has {len(found) or 'no'} optimizers with a "
+            f"count there. It has: {', '.join(counts) or 'none at all'}."
+        )
+    return found[0]
+
+
+def _rate(
+    schedule: Callable[[Any], Any], state: Tensor, place: int | None, global_step: Tensor | None = None
+) -> Tensor:
+    if not callable(schedule):
+        raise TypeError(
+            f"Loop requires a schedule as learning_rate, a function from a count of updates to a rate, or a dict of "
+            f"them, got {schedule!r}."
+        )
+    count = global_step if place is None else leaf_of(state, place, state.spec)
+    assert count is not None, "Only a part has no other count."
+    refusal = f"Loop requires a schedule that returns one number for a count, and {called(schedule)} does not"
+    try:
+        made = jax.eval_shape(schedule, jax.ShapeDtypeStruct((), count.spec.dtype))
+    except Exception as error:
+        raise TypeError(f"{refusal}: {error}") from error
+    if getattr(made, "shape", None) != ():
+        raise TypeError(f"{refusal}.")
+    counted = "the global step" if place is None else with_paths(state.spec)[0][place][0]
+    _logger.info("Loop: %s, the schedule of learning_rate, gets %s.", called(schedule), counted)
+    return op(lambda count: jnp.asarray(schedule(count)), name=NAME)(count)

@@ -1,0 +1,256 @@
+"""A train step as a function for an operation: from values to values and metrics; and its counts, for rates."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import jax
+
+from hookline import arguments, log
+from hookline.graph import placement
+from hookline.graph.nodes import spec as specs
+from hookline.hooks.reporting.step_counter import FLOPS, rates_given
+from hookline.loop.call import Call, called, note_of, refusal_of_axis
+from hookline.loop.metrics import Accumulator, flat, found_in, reset_where
+from hookline.loop.step.forms import NnxObjects, Tree
+from hookline.loop.step.leaf_types import InvalidStep
+from hookline.loop.step.step_result import returned_names
+from hookline.signals import notebooks
+
+_logger = log.of(__name__)
+
+
+# JAX's errors for Python code that reads a traced value.
+_READS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+_MAX_TRACES = 3
+_LIBRARIES = ("hookline", "jax", "jaxlib", "flax", "equinox", "optax", "numpy", "functools", "contextlib")
+
+
+class Step:
+    """Calls a function of a state, a batch, and a random key if it has a parameter for one.
+
+    Args:
+        who: The caller, for messages.
+        function: The function.
+        form: The form of the state, with its parameters.
+        reset_steps: The number of steps after which metrics in the state are reset; None for never.
+
+    Attributes:
+        left_out: The returned values of the last trace that are no metrics, with the reasons.
+        result_spec: The spec of its results for any batch, known once that of one batch is; None if a metric is an
+            array, for its size may be that of the batch.
+
+    Raises:
+        TypeError: It is no function, or has required keyword-only parameters.
+    """
+
+    def __init__(self, who: str, function: Any, form: Tree | NnxObjects, reset_steps: int | None = None) -> None:
+        self.name = self.__name__ = called(function)
+        self._who, self._function, self._form = who, function, form
+        self._call = Call(who, function, list(form.parts))
+        self._labels = returned_names(function)
+        self._reset_steps = reset_steps if form.accumulates else None
+        self.left_out: dict[str, str] = {}
+        self.result_spec: Any = None
+
+    # The values after the step: the metrics that hooks fetch must not change how they are rounded.
+    main_parts: ClassVar = ((("item", 0),),)
+
+    @property
+    def takes_key(self) -> bool:
+        """Whether one of its parameters gets a random key; known once the spec of a batch is."""
+        return self._call.key is not None
+
+    @property
+    def call_summary(self) -> str:
+        """The call in words, if something is spread by position; else empty."""
+        by_place = isinstance(self._form, Tree) and any(isinstance(key, int) for key in self._form.parts.values())
+        return str(self._call) if by_place or not self._call.is_plain else ""
+
+    @property
+    def takes_step(self) -> bool:
+        """Whether it gets the global step before it; known once the spec of a batch is."""
+        return self._reset_steps is not None or self._call.step is not None
+
+    def extra_specs(self) -> list[Any]:
+        """Returns the specs of its arguments after the state and the batch."""
+        step = [jax.ShapeDtypeStruct((), "int32")] if self.takes_step else []
+        return step + ([jax.eval_shape(lambda: jax.random.key(0))] if self.takes_key else [])
+
+    def __call__(self, values: Any, batch: Any, *more: Any) -> tuple[Any, dict[str, Any]]:
+        """Returns the values after the step, and its metrics by name; `more` are the global step and a random key."""
+        whole = self._form.whole(values)
+        step: Any = None
+        if self.takes_step:
+            step, *more = more  # type: ignore[assignment]
+        if self._reset_steps is not None:
+            with step_errors(self._who, self.name):
+                # After steps 1, 101, 201, when hooks of each 100 steps fire.
+                whole = reset_where(whole, step % self._reset_steps == 1 % self._reset_steps)
+        returned = self._call(self._form.split(whole), batch, *more, step=step)
+        with step_errors(self._who, self.name):
+            after, rest = self._form.results(whole, returned, self._labels)
+            accumulated: list[Accumulator] = []
+            if self._form.accumulates:  # A metric that is a whole part has the name of its parameter.
+                parts = zip(self._form.parts, self._form.arguments(after), strict=True)
+                accumulated = found_in(dict(parts))
+            found, self.left_out = flat(rest, accumulated)
+            return after, found
+
+    def spec(self, batch: Any, placed: Callable[[Any], Any] = lambda spec: spec) -> tuple[Any, dict[str, Any]]:
+        """Returns the specs of its results for a batch of this spec, without running it.
+
+        The form learns which Python numbers the step changes, and which weak types. `placed` adds the sharding of the
+        state.
+
+        Raises:
+            TypeError: It reads traced values, or its results do not fit.
+            ValueError: It returns a state of another structure, shape or dtype, or of other types in each trace.
+            Exception: The function raised it.
+        """
+        self._call.settle(batch)
+        changed: list[str] = []
+        for _ in range(_MAX_TRACES):
+            values = placed(specs.of_value(self._form.values))
+            try:
+                found = traced(self._who, self.name, self, values, batch, *self.extra_specs())
+            except Exception as error:
+                error.add_note(f"hookline: {self._call}")
+                if note := note_of(self._function, values, batch):
+                    error.add_note(note)
+                raise
+            with step_errors(self._who, self.name):
+                changed = self._form.learn()
+                if not changed:
+                    has_arrays = any(metric.shape for metric in found[1].values())
+                    self.result_spec = None if has_arrays else found
+                    return found
+        raise ValueError(
+            f"{self._who}: {self.name} returns {', '.join(changed)} of the state with another dtype or weak type in "
+            f"each of {_MAX_TRACES} traces; a hand-written loop would compile as many steps. Give them the dtype that "
+            f"the step returns, such as jnp.zeros((), 'float32')."
+        )
+
+
+@contextlib.contextmanager
+def step_errors(who: str, name: str) -> Iterator[None]:
+    """Raises `InvalidStep` errors of a block as errors with the name of the function."""
+    try:
+        yield
+    except InvalidStep as error:
+        raise error.kind(f"{who}: {name}: {error}.") from None
+
+
+def traced(who: str, name: str, function: Callable[..., Any], *given: Any) -> Any:
+    """Returns the spec of a function's result.
+
+    Raises:
+        TypeError: The function reads a traced value, and the message names the line; or it uses an axis of `jax.pmap`.
+        Exception: The function raised it.
+    """
+    try:
+        return jax.eval_shape(function, *given)
+    except _READS as error:
+        raise TypeError(
+            f"{who}: {name} reads a value{_where(error)}, but it is compiled, and has values only when it runs. Return "
+            f"the value as a metric to see it; branch with jnp.where or jax.lax.cond; print with jax.debug.print."
+        ) from error
+    except Exception as error:
+        if (refusal := refusal_of_axis(who, name, error)) is not None:
+            raise refusal from error
+        error.add_note(f"hookline: while {who} traced {name}")
+        if axes := _refused_axes(error):
+            error.add_note(
+                f"hookline: the mesh has explicit axes, {', '.join(axes)}, as jax.make_mesh makes them by default, so "
+                f"the step must say how this operation is sharded. To leave that to XLA, give automatic axes: "
+                f"jax.make_mesh(..., axis_types=(jax.sharding.AxisType.Auto,) * {len(axes)})."
+            )
+        raise
+
+
+def _refused_axes(error: Exception) -> tuple[str, ...]:
+    """Returns the explicit axes that JAX traces with, if an error is about shardings; else none."""
+    is_about = re.search("[Ss]hard|axis specs", f"{type(error).__name__}: {error}")
+    return tuple(jax.sharding.get_abstract_mesh().explicit_axes) if is_about else ()
+
+
+def _where(error: BaseException) -> str:
+    """Returns the line of the user's code that read a value; empty if it is not known."""
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES:
+            text = traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_name).line
+            return f" at {notebooks.place(frame.f_code.co_filename, line)}" + (f" (`{text}`)" if text else "")
+    return ""
+
+
+def rates_of(
+    step: Step, values: Any, batch: Any, context: Any, given: Mapping[str, float] | None, peak_flops: float | None
+) -> dict[str, float]:
+    """Returns the counts per step whose rates are shown: the given ones or the examples, and FLOPs with `peak_flops`.
+
+    Args:
+        step: The step.
+        values: The specs of its state.
+        batch: The spec of a batch.
+        context: The mesh in which it is traced.
+        given: The argument `per_step` of `Loop.session`.
+        peak_flops: As in `Loop.session`.
+
+    Raises:
+        TypeError, ValueError: `given` or `peak_flops` has something that is no number, or not above 0.
+    """
+    if peak_flops is not None and not arguments.number("Loop", "peak_flops", peak_flops) > 0:
+        raise ValueError(f"Loop requires peak_flops above 0, got {peak_flops!r}.")
+    count = examples_in(batch)
+    rates = rates_given("Loop", {"examples": count} if given is None and count else given)
+    if peak_flops is not None and FLOPS not in rates:
+        flops = flops_of(step, values, batch, context)
+        rates |= {} if flops is None else {FLOPS: flops}
+    return rates
+
+
+def examples_in(batch: Any) -> int | None:
+    """Returns the number of examples in a batch of this spec: the common length of its arrays, if known."""
+    lengths = {leaf.shape[0] for leaf in jax.tree.leaves(batch) if leaf.shape}
+    length = lengths.pop() if len(lengths) == 1 else None
+    return length if isinstance(length, int) and length else None
+
+
+def flops_of(step: Step, values: Any, batch: Any, context: Any) -> float | None:
+    """Returns and logs XLA's count of the floating point operations of a step.
+
+    The step is traced and not compiled. The body of a loop counts once, recomputation (`jax.checkpoint`) counts again.
+    For a sharded state the count covers all devices.
+    """
+    flops = 0.0
+    if all(isinstance(size, int) for leaf in jax.tree.leaves(batch) for size in leaf.shape):
+        with placement.inside(context):
+            flops = _counted(step, specs.of_value(values), batch, *step.extra_specs())
+    if not flops > 0 or not math.isfinite(flops):
+        _logger.warning(
+            "Loop: XLA does not report the floating point operations of a step, so no share of peak_flops is shown. "
+            "Give them: per_step={'flops': ...}."
+        )
+        return None
+    _logger.info(
+        "Loop: XLA counts %.4g floating point operations a step, with the body of a loop (jax.lax.scan) once.", flops
+    )
+    return flops
+
+
+def _counted(step: Step, *given: Any) -> float:
+    """Returns XLA's count of the operations; 0 if it has none, as for a step that is bound to a mesh of GPUs."""
+    found = jax.jit(step).lower(*given).cost_analysis()
+    if found is None:  # XLA counts for a CPU, and not for a device behind a plugin, such as a GPU or TPU.
+        with contextlib.suppress(Exception), jax.default_device(jax.local_devices(backend="cpu")[0]):
+            found = jax.jit(step).lower(*given).cost_analysis()
+    return (found or {}).get("flops", 0.0)

@@ -1,0 +1,229 @@
+"""Hooks as objects of a user: their callbacks, checks of them, and the identity by which a checkpoint knows them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from hookline.coordination import Coordinator
+from hookline.hooks.base import SessionRunHook
+from hookline.hooks.trigger import Trigger
+from hookline.hooks.when import bare
+from hookline.session import Session
+from hookline.signals import interrupts
+
+Callback = Callable[..., Any]
+"""A bound callback of a hook."""
+
+CALLBACKS = (
+    "begin",
+    "after_create_session",
+    "get_state",
+    "set_state",
+    "before_run",
+    "after_run",
+    "before_trigger",
+    "on_trigger",
+    "end",
+    "on_exception",
+    "save_last",
+    "after_close",
+)
+"""The callbacks of a hook. Each is optional."""
+
+_NOT_RUN_BY_A_CALL = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+
+
+def create_for(hook: Any, session: Session, coord: Coordinator) -> None:
+    """Calls the `after_create_session` of a hook, if it has one.
+
+    Raises:
+        RuntimeError: The hook has closed the session.
+    """
+    after_create_session = override(hook, "after_create_session")
+    if after_create_session is not None:
+        after_create_session(session, coord)
+    if session.closed:
+        raise RuntimeError(
+            f"The {describe(hook)} has closed the session in after_create_session. The monitored session closes it; "
+            "to run no step, call coord.request_stop()."
+        )
+
+
+def override(hook: Any, name: str) -> Callback | None:
+    """Returns the bound callback `name` of a hook, or None if it is missing or the no-op of `SessionRunHook`."""
+    callback = getattr(hook, name, None)
+    if callback is None:
+        return None
+    inherited = getattr(SessionRunHook, name, None)
+    if inherited is not None and getattr(callback, "__func__", None) is inherited:
+        return None
+    interrupts.users(callback)
+    return callback
+
+
+def describe(hook: Any) -> str:
+    """Returns the description of a hook for messages, to follow an article."""
+    return f"hook {type(bare(hook)).__name__}"
+
+
+def checked_hooks(hooks: Iterable[Any] | None, argument: str = "hooks") -> tuple[Any, ...]:
+    """Returns the hooks that a user gave as this argument, as a tuple.
+
+    Raises:
+        TypeError: An item is a class, a function, has no callback at all, or one that is a generator or a coroutine
+            function; or the argument is not iterable.
+        ValueError: Hooks that keep a state have the same identity.
+    """
+    if hooks is None:
+        return ()
+    if not isinstance(hooks, Iterable):
+        raise TypeError(f"{argument} must be a list of hooks, got {hooks!r}. Put it in a list.")
+    checked = tuple(hooks)
+    for position, hook in enumerate(checked):
+        _check(f"{argument}[{position}]", hook)
+    check_distinct(checked, argument)
+    return checked
+
+
+def check_distinct(hooks: Sequence[Any], argument: str) -> None:
+    """Raises `ValueError` if hooks have the same identity, and one of them keeps a state."""
+    for places in namesakes(hooks).values():
+        found = [bare(hooks[place]) for place in places]
+        # The same hook twice is an error of its own.
+        if len({id(hook) for hook in found}) > 1 and any(map(_keeps_state, found)):
+            raise indistinct(hooks, places, argument)
+
+
+def _keeps_state(hook: Any) -> bool:
+    return override(hook, "get_state") is not None and getattr(hook, "_keeps_state", True)
+
+
+def is_hook(candidate: Any) -> bool:
+    """Returns whether an object has a callback of hooks."""
+    return any(callable(getattr(candidate, name, None)) for name in CALLBACKS)
+
+
+def _check(place: str, hook: Any) -> None:
+    if inspect.isclass(hook):
+        raise TypeError(f"{place} is the class {hook.__name__}, not an instance of it: write {hook.__name__}(...).")
+    if inspect.isroutine(hook):
+        kind = "generator function" if inspect.isgeneratorfunction(hook) else "function"
+        raise TypeError(
+            f"{place} is the {kind} {hook.__name__}; a hook is an object with callbacks such as after_run. "
+            f"Write train.FunctionHook({hook.__name__}, every=100), which calls it with a Firing each 100 steps; or "
+            "derive a class from SessionRunHook."
+        )
+    if not is_hook(hook):
+        raise TypeError(
+            f"{place} is {hook!r}, which has none of the callbacks of a hook ({', '.join(CALLBACKS)}). "
+            "Derive its class from SessionRunHook."
+        )
+    for name in CALLBACKS:
+        callback = getattr(hook, name, None)
+        if any(is_kind(callback) for is_kind in _NOT_RUN_BY_A_CALL):
+            raise TypeError(
+                f"{place}, a {type(hook).__name__}, has a {name} that calling does not run: it is a generator or "
+                "coroutine function. Take out yield and async."
+            )
+
+
+def declared_trigger(hook: Any) -> Trigger | None:
+    """Returns the trigger that the session keeps for a hook; None if it has none, or does nothing when it fires."""
+    trigger = getattr(bare(hook), "trigger", None)
+    return trigger if isinstance(trigger, Trigger) and declares(hook) else None
+
+
+def declares(hook: Any) -> bool:
+    """Returns whether a hook acts when its trigger fires; a hook with nothing but a `trigger` asks it itself."""
+    called = override(hook, "on_trigger") or override(hook, "before_trigger")
+    return called is not None or getattr(bare(hook), "fetches", None) is not None
+
+
+# Identity: whose a state in a checkpoint is --------------------------------------------------------------------
+
+
+def kind_of(hook: Any) -> str:
+    """Returns the name of a hook's class, with its module."""
+    kind = type(bare(hook))
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def identity(hook: Any) -> str:
+    """Returns the identity of a hook: its class, and its `state_key` or else its `name`, if it has one.
+
+    Raises:
+        TypeError: The `state_key` is not a text.
+
+    Example:
+        >>> class Keeper:
+        ...     state_key = "loss"
+        >>> identity(Keeper()).rpartition(".")[2]
+        'Keeper[loss]'
+    """
+    key = _key(hook)
+    return kind_of(hook) if key is None else f"{kind_of(hook)}[{key}]"
+
+
+def _key(hook: Any) -> str | None:
+    key = getattr(bare(hook), "state_key", None)
+    if key is not None and not (isinstance(key, str) and key):
+        raise TypeError(f"The hook {type(bare(hook)).__name__} must have a text or None as state_key, got {key!r}.")
+    name = getattr(bare(hook), "name", None)
+    return key or (name if isinstance(name, str) and name else None)
+
+
+def namesakes(hooks: Sequence[Any]) -> dict[str, list[int]]:
+    """Returns the places of the hooks of each identity."""
+    places: dict[str, list[int]] = {}
+    for place, hook in enumerate(hooks):
+        places.setdefault(identity(hook), []).append(place)
+    return places
+
+
+def indistinct(hooks: Sequence[Any], places: Sequence[int], argument: str) -> ValueError:
+    """Returns the error for hooks with a state that share an identity."""
+    hook = bare(hooks[places[0]])
+    by_name = getattr(hook, "state_key", None) is None and _key(hook) is not None
+    remedy = (
+        f'another name: name="..." (it is {_key(hook)!r} in both)' if by_name else 'a state_key: hook.state_key = "..."'
+    )
+    listed = " and ".join(f"{argument}[{place}]" for place in places)
+    return ValueError(
+        f"{listed} are hooks that a checkpoint could not tell apart: each is {identity(hook)}, and their states could "
+        f"get mixed up at a resume. Give one of them {remedy}."
+    )
+
+
+_OF_THE_CHIEF = ("after_run", "end", "save_last")
+
+
+def silenced(hook: Any) -> Any:
+    """Makes a hook request the same values as on the chief, and do nothing with them; returns it.
+
+    Its `on_trigger`, `after_run` and `end` are called on the chief alone. All other callbacks are called, so that the
+    same runs have the same fetches in all processes: the hook's requests must not depend on effects of these three.
+    """
+    callbacks: dict[str, Any] = dict.fromkeys(_OF_THE_CHIEF)
+    if override(hook, "on_trigger") is not None:
+        callbacks["on_trigger"] = lambda firing: None
+    return with_callbacks(hook, callbacks)
+
+
+def with_callbacks(hook: Any, callbacks: dict[str, Any]) -> Any:
+    """Gives a hook other callbacks and returns it; if it can have no attributes, one of the same name in its place."""
+    if hasattr(hook, "__dict__"):
+        vars(hook).update(callbacks)
+        return hook
+    kind = type(hook)
+    named = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return type(kind.__name__, (_StandIn,), named)(hook, callbacks)
+
+
+class _StandIn:
+    def __init__(self, hook: Any, callbacks: dict[str, Any]) -> None:
+        vars(self).update(callbacks, _hook=hook)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["_hook"], name)

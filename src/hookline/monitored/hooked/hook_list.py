@@ -1,0 +1,320 @@
+"""HookList: the hooks of one monitored session, their order, their claim, and calls of all of them."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from hookline import log
+from hookline.coordination import Coordinator
+from hookline.hooks.base import own_trigger
+from hookline.hooks.trigger import Trigger
+from hookline.hooks.when import bare
+from hookline.monitored.hooked.callbacks import (
+    Callback,
+    checked_hooks,
+    create_for,
+    declared_trigger,
+    describe,
+    override,
+)
+from hookline.monitored.hooked.hook_states import HookStates
+from hookline.session import Session
+from hookline.session.plan.fetches import leaves
+
+logger = log.of(__name__)
+
+
+class HookList:
+    """The hooks of one monitored session, in list order unless a hook declares another; see `in_order`.
+
+    A missing method and the no-op of `SessionRunHook` are never called. Hooks need not inherit from `SessionRunHook`.
+
+    Args:
+        hooks: The hooks; None for none.
+        wraps: Wraps each callback of a run, given its hook and its name; by default none is wrapped.
+        before: The hooks of the open session before one was added.
+
+    Attributes:
+        hooks: The hooks, in calling order.
+        states: The states of the hooks, for and from checkpoints.
+
+    Raises:
+        TypeError: An item is a class, a function, has no callback at all, or one that would not run when called.
+        ValueError: Hooks that keep a state have the same identity.
+        RuntimeError: The declared orders contradict each other.
+
+    Example:
+        >>> class Greeting:
+        ...     def begin(self):
+        ...         print("hello")
+        >>> hooks = HookList([Greeting()])
+        >>> hooks.begin()
+        hello
+        >>> HookList([Greeting])
+        Traceback (most recent call last):
+        ...
+        TypeError: hooks[0] is the class Greeting, not an instance of it: write Greeting(...).
+    """
+
+    def __init__(
+        self,
+        hooks: Iterable[Any] | None,
+        wraps: Callable[[Any, str, Callback], Callback] | None = None,
+        before: HookList | None = None,
+    ) -> None:
+        self.wraps = wraps
+        self.hooks: tuple[Any, ...] = in_order(checked_hooks(hooks))
+        self.states = HookStates(self.hooks, before and before.states)
+        self._owner: weakref.ref[object] | None = None
+
+    def overrides(self, name: str) -> list[tuple[Any, Callback]]:
+        """Returns the hooks that really have the callback `name`, each with its bound method."""
+        found = ((hook, override(hook, name)) for hook in self.hooks)
+        return [(hook, callback) for hook, callback in found if callback is not None]
+
+    def of_a_run(self, hook: Any, name: str) -> Callback | None:
+        """Returns a callback of a run as `override` does, wrapped if this list wraps them."""
+        found = override(hook, name)
+        return found if found is None or self.wraps is None else self.wraps(hook, name, found)
+
+    def begin(self) -> None:
+        """Calls every `begin`."""
+        for _, begin in self.overrides("begin"):
+            begin()
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Calls every `after_create_session`.
+
+        Raises:
+            RuntimeError: A hook has closed the session.
+        """
+        for hook in self.hooks:
+            create_for(hook, session, coord)
+
+    def end(self, session: Session) -> list[BaseException]:
+        """Calls every `end`, even if others raise.
+
+        Returns:
+            Their errors, in order.
+        """
+        failures = []
+        for hook, end in self.overrides("end"):
+            try:
+                end(session)
+            except BaseException as exc:
+                failure = session.lowlevel.map_error(exc)
+                failure.add_note(f"Raised by end() of the {describe(hook)}.")
+                failures.append(failure)
+        return failures
+
+    @property
+    def savers(self) -> list[Callback]:
+        """The `save_last` callbacks, which save a last checkpoint after a failure."""
+        return [save_last for _, save_last in self.overrides("save_last")]
+
+    def on_exception(self, session: Session, exception: BaseException) -> None:
+        """Calls every `on_exception`, the last hook first; their errors are logged."""
+        for hook, on_exception in reversed(self.overrides("on_exception")):
+            try:
+                on_exception(session, exception)
+            except BaseException:  # Even after a second Ctrl-C, the other hooks are still called.
+                logger.exception(
+                    "The %s failed in on_exception, called for %s; the first error goes on.",
+                    describe(hook),
+                    type(exception).__name__,
+                )
+
+    def claim(self, owner: object) -> None:
+        """Makes `owner` the session that these hooks serve; hooks that serve it already keep their state.
+
+        A claim ends with `release`, or with the life of its owner or of this list.
+
+        Raises:
+            RuntimeError: A hook, or its trigger, serves another live session; a hook is listed twice; or two share a
+                trigger that they must not share.
+        """
+        with _lock:
+            mine, others = _served(owner)
+            for position, hook in enumerate(self.hooks):
+                if any(bare(hook) is bare(earlier) for earlier in self.hooks[:position]):
+                    raise RuntimeError(
+                        f"The {describe(hook)} is listed twice in one session: its callbacks would run twice a step. "
+                        "Check hooks and chief_only_hooks."
+                    )
+                if any(bare(hook) is other for other in others):
+                    raise RuntimeError(
+                        f"The {describe(hook)} serves another session that is still open: a hook holds the state of "
+                        "one session at a time. Close that session first, or make a second hook."
+                    )
+            kept = [getattr(hook, "trigger", None) for hook in mine]
+            for hook in self.hooks:
+                own_trigger(bare(hook))
+            self._check_triggers(others)
+            for trigger in map(declared_trigger, self.hooks):
+                # It forgets its phase of an earlier session.
+                if trigger is not None and not any(trigger is known for known in kept):
+                    trigger.reset()
+            self._owner = weakref.ref(owner)
+            _claimed.add(self)
+
+    def check_triggers(self) -> None:
+        """Checks the triggers again, which `begin` and `after_create_session` may have set.
+
+        Raises:
+            RuntimeError: A trigger serves another live session, or two hooks share one that they must not share.
+        """
+        with _lock:
+            owner = self._owner and self._owner()
+            self._check_triggers(_served(owner)[1] if owner is not None else [])
+
+    def _check_triggers(self, others: list[Any]) -> None:
+        elsewhere = {id(part) for other in others for part in _parts(other)}
+        first: dict[int, Any] = {}
+        for hook in self.hooks:
+            for part in _parts(hook):
+                if id(part) in elsewhere:
+                    raise RuntimeError(
+                        f"The trigger {part!r} of the {describe(hook)} serves another session that is still open: a "
+                        "trigger has the phase of one session at a time. Close that session first, or make a second "
+                        "trigger."
+                    )
+                other = first.setdefault(id(part), hook)
+                if bare(other).trigger is not bare(hook).trigger:
+                    how = "as a part"
+                elif _bound_to(other) != _bound_to(hook):
+                    how = "and take part in different runs"
+                else:
+                    continue
+                raise RuntimeError(
+                    f"The {describe(other)} and the {describe(hook)} share the trigger {part!r} {how}, which has one "
+                    "phase: the hook that fires first would silence the other. Make a trigger for each."
+                )
+
+    def release(self) -> None:
+        """Gives up the claim, so that another session may use these hooks."""
+        with _lock:
+            _claimed.discard(self)
+
+    def after_close(self) -> list[BaseException]:
+        """Calls every `after_close`, even if others raise; returns their errors, in order."""
+        failures: list[BaseException] = []
+        for hook, after_close in self.overrides("after_close"):
+            try:
+                after_close()
+            except BaseException as failure:
+                failure.add_note(f"Raised by after_close() of the {describe(hook)}.")
+                failures.append(failure)
+        return failures
+
+
+def _parts(hook: Any) -> list[Trigger]:
+    trigger = getattr(bare(hook), "trigger", None)
+    return trigger.leaves() if isinstance(trigger, Trigger) else []
+
+
+def _bound_to(hook: Any) -> set[str] | None:
+    """Returns the names of the operations to whose runs a hook is bound; None if it takes part in all runs."""
+    return {getattr(leaf, "name", leaf) for leaf in leaves(hook.bound_to)} if hook is not bare(hook) else None
+
+
+# The lists of open sessions, and of sessions dropped without being closed, whose owners are gone.
+_claimed: weakref.WeakSet[HookList] = weakref.WeakSet()
+_lock = threading.RLock()
+
+
+def _served(owner: object) -> tuple[list[Any], list[Any]]:
+    """Returns the hooks that this live session has claimed, and the hooks of all others, without their bindings."""
+    mine: list[Any] = []
+    others: list[Any] = []
+    for hooks in _claimed:
+        known = hooks._owner and hooks._owner()
+        if known is not None:
+            (mine if known is owner else others).extend(map(bare, hooks.hooks))
+    return mine, others
+
+
+def is_claimed(hook: Any) -> bool:
+    """Returns whether an open monitored session has the hook itself in its list, not inside another hook."""
+    with _lock:
+        return any(bare(hook) is claimed for claimed in _served(None)[1])
+
+
+def in_order(hooks: Sequence[Any]) -> tuple[Any, ...]:
+    """Returns the hooks in calling order: list order, unless `comes_after` or `comes_before` demands another.
+
+    A hook that must follow others comes directly after the last of them; no other hook moves.
+
+    Args:
+        hooks: The hooks in list order. Each may have `comes_after` and `comes_before`: a class of hooks, a hook, or a
+            tuple of them. Hooks that are not in the list are ignored.
+
+    Raises:
+        RuntimeError: The declarations contradict each other.
+        TypeError: A declaration has another type.
+
+    Example:
+        >>> class Save:
+        ...     def after_run(self, run_context, run_values): ...
+        >>> class Check(Save):
+        ...     comes_before = Save
+        >>> [type(hook).__name__ for hook in in_order([Save(), Check()])]
+        ['Check', 'Save']
+    """
+    waits_for = _declared(hooks)
+    if not any(waits_for):
+        return tuple(hooks)
+    left, order = list(range(len(hooks))), []
+    while left:
+        free = next((i for i in left if not waits_for[i].intersection(left)), None)
+        if free is None:
+            raise RuntimeError(
+                f"The hooks cannot be put in order: {_cycle(hooks, waits_for, left)}. Change their comes_after or "
+                "comes_before."
+            )
+        left.remove(free)
+        order.append(hooks[free])
+    return tuple(order)
+
+
+def _declared(hooks: Sequence[Any]) -> list[set[int]]:
+    """Returns, for each hook, the indices of the hooks that must come before it."""
+    waits_for: list[set[int]] = [set() for _ in hooks]
+    for i, hook in enumerate(hooks):
+        for name in ("comes_after", "comes_before"):
+            for target in _targets(hook, name):
+                for j, other in enumerate(hooks):
+                    if j != i and _is_meant(other, target):
+                        waits_for[i if name == "comes_after" else j].add(j if name == "comes_after" else i)
+    return waits_for
+
+
+def _targets(hook: Any, name: str) -> tuple[Any, ...]:
+    given = getattr(hook, name, ())
+    targets = tuple(given) if isinstance(given, tuple | list) else (given,)
+    for target in targets:
+        if not isinstance(target, type) and (inspect.isroutine(target) or not hasattr(target, "__dict__")):
+            raise TypeError(
+                f"The hook {_name(hook)} must have a hook, a class or a tuple of them as {name}, got {given!r}."
+            )
+    return targets
+
+
+def _is_meant(hook: Any, target: Any) -> bool:
+    return isinstance(bare(hook), target) if isinstance(target, type) else bare(target) is bare(hook)
+
+
+def _cycle(hooks: Sequence[Any], waits_for: Sequence[set[int]], left: Sequence[int]) -> str:
+    """Describes a cycle of hooks that must each come after the next."""
+    chain = [left[0]]
+    while chain.count(chain[-1]) == 1:
+        chain.append(min(waits_for[chain[-1]].intersection(left)))
+    names = [f"the hook {_name(hooks[i])}" for i in chain[chain.index(chain[-1]) :]]
+    return ", which must come after ".join([f"{names[0]} must come after {names[1]}", *names[2:]])
+
+
+def _name(hook: Any) -> str:
+    return type(bare(hook)).__name__

@@ -1,0 +1,186 @@
+"""HookStates: the states of a session's hooks and the phases of their triggers, for checkpoints and from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from hookline import log
+from hookline.coordination import peers
+from hookline.monitored.hooked.callbacks import check_distinct, declared_trigger, describe, namesakes, override
+
+logger = log.of(__name__)
+
+_STATE, _PHASE, _PHASES, _STEP = "state", "trigger", "triggers", "step"
+
+
+class HookStates:
+    """Takes the states of hooks for a checkpoint, and gives those of a checkpoint to the hooks that made them.
+
+    An entry of a checkpoint has the name of an `identity`, and these parts: `state`, which `get_state` returned;
+    `trigger`, the phase of the trigger, or `triggers`, those of several hooks that have no state and the same identity;
+    and `step`, the global step of the state, if it is older than the checkpoint. The state of a hook that is not here
+    stays in later checkpoints; a phase does not.
+
+    Args:
+        hooks: The hooks.
+        before: The states of the hooks that an open session had before another one was added.
+
+    Example:
+        Saved by hooks A[x], A[y] and B; restored where the hooks are A[y], A[z] and C:
+
+            A[y]   goes on from its own state
+            A[z]   begins anew: no state is A[z]'s
+            A[x]   stays in the checkpoints, with the step at which it was saved
+            B, C   as A[x], A[z]
+    """
+
+    def __init__(self, hooks: Sequence[Any], before: HookStates | None = None) -> None:
+        self._hooks = hooks
+        # The entries that no hook has taken, and the names that were logged. The list before keeps its own entries:
+        # the hook that is added may fail, and then its state stays.
+        self._left: dict[str, dict[str, Any]] = {} if before is None else dict(before._left)
+        self._named: set[str] = set() if before is None else before._named
+
+    def taken(self, step: int | None = None) -> dict[str, Any]:
+        """Returns the entries for a checkpoint of this global step; None in a graph without one."""
+        found: dict[str, Any] = {
+            name: {part: entry[part] for part in (_STATE, _STEP) if part in entry}
+            for name, entry in self._left.items()
+            if _STATE in entry
+        }
+        for name, places in namesakes(self._hooks).items():
+            hooks = [self._hooks[place] for place in places]
+            phases = [_phase(hook, step) for hook in hooks]
+            entry: dict[str, Any] = {}
+            if any(phases):
+                entry = {_PHASES: phases} if len(hooks) > 1 else {_PHASE: phases[0]}
+            get_state = override(hooks[0], "get_state") if len(hooks) == 1 else None
+            state = None if get_state is None else get_state()
+            if state is not None:
+                entry[_STATE] = jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, state)
+                found.pop(name, None)
+            if entry:
+                found[name] = found.get(name, {}) | entry
+        return found
+
+    def restore(self, states: Mapping[str, Any], step: int | None) -> None:
+        """Gives the states of a checkpoint to the hooks; what none of them takes is logged once.
+
+        Args:
+            states: The entries, as `taken` returned them. If there are none, the states that stay are the
+                same: a chief that has lost its session goes on from servers, and restores nothing.
+            step: The global step of the checkpoint; None in a graph without one.
+        """
+        check_distinct(self._hooks, "hooks")  # Again, because `begin` may have set their keys.
+        if not states:
+            return
+        self._left = {name: dict(entry) for name, entry in states.items()}
+        for entry in self._left.values():
+            if step is not None:
+                entry.setdefault(_STEP, step)
+        unclear = self.give(self._hooks, step)
+        if unclear and peers.speaks():
+            logger.warning(
+                "The checkpoint does not show whose these phases of triggers are, so they begin anew: %s.",
+                ", ".join(sorted(unclear)),
+            )
+        kept = {name for name, entry in self._left.items() if _STATE in entry}
+        if not kept <= self._named and peers.speaks():
+            logger.info(
+                "The checkpoint has states of hooks that are not here: %s. Later checkpoints keep them.",
+                ", ".join(sorted(kept)),
+            )
+        dropped = self._left.keys() - kept
+        if not dropped <= self._named and peers.speaks():
+            logger.info(
+                "The checkpoint has phases of triggers whose hooks are not here: %s. Later checkpoints drop them.",
+                ", ".join(sorted(dropped)),
+            )
+        self._named |= self._left.keys()
+
+    def give(self, hooks: Sequence[Any], step: int | None) -> list[str]:
+        """Gives these hooks their states, at the present step; returns the names of those whose owner is not clear."""
+        unclear: list[str] = []
+        for name, places in namesakes(self._hooks).items():
+            group = [self._hooks[place] for place in places]
+            if not any(hook is asked for hook in group for asked in hooks):
+                continue
+            entry = self._left.pop(name, None)
+            if entry is None:
+                continue
+            if len(group) == 1 and _PHASES not in entry:
+                self._give_alone(name, group[0], entry, step)
+            else:
+                if not _resume_all(group, entry, step):
+                    unclear.append(name)
+                if _STATE in entry:  # Of a time when one hook had this identity, and a state.
+                    self._left[name] = {part: entry[part] for part in (_STATE, _STEP) if part in entry}
+        return unclear
+
+    def _give_alone(self, name: str, hook: Any, entry: dict[str, Any], step: int | None) -> None:
+        taken_at = entry.get(_STEP)
+        if entry.get(_PHASE):
+            _resume(hook, entry[_PHASE], step, taken_at)
+        if _STATE not in entry:
+            return
+        set_state = override(hook, "set_state")
+        if set_state is None:
+            self._left[name] = entry
+            return
+        try:
+            set_state(entry[_STATE])
+        except Exception as exc:
+            _warn(hook, "state", exc)
+            return
+        if taken_at != step and peers.speaks():
+            logger.info(
+                "The %s takes up its state of step %s; the training is at step %s.", describe(hook), taken_at, step
+            )
+
+
+def _phase(hook: Any, step: int | None = None) -> dict[str, Any]:
+    trigger = declared_trigger(hook)
+    if trigger is None:
+        return {}
+    if step is not None:
+        trigger.look(step)
+    return trigger.get_state()
+
+
+def _resume(hook: Any, phase: Mapping[str, Any], step: int | None, taken_at: int | None) -> None:
+    trigger = declared_trigger(hook)
+    if trigger is None:  # after_create_session makes it.
+        return
+    try:
+        trigger.resume(phase, step, taken_at)
+    except Exception as exc:
+        trigger.reset()
+        _warn(hook, "phase", exc)
+
+
+def _resume_all(hooks: Sequence[Any], entry: Mapping[str, Any], step: int | None) -> bool:
+    """Gives hooks of one identity the phases of as many with equal triggers; returns False if that is not clear."""
+    phases = entry.get(_PHASES) or [entry.get(_PHASE, {})]
+    present = [_phase(hook).get("text") for hook in hooks]
+    if not any(phases) or not any(present):
+        return True
+    if [phase.get("text") for phase in phases] != present or "" in present:
+        return False
+    for hook, phase in zip(hooks, phases, strict=True):
+        if phase:
+            _resume(hook, phase, step, entry.get(_STEP))
+    return True
+
+
+def _warn(hook: Any, what: str, error: Exception) -> None:
+    logger.warning(
+        "The %s begins anew, because its %s in the checkpoint does not fit it: %s: %s",
+        describe(hook),
+        what,
+        type(error).__name__,
+        error,
+    )

@@ -1,0 +1,108 @@
+"""SessionGuard: admits one thread at a time to a monitored session."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Self
+
+from hookline import clock
+from hookline.signals.interrupts import gate
+from hookline.signals.preemption import raise_noted
+from hookline.summary.writer_cache import SCOPE, WriterScope
+
+_HOLDER = "holder"
+
+
+class SessionGuard:
+    """Admits one thread at a time to a monitored session. Entering a free session costs as much as a lock.
+
+    A thread enters with a key, a list with the thread's number, and leaves with the same key; a second `leave` does
+    nothing. While it is inside, a Ctrl-C is noted (`preemption`), and raised by whoever has called `leave`.
+
+    Args:
+        scope: The owner of the summary writers that are taken inside.
+
+    Example:
+        >>> guard = SessionGuard()
+        >>> with Claim(guard) as claim:
+        ...     claim.take(), claim.take(), guard.is_mine
+        (True, True, True)
+        >>> guard.is_mine
+        False
+    """
+
+    def __init__(self, scope: WriterScope | None = None) -> None:
+        self.scope = scope
+        self._inside: dict[str, list[int]] = {}
+        self._left = threading.Condition()
+        self._waiting = 0
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether the calling thread is inside. Takes no lock: the handler of signals asks it."""
+        holder = self._inside.get(_HOLDER)
+        return holder is not None and holder[0] == threading.get_ident()
+
+    @property
+    def is_entered(self) -> bool:
+        """Whether a thread is inside."""
+        return bool(self._inside)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a thread is waiting to enter."""
+        return self._waiting > 0
+
+    @property
+    def owner(self) -> str:
+        """The name of the thread inside, for messages."""
+        holder = self._inside.get(_HOLDER, [0])
+        names = (thread.name for thread in threading.enumerate() if thread.ident == holder[0])
+        return next(names, "another thread")
+
+    def enter(self, key: list[int]) -> bool:
+        """Enters if no thread is inside or waiting; returns whether it did."""
+        return not self._waiting and self._inside.setdefault(_HOLDER, key) is key
+
+    @gate
+    def leave(self, key: list[int]) -> None:
+        """Leaves, if the thread inside has entered with this key."""
+        if self._inside.get(_HOLDER) is key:
+            self._inside.clear()
+        if self._waiting:
+            with self._left:
+                self._left.notify_all()
+
+    def wait(self, key: list[int], timeout_secs: float) -> bool:
+        """Waits to enter, at most this long and ahead of `enter`; returns whether it did."""
+        with self._left:
+            self._waiting += 1
+            try:
+                free = lambda: self._inside.setdefault(_HOLDER, key) is key  # noqa: E731
+                return clock.wait_for(self._left, free, timeout_secs)
+            finally:
+                self._waiting -= 1
+
+
+class Claim:
+    """One call inside a session, with its summary writers; at its end it raises a Ctrl-C that was noted meanwhile."""
+
+    def __init__(self, guard: SessionGuard) -> None:
+        self._guard, self._key, self._outer = guard, [threading.get_ident()], SCOPE.get()
+
+    def take(self, wait_secs: float | None = None) -> bool:
+        """Enters the session if it is free, or waits for that; returns whether it did."""
+        taken = self._guard.enter(self._key) if wait_secs is None else self._guard.wait(self._key, wait_secs)
+        if taken:
+            SCOPE.set(self._guard.scope)
+        return taken
+
+    def __enter__(self) -> Self:
+        return self
+
+    @gate
+    def __exit__(self, *exc_info: Any) -> None:
+        if SCOPE.get() is self._guard.scope:
+            SCOPE.set(self._outer)
+        self._guard.leave(self._key)
+        raise_noted()

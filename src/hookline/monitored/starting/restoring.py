@@ -1,0 +1,169 @@
+"""Restoring: chooses and restores the checkpoint of a new session."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hookline import arguments, log
+from hookline.checkpoint import Saver
+from hookline.checkpoint.directory import layout, lease, together
+from hookline.checkpoint.directory.state_file import examined, leaving, write_state
+from hookline.checkpoint.restoring import lineage, restart
+from hookline.checkpoint.restoring.restart import Restart
+from hookline.checkpoint.saving import moves
+from hookline.checkpoint.saving.save import finish_saves
+from hookline.errors import PREEMPTION_ERRORS, DataLossError, OpError, from_exception
+from hookline.session import Session
+
+logger = log.of(__name__)
+
+LATEST, LATEST_READABLE = "latest", "latest-readable"
+"""The checkpoint to restore: the newest, or the newest that can be read."""
+
+
+def check_source(checkpoint_dir: str | None, checkpoint_filename_with_path: str | None, restore: str) -> None:
+    """Checks the arguments that name the checkpoint to restore.
+
+    Raises:
+        TypeError: A path is not a path.
+        ValueError: Both a directory and a checkpoint are given, or `restore` has an undocumented value.
+    """
+    arguments.path("Restoring", "checkpoint_dir", checkpoint_dir, optional=True)
+    arguments.path("Restoring", "checkpoint_filename_with_path", checkpoint_filename_with_path, optional=True)
+    if checkpoint_dir and checkpoint_filename_with_path:
+        raise ValueError(
+            "Restoring requires at most one of checkpoint_dir and checkpoint_filename_with_path, got "
+            f"{checkpoint_dir!r} and {checkpoint_filename_with_path!r}."
+        )
+    if restore not in (LATEST, LATEST_READABLE):
+        raise ValueError(f"Restoring requires restore={LATEST!r} or {LATEST_READABLE!r}, got {restore!r}.")
+
+
+def candidates(
+    saver: Saver | None, directory: str | None, path: str | None, wait: Callable[[str], Any] | None = None
+) -> Restart:
+    """Returns the checkpoints that may be restored, the newest first.
+
+    Args:
+        saver: The saver that restores; without one nothing is restored.
+        directory: The directory of the checkpoints.
+        path: A checkpoint to restore, in place of a directory.
+        wait: Waits until a directory has a checkpoint; None does not wait.
+    """
+    if saver is None or not (path or directory):
+        return Restart((), "")
+    if path or not directory:
+        return Restart((path,) if path else (), "")
+    _finish_pending(saver)
+    finish_saves(directory)
+
+    def find() -> Restart:
+        if wait is not None:
+            wait(directory)
+        return restart.find(directory)
+
+    # In step the chief decides from which checkpoint all continue.
+    found, surprise = together.current().chief(lambda: dataclasses.astuple(find()))
+    return Restart(tuple(found), surprise)
+
+
+def restore_first(
+    session: Session, saver: Saver | None, found: Restart, directory: str | None, restore: str
+) -> str | None:
+    """Restores the first readable checkpoint among those found, and returns its path; None without any.
+
+    Broken checkpoints are moved aside after another one was restored, by the process that saves in the directory.
+    """
+    broken: list[tuple[str, DataLossError]] = []
+    others = together.current()
+    for source in found.candidates:
+        assert saver is not None
+        logger.info("Restoring %s", source)
+        try:
+            if directory:
+                others.chief(lambda source=source: layout.require_whole(source))
+            saver.restore(session, source)
+        except DataLossError as error:
+            if restore != LATEST_READABLE or not directory:
+                raise _with_advice(error, directory) from error
+            broken.append((source, error))
+            continue
+        session.origin = f"restored from {source}"
+        if directory:
+            aside = others.chief(lambda: _put_aside(directory, broken))
+            reason = "; ".join(filter(None, (found.surprise, aside)))
+            if reason and others.is_chief:
+                logger.error("The training in '%s' continues from '%s', because %s", directory, source, reason)
+            take_over(saver, directory, write=bool(reason))
+        return source
+    if broken:
+        raise DataLossError.from_message(
+            f"None of the checkpoints in '{directory}' can be read; to begin anew, use another directory. The "
+            f"newest: {broken[0][1]}",
+        ) from broken[0][1]
+    if found.surprise and others.is_chief:
+        logger.error(
+            "The training in '%s' begins anew, because %s: there is no other checkpoint.", directory, found.surprise
+        )
+    return None
+
+
+def _with_advice(error: DataLossError, directory: str | None) -> DataLossError:
+    if not directory:
+        return error
+    return DataLossError.from_message(
+        f"{error} To go on from the newest that can be read, start with restore={LATEST_READABLE!r} (of "
+        "CheckpointOptions and ChiefSessionCreator).",
+    )
+
+
+def _put_aside(directory: str, broken: Sequence[tuple[str, DataLossError]]) -> str:
+    """Moves broken checkpoints aside if this process saves there; returns a description of the changes."""
+    said = []
+    held = lease.of(directory)
+    for path, error in broken:
+        if held is None:
+            said.append(f"'{path}' is skipped: {error}")
+        else:
+            with held.changing():
+                said.append(f"'{path}' is skipped, and was moved to '{moves.move_aside(path)}': {error}")
+    return "; ".join(said)
+
+
+def take_over(saver: Saver, directory: str, write: bool = False) -> None:
+    """Gives a saver the checkpoints of a directory; with `write`, corrects the state file."""
+    state, _ = examined(directory)
+    if state is None:
+        return
+    saver.recover_last_checkpoints(
+        state.all_model_checkpoint_paths,
+        last_good=state.last_good,
+        last_preserved_timestamp=state.last_preserved_timestamp,
+        best=state.best or state.lost_best,
+    )
+    held = lease.of(directory)
+    if write and held is not None:
+        known = state.all_model_checkpoint_paths
+        with held.changing():
+            write_state(directory, state, leaving=[path for path in leaving(directory) if path not in known])
+
+
+def continue_line(session: Session, directory: str) -> None:
+    """Has a session whose values come from parameter servers continue the line of saves in a directory."""
+    state, _ = examined(directory)
+    if state is not None:
+        with contextlib.suppress(OpError):  # Whoever restores it says what is wrong.
+            lineage.restored(session, layout.read_manifest(state.model_checkpoint_path)[1].lineage)
+
+
+def _finish_pending(saver: Saver) -> None:
+    """Waits for a save of the previous session, which may become the newest checkpoint; logs one that was lost."""
+    try:
+        saver.wait()
+    except Exception as exc:
+        if not isinstance(from_exception(exc), PREEMPTION_ERRORS):
+            raise
+        logger.warning("The checkpoint that was being written when the session was lost is lost too: %s", exc)

@@ -1,0 +1,314 @@
+"""SessionManager: creates a session with a model that is ready for training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from hookline import arguments, clock, log
+from hookline.checkpoint import Saver, latest_checkpoint
+from hookline.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+)
+from hookline.graph import Graph, GraphKeys, Operation, Tensor, get_default_graph
+from hookline.graph.global_step import counted_global_step
+from hookline.monitored.starting.restoring import (
+    LATEST,
+    candidates,
+    check_source,
+    continue_line,
+    restore_first,
+    take_over,
+)
+from hookline.session import RunOptions, Session, StoreTarget
+from hookline.session.origin import INITIALISED, SHARED
+from hookline.session.plan.fetches import check_fetches
+from hookline.signals import preemption
+
+logger = log.of(__name__)
+
+_LOOK_EVERY_SECS = 0.1
+# A wait for the chief ends when the chief is ready; it asks again after this interval.
+_WAIT_SECS = 1.0
+
+
+class SessionManager:
+    """Initialises a model, restores it from a checkpoint, or waits until another process has done so.
+
+    Args:
+        local_init_op: Initialises everything that no checkpoint holds; also runs after a restore.
+        ready_op: A tensor of the names that are not initialised yet; None checks nothing.
+        ready_for_local_init_op: Likewise, for the variables that `local_init_op` needs.
+        graph: The graph; if None, the default graph at the time when the manager is created.
+        recovery_wait_secs: The interval at which a wait logs its purpose. It checks much more often.
+        local_init_run_options: Options of the run of `local_init_op`.
+        local_init_feed_dict: Feed of the run of `local_init_op`.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument needs a `local_init_op`, and there is none.
+
+    Example:
+        >>> import hookline as hl
+        >>> with hl.Graph().as_default() as graph:
+        ...     weight = hl.Variable(2.0, name="weight")
+        ...     init_op = hl.global_variables_initializer()
+        >>> session = SessionManager(graph=graph).prepare_session("", init_op=init_op)
+        >>> print(session.run(weight))
+        2.0
+
+    References:
+        `tf.train.SessionManager`. Differences: a checkpoint that does not fit is an error, never a fresh start; waits
+        react within a tenth of a second, and a wait for a checkpoint also ends in `DeadlineExceededError`.
+    """
+
+    def __init__(
+        self,
+        local_init_op: Operation | Tensor | None = None,
+        ready_op: Tensor | None = None,
+        ready_for_local_init_op: Tensor | None = None,
+        graph: Graph | None = None,
+        recovery_wait_secs: float = 30,
+        local_init_run_options: RunOptions | None = None,
+        local_init_feed_dict: Mapping[Any, Any] | None = None,
+    ) -> None:
+        check_fetches("SessionManager", local_init_op=local_init_op, ready_op=ready_op)
+        check_fetches("SessionManager", ready_for_local_init_op=ready_for_local_init_op)
+        arguments.instance("SessionManager", "graph", graph, Graph)
+        arguments.number("SessionManager", "recovery_wait_secs", recovery_wait_secs, at_least=0)
+        arguments.instance("SessionManager", "local_init_run_options", local_init_run_options, RunOptions)
+        arguments.instance("SessionManager", "local_init_feed_dict", local_init_feed_dict, Mapping)
+        serving = {
+            "ready_for_local_init_op": ready_for_local_init_op,
+            "local_init_run_options": local_init_run_options,
+            "local_init_feed_dict": local_init_feed_dict,
+        }
+        for name, value in serving.items():
+            if value is not None and local_init_op is None:
+                raise ValueError(f"SessionManager: {name} does nothing without local_init_op: pass that too.")
+        self._local_init_op = local_init_op
+        self._ready_op = ready_op
+        self._ready_for_local_init_op = ready_for_local_init_op
+        self._graph = graph or get_default_graph()
+        self._recovery_wait_secs = recovery_wait_secs
+        self._local_init_run_options = local_init_run_options
+        self._local_init_feed_dict = local_init_feed_dict
+
+    def prepare_session(
+        self,
+        master: str | StoreTarget,
+        init_op: Operation | Tensor | None = None,
+        saver: Saver | None = None,
+        checkpoint_dir: str | None = None,
+        checkpoint_filename_with_path: str | None = None,
+        wait_for_checkpoint: bool = False,
+        max_wait_secs: float = 7200,
+        config: Any = None,
+        init_feed_dict: Mapping[Any, Any] | None = None,
+        init_fn: Callable[[Session], Any] | None = None,
+        *,
+        restore: str = LATEST,
+    ) -> Session:
+        """Returns a session whose model is ready: restored if there is a checkpoint, else initialised.
+
+        After a restore neither `init_op` nor `init_fn` runs; `local_init_op` always does.
+
+        Args:
+            master: Where variables live: this process (""), or a `hookline.distributed.Cluster` or its `target`.
+            init_op: Initialises the model.
+            saver: The saver that restores.
+            checkpoint_dir: A directory, whose newest checkpoint is restored, if there is one.
+            checkpoint_filename_with_path: A checkpoint to restore.
+            wait_for_checkpoint: Whether to wait until the directory has one.
+            max_wait_secs: The longest wait.
+            config: The session's configuration.
+            init_feed_dict: Feed of `init_op`.
+            init_fn: Called with the session after `init_op`.
+            restore: The reaction to a broken newest checkpoint. "latest": raise an error. "latest-readable": move it
+                aside, to `<path>.hookline-broken`, and restore the one before it.
+
+        Raises:
+            ValueError: Both a directory and a checkpoint are given.
+            RuntimeError: There is nothing to initialise with; or the model is not ready afterwards.
+            OpError: The checkpoint cannot be read or does not fit.
+        """
+        check_source(checkpoint_dir, checkpoint_filename_with_path, restore)
+        with self._opened(master, config) as session:
+            _init_own(session)
+            # Local variables do not show whether the servers are ready, because they are new in each process.
+            shared = session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
+            if session.lowlevel.shared and session.lowlevel.wait_until_ready() and not session.uninitialized(shared):
+                logger.info("The model is ready on the parameter servers%s.", _at_step(session))
+                session.origin = SHARED
+                self._run_local_init_op(session)
+                if saver is not None and checkpoint_dir:
+                    take_over(saver, checkpoint_dir)
+                    continue_line(session, checkpoint_dir)
+                session.lowlevel.publish()
+                return session
+            wait = partial(self._await_checkpoint, max_wait_secs=max_wait_secs) if wait_for_checkpoint else None
+            found = candidates(saver, checkpoint_dir, checkpoint_filename_with_path, wait)
+            source = restore_first(session, saver, found, checkpoint_dir, restore)
+            if source is None:
+                session.origin = INITIALISED
+                if init_op is None and init_fn is None and self._local_init_op is None:
+                    raise RuntimeError(
+                        "The model is not initialised, and there is nothing to initialise it with: no checkpoint was "
+                        "found, and none of init_op, init_fn and local_init_op was given."
+                    )
+                if init_op is not None:
+                    session.run(init_op, feed_dict=init_feed_dict)
+                if init_fn is not None:
+                    init_fn(session)
+            did = f"Restoring {source!r}" if source else "Initialising (init_op, init_fn)"
+            self._require(
+                session, self._ready_for_local_init_op, f"{did} did not make the model ready for local_init_op"
+            )
+            self._run_local_init_op(session)
+            self._require(session, self._ready_op, f"{did} did not make the model ready")
+            session.lowlevel.publish()
+            return session
+
+    def recover_session(
+        self,
+        master: str | StoreTarget,
+        saver: Saver | None = None,
+        checkpoint_dir: str | None = None,
+        checkpoint_filename_with_path: str | None = None,
+        wait_for_checkpoint: bool = False,
+        max_wait_secs: float = 7200,
+        config: Any = None,
+        *,
+        restore: str = LATEST,
+    ) -> tuple[Session, bool]:
+        """Returns a session, and whether it was restored and is ready.
+
+        Arguments and errors are those of `prepare_session`. If there is no checkpoint, or if it lacks a variable of the
+        model, the second item is False. The caller must then initialise the model and, if workers wait for it, call
+        `session.lowlevel.publish()`. `local_init_op` runs in any case, if the variables it needs are ready.
+        """
+        check_source(checkpoint_dir, checkpoint_filename_with_path, restore)
+        with self._opened(master, config) as session:
+            wait = partial(self._await_checkpoint, max_wait_secs=max_wait_secs) if wait_for_checkpoint else None
+            found = candidates(saver, checkpoint_dir, checkpoint_filename_with_path, wait)
+            source = restore_first(session, saver, found, checkpoint_dir, restore)
+            missing = _missing(session, self._ready_for_local_init_op)
+            if not missing:
+                self._run_local_init_op(session)
+                missing = _missing(session, self._ready_op)
+            if source is None:
+                return session, False
+            if missing:
+                logger.warning("Restoring %r did not make the model ready. Not initialised: %s.", source, missing)
+            else:
+                session.lowlevel.publish()
+            return session, not missing
+
+    def wait_for_session(
+        self, master: str | StoreTarget, config: Any = None, max_wait_secs: float = float("inf")
+    ) -> Session:
+        """Returns a session once the chief has made the model ready.
+
+        Args:
+            master: As in `prepare_session`.
+            config: The session's configuration.
+            max_wait_secs: The longest wait in seconds.
+
+        Raises:
+            DeadlineExceededError: The model was not ready in time; the message names the missing variables.
+            FailedPreconditionError: This worker's graph is not the chief's; the message names the first difference.
+        """
+        with self._opened(master, config) as session:
+            _init_own(session)
+            missing = ""
+
+            def ready() -> bool | None:
+                nonlocal missing
+                missing = "it still initialises or restores it"
+                if not session.lowlevel.wait_until_ready(min(_WAIT_SECS, max_wait_secs)):
+                    return None
+                if session.lowlevel.shared:
+                    # Raises if waiting cannot help: this worker's graph is not the chief's.
+                    session.uninitialized()
+                names = _missing(session, self._ready_for_local_init_op)
+                if not names:
+                    self._run_local_init_op(session)
+                    names = _missing(session, self._ready_op)
+                if names:
+                    missing = f"not initialised: {names}"
+                    return None
+                # The chief may have started over since then; then this session is already lost, or the wait continues.
+                return True if session.lowlevel.wait_until_ready() else None
+
+            self._await(ready, lambda: f"the chief to make the model ready ({missing})", max_wait_secs)
+            session.origin = SHARED
+            return session
+
+    def _run_local_init_op(self, session: Session) -> None:
+        if self._local_init_op is not None:
+            session.run(self._local_init_op, feed_dict=self._local_init_feed_dict, options=self._local_init_run_options)
+
+    def _require(self, session: Session, ready_op: Tensor | None, failed: str) -> None:
+        missing = _missing(session, ready_op)
+        if missing:
+            raise RuntimeError(f"{failed}. Not initialised: {missing}.")
+
+    def _await_checkpoint(self, directory: str, max_wait_secs: float) -> None:
+        what = f"a checkpoint in {directory!r}"
+        self._await(lambda: latest_checkpoint(directory), lambda: what, max_wait_secs)
+
+    def _await(self, look: Callable[[], Any], what: Callable[[], str], max_wait_secs: float) -> Any:
+        start = said = clock.monotonic()
+        while (found := look()) is None:
+            now = clock.monotonic()
+            if now - start >= max_wait_secs:
+                raise DeadlineExceededError.from_message(f"Waited {max_wait_secs} seconds for {what()}.")
+            if now - said >= self._recovery_wait_secs:
+                logger.info("Waiting for %s", what())
+                said = now
+            preemption.sleep(min(_LOOK_EVERY_SECS, start + max_wait_secs - now))
+        return found
+
+    @contextmanager
+    def _opened(self, master: str | StoreTarget, config: Any) -> Iterator[Session]:
+        """Yields a new session, which is closed after an error."""
+        session = Session(target=master, graph=self._graph, config=config)
+        try:
+            yield session
+        except BaseException as exc:  # The session must be given back.
+            try:
+                session.close()
+            except InvalidArgumentError as closing:
+                exc.add_note(f"While closing the session: {closing}")
+            mapped = session.lowlevel.map_error(exc)
+            if mapped is exc:
+                raise
+            raise mapped from mapped.__cause__
+
+
+def _init_own(session: Session) -> None:
+    """If variables are shared, initialises those that each worker has for itself, because only the worker can."""
+    if session.lowlevel.shared:
+        variables = session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
+        session.run([variable.initializer for variable in variables if variable.per_worker])
+
+
+def _at_step(session: Session) -> str:
+    return "" if counted_global_step(session.graph) is None else f", at global step {session.global_step}"
+
+
+def _missing(session: Session, ready_op: Tensor | None) -> str:
+    """Returns the names of the uninitialised variables, as text; empty when the model is ready."""
+    if ready_op is None:
+        return ""
+    try:
+        names = session.run(ready_op)
+    except FailedPreconditionError as exc:
+        return str(exc)
+    if names is None:
+        return ""
+    return ", ".join(name.decode() if isinstance(name, bytes) else str(name) for name in names)

@@ -1,0 +1,198 @@
+"""The options of a training, in groups: arguments of `Loop.run` and of `MonitoredTrainingSession`."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hookline import arguments
+from hookline.checkpoint import Saver
+from hookline.checkpoint.directory.lease import DEFAULT_WAIT_SECS
+from hookline.monitored.recovery import DEFAULT_RECOVERY, RecoveryPolicy
+from hookline.monitored.starting.restoring import LATEST
+from hookline.signals import preemption
+from hookline.sinks import Sink
+
+
+class UseDefault(enum.Enum):
+    """Marks an argument that was not given, because None has another meaning."""
+
+    USE_DEFAULT = "USE_DEFAULT"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+USE_DEFAULT = UseDefault.USE_DEFAULT
+
+Cadence = tuple[float | None, int | None]
+"""The seconds and the steps from one event to the next; None for neither."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckpointOptions:
+    """Configures how a training saves and restores, for `Loop.run` and `MonitoredTrainingSession`.
+
+    Args:
+        save_secs: Seconds from one checkpoint to the next: 600, if neither cadence is given. None for none.
+        save_steps: Global steps from one checkpoint to the next. With both, whichever comes first.
+        saver: The saver, for how many checkpoints are kept: `Saver(max_to_keep=3)`.
+        restore: The reaction to a broken newest checkpoint. "latest": raise an error. "latest-readable": move it
+            aside, to `<path>.hookline-broken`, and restore the one before it.
+        restore_hyperparams: Whether a `Loop` resumes with the hyperparameters of its checkpoint (the values of
+            `optax.inject_hyperparams`), or else with those of the script. The log shows where they differ.
+        recovery: The policy for a lost session, which goes on from its last checkpoint; None lets the error pass.
+        lease_wait_secs: The longest wait while another process saves its checkpoints in the directory.
+
+    Raises:
+        TypeError, ValueError: An option has the wrong type, or is out of range.
+
+    Example:
+        >>> import hookline as hl, numpy as np, tempfile
+        >>> loop = hl.train.Loop(lambda w, batch: (w + batch.sum(), {}), np.float32(0), hl.data.arrays(np.ones(9), 1))
+        >>> options = hl.train.CheckpointOptions(save_steps=4, saver=hl.train.Saver(max_to_keep=2))
+        >>> with tempfile.TemporaryDirectory() as logdir:
+        ...     _ = loop.run(logdir, checkpoints=options, progress=False)
+        ...     paths = hl.train.get_checkpoint_state(logdir).all_model_checkpoint_paths
+        ...     print([path.rpartition("-")[2] for path in paths])
+        ['8', '9']
+
+    References:
+        `orbax.checkpoint.CheckpointManagerOptions`, and the arguments `save_secs` and `save_steps` of
+        `tf.train.CheckpointSaverHook`.
+    """
+
+    save_secs: float | UseDefault | None = USE_DEFAULT
+    save_steps: int | UseDefault | None = USE_DEFAULT
+    saver: Saver | None = None
+    restore: str = LATEST
+    restore_hyperparams: bool = True
+    recovery: RecoveryPolicy | None = DEFAULT_RECOVERY
+    lease_wait_secs: float = DEFAULT_WAIT_SECS
+
+    def __post_init__(self) -> None:
+        _check_cadence("CheckpointOptions", save_secs=self.save_secs, save_steps=self.save_steps)
+        arguments.instance("CheckpointOptions", "saver", self.saver, Saver)
+        _check_bool("CheckpointOptions", "restore_hyperparams", self.restore_hyperparams)
+        arguments.instance("CheckpointOptions", "recovery", self.recovery, RecoveryPolicy)
+        arguments.number("CheckpointOptions", "lease_wait_secs", self.lease_wait_secs, at_least=0)
+
+    @property
+    def cadence(self) -> Cadence:
+        """The seconds and the steps from one checkpoint to the next."""
+        return _cadence(self.save_secs, self.save_steps, (600, None))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoggingOptions:
+    """Configures which numbers a training writes, and where, for `Loop.run` and `MonitoredTrainingSession`.
+
+    Args:
+        summary_steps: Global steps from one summary to the next: 100, if neither cadence is given. None for none.
+        summary_secs: Seconds from one summary to the next. With both, whichever comes first.
+        summary_dir: The directory of summaries; by default that of the checkpoints.
+        rate_steps: Global steps from one measurement of the speed to the next; None for none.
+        per_step: Counts in a step, for rates: `{"tokens": 16384}`. A `Loop` counts the examples of the first batch, the
+            common length of its arrays, unless you give counts.
+        peak_flops: The peak floating point operations per second of all devices together, for the share of it that the
+            training reaches (MFU). For a `Loop` XLA counts the operations of a step, the body of a loop
+            (`jax.lax.scan`) once; or give them as `per_step["flops"]`.
+        sinks: Destinations of the numbers beside TensorBoard's files; without a directory, instead of them:
+            `hookline.sinks.Csv()`, ...
+        hparams: Hyperparameters, for sinks and for TensorBoard, as of `SinkHook`.
+        strict_events: Whether the training ends if summaries or other events cannot be written (a full disk). By
+            default they are lost, with a warning.
+
+    Raises:
+        TypeError, ValueError: An option has the wrong type, or is out of range.
+
+    Example:
+        >>> import hookline as hl, numpy as np
+        >>> class Show(hl.sinks.Sink):
+        ...     def write(self, points):
+        ...         for point in points:
+        ...             print(point.step, point.tag, point.value)
+        >>> step = lambda w, batch: (w + batch.sum(), {"loss": w})
+        >>> loop = hl.train.Loop(step, np.float32(0), hl.data.arrays(np.ones(4), 1))
+        >>> _ = loop.run(logging=hl.train.LoggingOptions(sinks=[Show()], summary_steps=2), progress=False)
+        1 loss 0.0
+        3 loss 2.0
+    """
+
+    summary_steps: int | UseDefault | None = USE_DEFAULT
+    summary_secs: float | UseDefault | None = USE_DEFAULT
+    summary_dir: str | None = None
+    rate_steps: int | None = 100
+    per_step: Mapping[str, float] | None = None
+    peak_flops: float | None = None
+    sinks: Iterable[Sink] = ()
+    hparams: Any = None
+    strict_events: bool = False
+
+    def __post_init__(self) -> None:
+        _check_cadence("LoggingOptions", summary_secs=self.summary_secs, summary_steps=self.summary_steps)
+        _check_cadence("LoggingOptions", rate_steps=self.rate_steps)
+        arguments.path("LoggingOptions", "summary_dir", self.summary_dir, optional=True)
+        _check_bool("LoggingOptions", "strict_events", self.strict_events)
+
+    @property
+    def cadence(self) -> Cadence:
+        """The seconds and the steps from one summary to the next."""
+        return _cadence(self.summary_secs, self.summary_steps, (None, 100))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PreemptionOptions:
+    """Configures the reaction to SIGTERM and Ctrl-C, for `Loop.run` and `MonitoredTrainingSession`.
+
+    Args:
+        on_signal: What SIGTERM and a first Ctrl-C do to a chief that saves, and to workers. "exit": the current run is
+            finished, every `end` is called, including its save, and the block is left with `Preempted`. "ignore": the
+            signals have their usual effect.
+        timeout_secs: The longest time for leaving in order; then the process is ended.
+
+    Raises:
+        TypeError, ValueError: An option has the wrong type, or is out of range.
+
+    Example:
+        >>> options = PreemptionOptions(timeout_secs=25)  # Of the 30 seconds that a pod of Kubernetes has.
+        >>> PreemptionOptions(on_signal="stop")
+        Traceback (most recent call last):
+        ...
+        ValueError: PreemptionOptions requires on_signal='exit' or 'ignore', got 'stop'.
+    """
+
+    on_signal: str = preemption.EXIT
+    timeout_secs: float = preemption.DEFAULT_GRACE_SECS
+
+    def __post_init__(self) -> None:
+        if self.on_signal not in (preemption.EXIT, preemption.IGNORE):
+            raise ValueError(
+                f"PreemptionOptions requires on_signal={preemption.EXIT!r} or {preemption.IGNORE!r}, "
+                f"got {self.on_signal!r}."
+            )
+        if arguments.number("PreemptionOptions", "timeout_secs", self.timeout_secs) <= 0:
+            raise ValueError(f"PreemptionOptions requires timeout_secs > 0, got {self.timeout_secs}.")
+
+
+def _check_bool(who: str, name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{who} requires True or False as {name}, got {value!r}.")
+
+
+def _check_cadence(who: str, **given: float | UseDefault | None) -> None:
+    for name, every in given.items():
+        if every is None or isinstance(every, UseDefault):
+            continue
+        check = arguments.whole if name.endswith("_steps") else arguments.number
+        if check(who, name, every) <= 0:
+            raise ValueError(f"{who} requires {name} > 0, or None for none, got {every}.")
+
+
+def _cadence(secs: float | UseDefault | None, steps: int | UseDefault | None, default: Cadence) -> Cadence:
+    """Returns the cadence that applies: the default one, unless one of both is given."""
+    if isinstance(secs, UseDefault) and isinstance(steps, UseDefault):
+        return default
+    return (None if isinstance(secs, UseDefault) else secs, None if isinstance(steps, UseDefault) else steps)

@@ -1,0 +1,360 @@
+"""Plans: which operations a run needs, in which stage each runs, and which version of a variable each one reads.
+
+A plan holds no values. It lists the host operations that run first, one device program with the variables that it reads
+and writes, the host operations that run last, and where each result is found.
+
+Example:
+    `w` is 1 before the run. Operations in the order of their creation:
+
+        1 add = w.assign_add(1)    2 twice = w * 2    3 set = w.assign(10), which waits for `twice`
+        4 after = w + 0, which waits for `add`    5 last = w + 0, which waits for `set`
+
+    Versions are numbers of updates in this run: version 0 is 1, version 1 (after 1) is 2, version 2 (after 3) is 10. A
+    read sees the updates created up to the latest one that it depends on. So `twice` reads version 0 and is 2, although
+    it was created after `add`; `after` reads version 1 and is 2; `last` reads version 2 and is 10, because `add` was
+    created before `set`. A fetch of `w` itself is 1, and the next run finds 10. If only `twice` is fetched, the plan
+    has no update. A host operation on `after` would be in stage AFTER, and an operation on the device that needs its
+    result is refused: a run goes to the device once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
+from typing import Any
+
+from hookline.errors import InvalidArgumentError, UnimplementedError
+from hookline.graph.gradient import Gradient
+from hookline.graph.graph import Function, Operation, Tensor
+from hookline.graph.guard import Guard, counts_runs
+from hookline.graph.nodes.nodes import Group, HostCall, Placeholder, SessionCall, Source
+from hookline.graph.nodes.views import Path
+from hookline.graph.variable import Update, Variable, VariableRead, is_counter
+
+Key = tuple[Operation, tuple[Any, ...]]
+HookTensors = tuple[Tensor, ...]
+"""The device tensors that one hook fetches."""
+
+OnHost = HostCall | SessionCall
+OnDevice = Function | Update | Gradient
+
+
+class Stage(IntEnum):
+    """The stage of a run in which an operation's value becomes known."""
+
+    BEFORE = 0
+    DEVICE = 1
+    AFTER = 2
+
+
+class Plan:
+    """The computation of some fetches from some feeds.
+
+    Args:
+        fetched: The caller's fetches.
+        hook_fetches: The fetches of hooks.
+        fed: The fed tensors.
+        is_remote: Returns whether a variable lives elsewhere (`VariableStore.is_remote`): nobody else asks.
+
+    Attributes:
+        fetched, fed: As above.
+        updates: The updates of each variable in this process.
+        remote: The updates of variables that live elsewhere. Their arguments are computed here, their results there.
+        guards: The operations that can hold back its updates.
+
+    Raises:
+        InvalidArgumentError: A needed placeholder is not fed, or a device operation needs a host operation that needs a
+            device value.
+    """
+
+    def __init__(
+        self,
+        fetched: Sequence[Tensor | Operation],
+        hook_fetches: Sequence[Tensor | Operation],
+        fed: Sequence[Tensor],
+        is_remote: Callable[[Variable], bool] = lambda variable: False,
+    ) -> None:
+        self.fetched, self.fed = fetched, fed
+        self._fed = {tensor.key: place for place, tensor in enumerate(fed)}
+        self.operations = self.needed([*fetched, *hook_fetches])
+        self.trained = frozenset(self.needed(fetched))
+        self.updates: dict[Variable, list[Update]] = {}
+        self.remote: list[Update] = []
+        for operation in self.operations:
+            if isinstance(operation, Update):
+                if _lives_elsewhere(operation, is_remote):
+                    self.remote.append(operation)
+                    continue
+                for variable in operation.variables:
+                    self.updates.setdefault(variable, []).append(operation)
+        self.guards = [operation for operation in self.operations if isinstance(operation, Guard)]
+        self._check_guards(fed)
+        self._is_remote = is_remote
+        self._latest = self._latest_updates()
+        self.stages = self._assign_stages()
+        self.sources = [operation for operation in self.operations if isinstance(operation, Source)]
+        self.before = [o for o in self.operations if isinstance(o, OnHost) and self.stages[o] is Stage.BEFORE]
+        self.after = [o for o in self.operations if isinstance(o, OnHost) and self.stages[o] is Stage.AFTER]
+        submitted = set(self.remote)
+        self.device = [o for o in self.operations if isinstance(o, OnDevice) and o not in submitted]
+        self._check_fed_views(fed, [e for e in (*fetched, *hook_fetches) if isinstance(e, Tensor)])
+        self._check_reads()
+
+    def with_hooks(self, hook_fetches: Sequence[Tensor | Operation]) -> Plan:
+        """Returns the plan of the same fetches and feeds with other fetches of hooks."""
+        return Plan(self.fetched, hook_fetches, self.fed, self._is_remote)
+
+    # Needed operations ------------------------------------------------------------------------------------------
+
+    def fed_place(self, tensor: Tensor) -> tuple[int, int] | None:
+        """Returns (index of the feed, depth of the fed path) if `tensor` or a value that it is a view of is fed."""
+        if self._fed:
+            for depth in range(len(tensor.path), -1, -1):
+                place = self._fed.get((tensor.op, tensor.path[:depth]))
+                if place is not None:
+                    return place, depth
+        return None
+
+    def dependencies(self, operation: Operation) -> Iterable[Operation]:
+        """Returns the operations that this one waits for in this run."""
+        for tensor in operation.inputs:
+            if self.fed_place(tensor) is None:
+                yield tensor.op
+        yield from operation.control_inputs
+
+    def needed(self, elements: Iterable[Tensor | Operation]) -> list[Operation]:
+        """Returns the operations that these elements need, themselves included, in creation order."""
+        needed: set[Operation] = set()
+        pending = [e if isinstance(e, Operation) else e.op for e in elements if self._is_computed(e)]
+        while pending:
+            operation = pending.pop()
+            if operation in needed:
+                continue
+            needed.add(operation)
+            if isinstance(operation, Placeholder):
+                raise InvalidArgumentError(
+                    operation.node_def,
+                    operation,
+                    f"A value must be fed for the placeholder {operation.output.name!r} (made at "
+                    f"{operation.location}): give feed_dict={{{operation.output.name!r}: ...}}.",
+                )
+            pending.extend(self.dependencies(operation))
+        return sorted(needed, key=lambda operation: operation.index)
+
+    def _is_computed(self, element: Tensor | Operation) -> bool:
+        return isinstance(element, Operation) or self.fed_place(element) is None
+
+    @functools.cached_property
+    def read_by_caller(self) -> dict[Operation, set[Path]]:
+        """The parts of operations' values that the caller's fetches need."""
+        read: dict[Operation, set[Path]] = {}
+        fetched = [element for element in self.fetched if isinstance(element, Tensor)]
+        for tensor in (*fetched, *(tensor for operation in self.trained for tensor in operation.inputs)):
+            read.setdefault(tensor.op, set()).add(tensor.path)
+        return read
+
+    # Versions of variables --------------------------------------------------------------------------------------
+
+    def _latest_updates(self) -> dict[Operation, dict[Variable, int]]:
+        """Returns, for each operation, the index of the latest update of each variable that it depends on."""
+        latest: dict[Operation, dict[Variable, int]] = {}
+        for operation in self.operations:
+            merged: dict[Variable, int] = {}
+            for dependency in self.dependencies(operation):
+                for variable, index in self._seen_after(dependency, latest).items():
+                    merged[variable] = max(index, merged.get(variable, -1))
+            latest[operation] = merged
+        return latest
+
+    @staticmethod
+    def _seen_after(operation: Operation, latest: dict[Operation, dict[Variable, int]]) -> dict[Variable, int]:
+        if isinstance(operation, Update):
+            return latest[operation] | dict.fromkeys(operation.variables, operation.index)
+        return latest[operation]
+
+    def version(self, variable: Variable, reader: Operation | None) -> int:
+        """Returns the number of this run's updates of `variable` that the operation `reader` sees; 0 for a fetch."""
+        updates = self.updates.get(variable)
+        if not updates or reader is None:
+            return 0
+        if isinstance(reader, Gradient):
+            return self._version_on_path(variable, reader)
+        return self._version_at(variable, reader)
+
+    def _version_at(self, variable: Variable, reader: Operation) -> int:
+        latest = self._latest[reader].get(variable, -1)
+        return sum(update.index <= latest for update in self.updates[variable])
+
+    def _version_on_path(self, variable: Variable, gradient: Gradient) -> int:
+        """Returns the version that a gradient's path reads: that is differentiated, wherever the gradient waits."""
+        steps = [step for step in gradient.path if step in self._latest]
+        parts = [x.path for x in gradient.xs if x.op is variable.op]
+        readers = [
+            step
+            for step in steps
+            if any(t.op is variable.op and any(_overlap(t.path, part) for part in parts) for t in step.inputs)
+        ]
+        versions = {self.version(variable, reader) for reader in readers} or {self._version_at(variable, gradient)}
+        if len(versions) > 1:
+            names = ", ".join(repr(reader.name) for reader in readers)
+            raise InvalidArgumentError(
+                gradient.node_def,
+                gradient,
+                f"{gradient.node_def}: {variable.op.name!r} is read both before and after an update of this run, by "
+                f"{names}, so its gradient is not one value. Make two runs of it.",
+            )
+        return versions.pop()
+
+    def is_read_elsewhere(self, tensor: Tensor, reader: Operation) -> bool:
+        """Returns whether `reader` reads a remote variable after an update of this run."""
+        if not isinstance(tensor.op, VariableRead) or self.fed_place(tensor) is not None:
+            return False
+        # The variable of a gradient is read by the operations on its path; those are checked themselves.
+        variable = tensor.op.variable
+        return self._is_remote(variable) and variable in self._latest[reader] and not isinstance(reader, Gradient)
+
+    def _check_fed_views(self, fed: Iterable[Tensor], fetched: Iterable[Tensor]) -> None:
+        for part in fed:
+            for tensor in (*fetched, *(t for o in self.operations for t in o.inputs)) if part.path else ():
+                shorter = len(tensor.path) < len(part.path) and part.path[: len(tensor.path)] == tensor.path
+                if tensor.op is part.op and shorter and self.fed_place(tensor) is None:
+                    raise InvalidArgumentError(
+                        part.op.node_def,
+                        part.op,
+                        f"{part.name!r} is fed, but this run needs the whole {tensor.name!r}: feed that.",
+                    )
+
+    def exchanges(self, read: Iterable[Variable]) -> bool:
+        """Returns whether the run updates variables that live elsewhere, or reads one of these there."""
+        return bool(self.remote) or any(map(self._is_remote, read))
+
+    def _check_reads(self) -> None:
+        if not self.remote:
+            return
+        for operation in (*self.device, *self.before, *self.after):
+            for tensor in operation.inputs:
+                if self.is_read_elsewhere(tensor, operation):
+                    raise UnimplementedError(
+                        operation.node_def,
+                        operation,
+                        f"{operation.node_def} reads {tensor.name!r} behind an update of the same run, but the update "
+                        f"happens on a parameter server. Read it in the next run, or inside hookline.update.",
+                    )
+
+    # Guards -------------------------------------------------------------------------------------------------------
+
+    def is_guarded(self, variable: Variable) -> bool:
+        """Returns whether a guard may hold back the run's updates of a variable."""
+        initialised = any(update.initialises for update in self.updates[variable])
+        return bool(self.guards) and not initialised and not counts_runs(variable)
+
+    def _check_guards(self, fed: Sequence[Tensor]) -> None:
+        for guard in (tensor.op for tensor in fed if isinstance(tensor.op, Guard)):
+            raise InvalidArgumentError(
+                guard.node_def, guard, f"{guard.node_def} cannot be fed: it holds updates back. Feed its condition."
+            )
+        strict = [guard for guard in self.guards if guard.refuses_remote]
+        if strict and self.remote:
+            raise UnimplementedError(
+                strict[0].node_def,
+                strict[0],
+                f"{strict[0].node_def} cannot hold back {self.remote[0].node_def}, which happens on a parameter "
+                f"server. Leave out the values that are not finite in the update itself, with jnp.where.",
+            )
+
+    # Counters ---------------------------------------------------------------------------------------------------
+
+    def is_host_known(self, variable: Variable) -> bool:
+        """Returns whether the host knows the variable throughout the run: a counter, changed by known amounts."""
+        return is_counter(variable) and self.gain(variable) is not None
+
+    def gain(self, variable: Variable, version: int | None = None) -> int | None:
+        """Returns the sum of the first `version` increments of a counter (by default of all); `None` if unknown."""
+        increments = [update.increment for update in self.updates.get(variable, ())][:version]
+        return None if None in increments else sum(i for i in increments if i is not None)
+
+    # Stages -----------------------------------------------------------------------------------------------------
+
+    def _assign_stages(self) -> dict[Operation, Stage]:
+        stages: dict[Operation, Stage] = {}
+        for operation in self.operations:
+            stage = Stage.BEFORE
+            for dependency in self.dependencies(operation):
+                stage = max(stage, stages[dependency])
+            if isinstance(operation, VariableRead):
+                stage = Stage.BEFORE if self.is_host_known(operation.variable) else Stage.DEVICE
+            elif isinstance(operation, OnHost):
+                stage = Stage.BEFORE if stage is Stage.BEFORE else Stage.AFTER
+            elif isinstance(operation, OnDevice):
+                if stage is Stage.AFTER and not self._waits_only_for_remote(operation, stages):
+                    raise self._refusal(operation, stages)
+                stage = Stage.AFTER if operation in self.remote else Stage.DEVICE
+            stages[operation] = stage
+        return stages
+
+    def _waits_only_for_remote(self, operation: Operation, stages: dict[Operation, Stage]) -> bool:
+        """Returns whether it depends on later operations only for its order after remote updates, not for a value."""
+
+        def is_order(dependency: Operation) -> bool:
+            if isinstance(dependency, Group):
+                return all(stages[d] is not Stage.AFTER or is_order(d) for d in self.dependencies(dependency))
+            return dependency in self.remote
+
+        values = {tensor.op for tensor in operation.inputs if self.fed_place(tensor) is None}
+        after = [d for d in self.dependencies(operation) if stages[d] is Stage.AFTER]
+        return all(d not in values and is_order(d) for d in after)
+
+    def _refusal(self, operation: Operation, stages: dict[Operation, Stage]) -> InvalidArgumentError:
+        path = [operation]
+        for tensor in operation.inputs:
+            if tensor.op in self.remote:
+                return InvalidArgumentError(
+                    operation.node_def,
+                    operation,
+                    f"{operation.node_def} uses the result of {tensor.op.name!r}, which is computed on a parameter "
+                    f"server. Read the variable in the next run, or do it inside hookline.update.",
+                )
+        while not isinstance(path[-1], OnHost):
+            path.append(next(d for d in self.dependencies(path[-1]) if stages[d] is Stage.AFTER))
+        path.append(next(d for d in self.dependencies(path[-1]) if stages[d] is not Stage.BEFORE))
+        route = " <- ".join(repr(step.name) for step in path)
+        return InvalidArgumentError(
+            operation.node_def,
+            operation,
+            f"{operation.node_def} needs a host operation that itself needs a value from the device ({route}); a run "
+            f"goes to the device once. Use jax.pure_callback inside an op, or run the two in turn.",
+        )
+
+    def needs_device(self, tensor: Tensor) -> bool:
+        """Returns whether the value of `tensor` comes from the device program."""
+        if self.fed_place(tensor) is not None:
+            return False
+        return isinstance(tensor.op, OnDevice | VariableRead) and self.stages[tensor.op] is Stage.DEVICE
+
+
+def _overlap(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Returns whether one of two views contains the other."""
+    return all(a == b for a, b in zip(one, other, strict=False))
+
+
+def _lives_elsewhere(update: Update, is_remote: Callable[[Variable], bool]) -> bool:
+    places = {is_remote(variable) for variable in update.variables}
+    if len(places) > 1:
+        raise InvalidArgumentError(
+            update.node_def,
+            update,
+            f"{update.node_def} writes variables that are shared and variables that each worker has for itself; make "
+            f"two updates of it.",
+        )
+    return True in places
+
+
+def input_tensors(operations: Iterable[Operation], wanted: Callable[[Tensor], bool]) -> list[Tensor]:
+    """Returns the distinct tensors that the operations take and `wanted` picks, in order of appearance."""
+    found: dict[Key, Tensor] = {}
+    for operation in operations:
+        for tensor in operation.inputs:
+            if wanted(tensor):
+                found.setdefault(tensor.key, tensor)
+    return list(found.values())

@@ -1,0 +1,174 @@
+"""The plans that a session has made so far, and its warnings about them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+from hookline import log
+from hookline.coordination import peers
+from hookline.graph.global_step import counted_global_step
+from hookline.graph.graph import Operation, Tensor, ancestors
+from hookline.graph.variable import Update
+from hookline.session.plan.fetches import flatten
+from hookline.session.plan.request import Request, plan_key
+from hookline.session.program.program_cache import ProgramCache
+from hookline.session.running.cached_step import CachedStep
+from hookline.session.running.hook_fetches import HookFetches
+from hookline.session.running.repeated_step import RepeatedStep
+
+logger = log.of(__name__)
+
+_MANY = 64
+_MOST_LATEST = 16
+_NOT_YET: Any = (object(), None, None)
+
+
+class PlanCache:
+    """Cached steps by request, and the programs that they share.
+
+    A training loop makes the same request each time, so the latest request needs no key. The others are in two
+    generations, so that a lookup is cheap: steps made or used since the older generation was closed, and the older one,
+    which is forgotten when the younger one is full.
+    """
+
+    def __init__(self, session: Any, max_plans: int) -> None:
+        self._session, self._graph = session, session.graph
+        self._max_young = max(max_plans // 2, 1)
+        self._young: dict[Hashable, CachedStep] = {}
+        self._old: dict[Hashable, CachedStep] = {}
+        self._programs = ProgramCache()
+        self._told: set[Operation] = set()
+        self._made = 0
+        self._last_made: Any = None
+        # By hooks and capacity: the latest fetches and fed tensors, with their step.
+        self._latest: dict[tuple[HookFetches | None, int], tuple[Any, tuple[Any, ...], CachedStep]] = {}
+        self._most_latest = min(_MOST_LATEST, max_plans)
+
+    def expect(self, hook_fetches: Iterable[Any]) -> list[int]:
+        """Declares all fetches that hooks may ask for; see `LowLevel.expect`."""
+        found, missing = [], []
+        for place, fetches in enumerate(hook_fetches):
+            try:
+                found.append(flatten(self._graph, fetches)[0])
+            except (KeyError, TypeError, ValueError):
+                missing.append(place)
+        self._programs.declare(found)
+        return missing
+
+    def find(self, fetches: Any, hook_fetches: HookFetches | None, feed_dict: Any, capacity: int = 1) -> CachedStep:
+        """Returns the cached step of a request, and makes it if there is none.
+
+        Raises:
+            ValueError: It cannot make `capacity` steps in a run, because it is more than a program and batches.
+        """
+        session = self._session
+        # None: only the plan key distinguishes these feeds from others.
+        fed = () if not feed_dict else tuple(feed_dict) if isinstance(feed_dict, dict) else None
+        latest_fetches, latest_fed, latest = self._latest.get((hook_fetches, capacity)) or _NOT_YET
+        if latest_fetches is fetches and latest_fed == fed and session.usable:
+            return latest
+        key = plan_key(fetches, hook_fetches, feed_dict, capacity)
+        found = self._young.get(key)
+        if found is None or not session.usable:
+            with session.lock:
+                session.check_usable()
+                found = self._young.get(key) or self._old.get(key)
+                if found is None:
+                    found = self._make(fetches, hook_fetches, feed_dict, capacity)
+                if found.is_kept:
+                    self._keep(key, found)
+        # A structure may be changed in place.
+        lasts = (hook_fetches is None or not hook_fetches.once) and isinstance(fetches, Tensor | Operation | str)
+        if lasts and fed is not None and found.is_kept:
+            if len(self._latest) >= self._most_latest:
+                self._latest.clear()
+            self._latest[hook_fetches, capacity] = fetches, fed, found
+        return found
+
+    def _keep(self, key: Hashable, step: CachedStep) -> None:
+        if len(self._young) >= self._max_young and key not in self._young:
+            self._old, self._young = self._young, {}
+        self._young[key] = step
+
+    def _make(
+        self,
+        fetches: Any,
+        hook_fetches: HookFetches | None,
+        feed_dict: Mapping[Any, Any] | None,
+        capacity: int,
+    ) -> CachedStep:
+        request = Request(self._graph, fetches, hook_fetches, feed_dict, capacity)
+        step = (CachedStep if capacity == 1 else RepeatedStep)(self._session, request, self._programs)
+        self._warn_of_unknown_step(step)
+        self._warn_of_lost_updates(step)
+        self._warn_of_lost_values(step)
+        self._warn_of_many(
+            {
+                "fetches": request.fetched,
+                "hook fetches": request.of_hooks(),
+                "fed tensors": request.fed,
+            }
+        )
+        if isinstance(step, RepeatedStep):
+            step.check()
+        return step
+
+    def _warn_of_many(self, asked: dict[str, Sequence[Tensor | Operation]]) -> None:
+        self._made += 1
+        latest, self._last_made = self._last_made, asked
+        if self._made == _MANY:
+            changes = ((name, latest[name], now) for name, now in asked.items() if now != latest[name])
+            different = [f"{name} ({_names(before)}, then {_names(now)})" for name, before, now in changes]
+            logger.warning(
+                "This session has planned and compiled runs of %d different sets of fetches and feeds. The last two "
+                "differ in %s. Make the tensors to fetch once, before the loop. Of more than %d, the least recently "
+                "used are forgotten (SessionConfig.max_plans).",
+                _MANY,
+                " and ".join(different) or "their structure",
+                2 * self._max_young,
+            )
+
+    def _warn_of_unknown_step(self, made: CachedStep) -> None:
+        step = counted_global_step(self._graph)
+        if made.gain is not None or step is None or step.op in self._told:
+            return
+        if not any(update.initialises for update in made.plan.updates[step]):
+            self._told.add(step.op)
+            logger.warning(
+                "The global step %r changes in a way that only the device knows: runs wait for it where hooks fire at "
+                "steps. Increment it by a constant, with assign_add(1) or minimize(global_step=...).",
+                step.op.name,
+            )
+
+    def _warn_of_lost_updates(self, made: CachedStep) -> None:
+        for update in made.plan.remote:
+            if update in self._told or update.initialises or not update.overwrites:
+                continue
+            if ancestors(update.inputs).isdisjoint(variable.op for variable in update.variables):
+                continue
+            self._told.add(update)
+            logger.warning(
+                "%s sets %s to a value computed here from its earlier value: other workers' writes in the meantime "
+                "are lost. Use assign_add or hookline.update, which work on the value where it lives.",
+                update.node_def,
+                ", ".join(repr(variable.op.name) for variable in update.variables),
+            )
+
+    def _warn_of_lost_values(self, made: CachedStep) -> None:
+        path, restored = self._session.restored
+        anew = [update for update in made.plan.operations if isinstance(update, Update) and update.initialises]
+        lost = sorted({variable.op.name for update in anew for variable in update.variables} & restored)
+        if lost and peers.speaks():
+            self._session.restored = "", frozenset()
+            logger.warning(
+                "This run initialises %s anew, restored from '%s': the trained values are lost. Leave out the "
+                "initializer: a monitored session without a checkpoint runs it by itself (Scaffold(init_op=, init_fn=) "
+                "for your own); with Saver.restore, run it before that. To begin anew, use another directory.",
+                ", ".join(map(repr, lost[:3])) + (f" and {len(lost) - 3} more variables" if len(lost) > 3 else ""),
+                path,
+            )
+
+
+def _names(elements: Sequence[Tensor | Operation]) -> str:
+    return ", ".join(element.name for element in elements) or "nothing"

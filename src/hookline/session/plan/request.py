@@ -1,0 +1,97 @@
+"""Requests: what a run is asked for, by its caller and by hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from hookline.graph.graph import Graph, Operation, Tensor
+from hookline.session.plan.feeds import feed_key, flat_feeds, resolve_feeds
+from hookline.session.plan.fetches import Assemble, fetch_key, flatten
+from hookline.session.running.hook_fetches import HookFetches
+
+_NOTHING = HookFetches(())
+
+
+def plan_key(
+    fetches: Any, hook_fetches: HookFetches | None, feed_dict: Mapping[Any, Any] | None, capacity: int
+) -> Hashable:
+    """Returns the cache key of a run: runs with equal keys share one plan."""
+    return (fetch_key(fetches), hook_fetches and hook_fetches.key, feed_key(feed_dict), capacity)
+
+
+class HookPart(NamedTuple):
+    """The fetches of one hook.
+
+    Args:
+        place: The index of the hook.
+        elements: Its tensors and operations.
+        assemble: Puts their values into the structure of its fetches.
+        is_late: Whether its results are deferred.
+        in_rows: Whether it wants each of several steps; for the others the result is that of the last step.
+    """
+
+    place: int
+    elements: Sequence[Tensor | Operation]
+    assemble: Assemble
+    is_late: bool
+    in_rows: bool
+
+
+class Request:
+    """The elements that a run is asked for.
+
+    Args:
+        graph: Their graph.
+        fetches: The caller's fetches.
+        hook_fetches: Those of hooks.
+        feed_dict: The feeds; their values do not matter.
+        capacity: The largest number of steps of the run.
+
+    Attributes:
+        capacity: As above.
+        fetched: The caller's tensors and operations.
+        assemble: Puts their values into the structure of the caller's fetches.
+        hooks: The hooks that fetch something.
+        hook_count: The number of all hooks.
+        fed: The fed tensors.
+        has_structures: Whether a key of the feeds is a structure of tensors.
+        is_constant: Whether the results are the same in each run, and immutable.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        fetches: Any,
+        hook_fetches: HookFetches | None,
+        feed_dict: Mapping[Any, Any] | None,
+        capacity: int,
+    ) -> None:
+        self.capacity = capacity
+        self.fetched, self.assemble = flatten(graph, fetches)
+        of_hooks = hook_fetches or _NOTHING
+        asked = [(place, each) for place, each in enumerate(of_hooks.fetches) if each is not None]
+        self.hooks = [
+            HookPart(place, *flatten(graph, each), place in of_hooks.deferred, capacity > 1 and place in of_hooks.rows)
+            for place, each in asked
+        ]
+        self.hook_count = len(of_hooks.fetches)
+        flat = flat_feeds(feed_dict)
+        self.fed = resolve_feeds(graph, flat or {})
+        self.has_structures = flat is not feed_dict
+        are_constant = not of_hooks.deferred and all(_is_constant(each) for _, each in asked)
+        self.is_constant = isinstance(fetches, Operation) and are_constant
+
+    def of_hooks(self, *, is_late: bool | None = None, in_rows: bool | None = None) -> list[Tensor | Operation]:
+        """Returns the elements of the hooks of a kind; None for both kinds."""
+        return [
+            element
+            for part in self.hooks
+            if is_late in (None, part.is_late) and in_rows in (None, part.in_rows)
+            for element in part.elements
+        ]
+
+
+def _is_constant(fetches: Any) -> bool:
+    """Returns whether the results never change and are immutable: those of operations, or tuples of them."""
+    return isinstance(fetches, Operation) or (type(fetches) is tuple and all(map(_is_constant, fetches)))

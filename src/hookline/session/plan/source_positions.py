@@ -1,0 +1,210 @@
+"""The sequences that a session reads from, and its position in each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from hookline.graph import placement
+from hookline.graph.graph import Graph, Operation
+from hookline.graph.nodes.nodes import Source
+from hookline.session.plan.getters import Run
+
+T = TypeVar("T")
+
+
+class Position(NamedTuple):
+    """The position of a session in a sequence: after the last value used, regardless of values read ahead.
+
+    Attributes:
+        value: A pytree that a checkpoint can store.
+        saved: To be called when a checkpoint with this position is complete.
+        before_save: To be called before it is written for a later process; it warns if that could not continue there.
+    """
+
+    value: Any
+    saved: Callable[[], None]
+    before_save: Callable[[], None]
+
+
+class OpenSource(Protocol):
+    """The interface of a sequence that a session reads from.
+
+    A run takes a value, and afterwards uses it up (`use`) or gives it back. The session's lock is held from `take` to
+    `use` or `give_back`, and is not held in `wait`.
+    """
+
+    def ready(self, most: int = 1) -> int:
+        """Returns how many values a run may take now, at most `most`: those of one form that are ready in a row.
+
+        0 means that the run must wait. An error, the end, or a stop in place of the next value counts as 1, and
+        `check` raises it.
+        """
+        ...
+
+    def wait(self, most: int = 1, capacity: int = 1, to_come: float = 1) -> None:
+        """Blocks until `ready` is not 0; raises nothing.
+
+        If nothing is read ahead, it reads up to `most` values, which will be taken in blocks of that capacity. If
+        more values cost hardly more time, it reads for the following runs, too; this run and those take `to_come`.
+        """
+        ...
+
+    def check(self) -> None:
+        """Raises the error in place of the next value, if any: the end of the sequence, or a failure to read it."""
+        ...
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the sequence has ended: its end stands in place of the next value."""
+        ...
+
+    def take(self) -> Any:
+        """Returns the next item, which has its value as `value`; None if the run must wait for it.
+
+        Raises:
+            BaseException: As in `check`.
+        """
+        ...
+
+    def take_block(self, count: int, capacity: int) -> Any:
+        """Returns the next `count` values as one item; `ready(count)` has returned that number before.
+
+        Its `value` is a block: its arrays have one more dimension in front, in which the values have the indices from
+        `start` to before `start + count`. The rest of the block is undefined. All blocks of a capacity have one length,
+        which is the capacity or more.
+        """
+        ...
+
+    def give_back(self, item: Any) -> None:
+        """Puts an item in front again, because the run that took it was not applied."""
+        ...
+
+    def use(self, item: Any) -> None:
+        """Moves the position behind the last value of an item."""
+        ...
+
+    def position(self) -> Position:
+        """Returns the position."""
+        ...
+
+    def go_to(self, position: Any) -> None:
+        """Continues from the value of a position from a checkpoint."""
+        ...
+
+    def serve(self, coord: Any) -> None:
+        """Makes the thread that reads ahead stop with a coordinator."""
+        ...
+
+    def close(self) -> None:
+        """Stops reading."""
+        ...
+
+
+NOT_READY: Any = object()
+"""Returned in place of the result of a run: a batch must be awaited first."""
+
+
+def feed(
+    nodes: Sequence[Source],
+    sources: Sequence[OpenSource],
+    run: Run,
+    make: Callable[..., T],
+    *arguments: Any,
+    is_used: Callable[[], bool] | None = None,
+    capacity: int = 1,
+) -> T:
+    """Makes a run with a batch of each source; the batches are used up if the run is applied, and else given back.
+
+    Args:
+        nodes: The nodes of the sources.
+        sources: The sources. It waits for none of them.
+        run: The run, in which the batches are noted.
+        make: Makes the run.
+        *arguments: The arguments of `make`.
+        is_used: Returns whether the batches were used up; by default they were if the run was applied.
+        capacity: If above 1, the batches come in blocks of that capacity, each with `run.count` batches.
+
+    Returns:
+        The result of `make`; or `NOT_READY`, and nothing is taken.
+
+    Raises:
+        OutOfRangeError: A source has ended. Nothing is taken from the others.
+    """
+    run.applied = False
+    items: list[tuple[OpenSource, Any]] = []
+    try:
+        for number, node in enumerate(nodes):
+            source = sources[number]
+            if capacity == 1:
+                item = source.take()
+                if item is None:
+                    return NOT_READY
+            else:
+                item = source.take_block(run.count, capacity)
+                run.starts[node] = item.start
+            items.append((source, item))
+            run.hosts[node] = item.value
+        return make(*arguments)
+    finally:
+        used = run.applied if is_used is None else is_used()
+        for source, item in items:
+            source.use(item) if used else source.give_back(item)
+
+
+class Sources:
+    """The open sources of one session; each is opened by the first run, or the restore, that needs it.
+
+    `is_shared` returns whether the variables outlive the session.
+    """
+
+    def __init__(self, graph: Graph, is_shared: Callable[[], bool]) -> None:
+        self._graph = graph
+        self._is_shared = is_shared
+        self._open: dict[Operation, OpenSource] = {}
+        self._coord: Any = None
+        self._home = placement.current()
+
+    def of(self, node: Source) -> OpenSource:
+        """Returns the open source of a node."""
+        found = self._open.get(node)
+        if found is None:
+            with placement.inside(self._home):
+                found = self._open[node] = node.open_for(node, self._is_shared())
+            if self._coord is not None:
+                found.serve(self._coord)
+        return found
+
+    def serve(self, coord: Any) -> None:
+        """Makes the threads that read ahead stop with a coordinator."""
+        self._coord = coord
+        for source in self._open.values():
+            source.serve(coord)
+
+    def opened(self, nodes: Iterable[Source]) -> list[OpenSource]:
+        """Returns the open sources of nodes."""
+        return [self.of(node) for node in nodes]
+
+    def positions(self, names: Iterable[str]) -> dict[str, Position]:
+        """Returns the position in each named source that resumes, by the node's name."""
+        wanted = set(names)
+        return {node.name: self.of(node).position() for node in self._nodes() if node.name in wanted}
+
+    def names(self) -> list[str]:
+        """Returns the names of the sources that resume."""
+        return [node.name for node in self._nodes()]
+
+    def go_to(self, positions: Mapping[str, Any]) -> None:
+        """Continues from the positions of a checkpoint; sources that are not in it are left alone."""
+        for node in self._nodes():
+            if node.name in positions:
+                self.of(node).go_to(positions[node.name])
+
+    def close(self) -> None:
+        """Stops reading."""
+        for source in self._open.values():
+            source.close()
+        self._open.clear()
+
+    def _nodes(self) -> list[Source]:
+        return [node for node in self._graph.get_operations() if isinstance(node, Source) and node.resumes]

@@ -1,0 +1,287 @@
+"""Tracing: evaluates the operations of a program once, with tracers, in creation order.
+
+The reading rule allows this order: an operation depends on earlier ones only, and it reads a version of a variable
+whose updates are earlier, too. Gradients need nothing more (see `tape`).
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hookline.graph.gradient import Gradient
+from hookline.graph.graph import Function, Operation, Tensor
+from hookline.graph.nodes import spec as specs
+from hookline.graph.nodes.nodes import Constant, Group
+from hookline.graph.nodes.views import Path, Step, take, take_path
+from hookline.graph.variable import Update, Variable, VariableRead
+from hookline.session.plan.feeds import plain
+from hookline.session.plan.plan import Key, Plan
+from hookline.session.program.byproducts import parts_apart
+from hookline.session.program.tape import Cell, Cells, Tape, barrier
+
+
+class Trace:
+    """One trace of a program: the values of its operations, as JAX sees them."""
+
+    def __init__(
+        self, plan: Plan, for_hooks: frozenset[Key], held: dict[Variable, Any], inputs: dict[Key, Any]
+    ) -> None:
+        self.plan = plan
+        self._for_hooks = for_hooks
+        self._versions: dict[tuple[Variable, int], Any] = {(variable, 0): value for variable, value in held.items()}
+        self._inputs = inputs
+        self._values: dict[Operation, Any] = {}
+        self._failures: dict[Operation, Any] = {}
+        self._barriered: dict[Any, Any] = {}
+        self._tape = Tape([o for o in plan.device if isinstance(o, Gradient)], plan.trained)
+        self._cells: dict[Any, Cells] = {}
+
+    def branch(self) -> Trace:
+        """Returns a trace that continues this one, which stays unchanged."""
+        other = copy.copy(self)
+        for name in ("_versions", "_values", "_failures", "_barriered", "_cells"):
+            setattr(other, name, dict(getattr(self, name)))
+        other._tape = self._tape.branch()
+        return other
+
+    def compute(self, operations: Sequence[Function | Update | Gradient]) -> None:
+        """Computes device operations, in creation order."""
+        for operation in operations:
+            try:
+                # Profiles and the text of the program then name the operation that each piece of work belongs to.
+                with jax.named_scope(operation.name):
+                    self._values[operation] = self._compute(operation)
+                    self._check(operation)
+            except Exception as error:
+                operation.note(error)
+                raise
+
+    def _compute(self, operation: Function | Update | Gradient) -> Any:
+        if isinstance(operation, Update):
+            return self._update(operation)
+        if isinstance(operation, Gradient):
+            return self._gradient(operation)
+        if self._tape.passing(operation):
+            return self._on_tape(operation)
+        return self._called(operation)
+
+    def _called(self, operation: Function) -> Any:
+        """Calls a function. What hooks alone may read of its result is computed apart from the rest."""
+
+        def call() -> Any:
+            return operation.call(lambda tensor: _copied(self._read(tensor, operation)))
+
+        spec, declared = operation.output.spec, getattr(operation.fn, "main_parts", None)
+        main = declared or self.plan.read_by_caller.get(operation)
+        if main is None or specs.is_array(spec) or (spec is specs.UNKNOWN and not declared):
+            return call()
+        return parts_apart(call, lambda spec: _parts_at(main, spec))
+
+    # Checks -----------------------------------------------------------------------------------------------------
+
+    def _check(self, operation: Operation) -> None:
+        """Checks an operation for invalid input, behind a barrier: the rest is compiled as without the check."""
+        if operation.check is None:
+            return
+        elsewhere = self.plan.is_read_elsewhere
+
+        def resolve(tensor: Tensor) -> Any:
+            if elsewhere(tensor, operation):
+                return None
+            return self._behind_barrier(tensor, self._version(tensor, operation), self._read(tensor, operation))
+
+        self._failures[operation] = operation.check.row(operation.bind(resolve))
+
+    def failures(self) -> dict[Operation, Any]:
+        """Returns the results of the checks, by operation."""
+        for update in self.plan.remote:
+            self._check(update)
+        return self._failures
+
+    # Values -----------------------------------------------------------------------------------------------------
+
+    def arguments(self, update: Update) -> tuple[Any, ...]:
+        """Returns the values to submit for an update that happens elsewhere; `None` for those that are read there."""
+        elsewhere = self.plan.is_read_elsewhere
+        return tuple(None if elsewhere(tensor, update) else self._read(tensor, update) for tensor in update.inputs)
+
+    def final(self, variable: Variable) -> Any:
+        """Returns the value of a written variable after the run."""
+        return self._versions[variable, len(self.plan.updates[variable])]
+
+    def value(self, operation: Operation) -> Any:
+        """Returns the value of a device operation."""
+        return self._values[operation]
+
+    def skip(self) -> Any:
+        """Returns whether to hold back the updates of the run; None if no guard can."""
+        found = [self._values[guard] for guard in self.plan.guards]
+        return functools.reduce(jnp.logical_or, found) if found else None
+
+    def output(self, tensor: Tensor) -> Any:
+        """Returns the value of an output of the program."""
+        value = self._read(tensor, None)
+        return self._behind_barrier(tensor, 0, value) if tensor.key in self._for_hooks else value
+
+    def _read(self, tensor: Tensor, reader: Operation | None) -> Any:
+        version = self._version(tensor, reader)
+        (op, path), rest = self._root(tensor)
+        value = take_path(self._value(op, path, version), rest)
+        return self._behind_barrier(tensor, version, value) if self._reads_for_hook(reader, tensor) else value
+
+    def _version(self, tensor: Tensor, reader: Operation | None) -> int:
+        return self.plan.version(tensor.op.variable, reader) if isinstance(tensor.op, VariableRead) else 0
+
+    def _root(self, tensor: Tensor) -> tuple[Key, tuple[Step, ...]]:
+        """Returns the key of the value that `tensor` views (a feed, or an operation's value), and the view's path."""
+        fed = self.plan.fed_place(tensor)
+        depth = fed[1] if fed is not None else 0
+        return (tensor.op, tensor.path[:depth]), tensor.path[depth:]
+
+    def _value(self, op: Operation, path: tuple[Step, ...], version: int) -> Any:
+        if (op, path) in self._inputs:
+            return plain(self._inputs[op, path])
+        if isinstance(op, VariableRead):
+            return self._versions[op.variable, version]
+        if isinstance(op, Constant):
+            return op.on_device()
+        return None if isinstance(op, Group) else self._values[op]
+
+    def _reads_for_hook(self, reader: Operation | None, tensor: Tensor) -> bool:
+        """Returns whether `reader` runs only for a hook, and reads a value that exists without the hook."""
+        trained = self.plan.trained
+        if reader is None or reader in trained or self.plan.fed_place(tensor) is not None:
+            return False
+        return isinstance(tensor.op, VariableRead) or tensor.op in trained
+
+    def _behind_barrier(self, tensor: Tensor, version: int, value: Any) -> Any:
+        key = (tensor.key, version)
+        if key not in self._barriered:
+            self._barriered[key] = barrier(value)
+        return self._barriered[key]
+
+    # Updates ----------------------------------------------------------------------------------------------------
+
+    def _update(self, operation: Update) -> Any:
+        places = [self.plan.updates[variable].index(operation) for variable in operation.variables]
+        olds = [
+            None if operation.overwrites else self._versions[variable, place]
+            for variable, place in zip(operation.variables, places, strict=True)
+        ]
+        args = operation.bind(lambda tensor: _copied(self._read(tensor, operation)))
+        old = _copied(jax.tree.unflatten(operation.structure, olds))
+        news = operation.check_new(operation.fn(old, *args))
+        kept = [_as_held(v, new) for v, new in zip(operation.variables, news, strict=True)]
+        for variable, place, value in zip(operation.variables, places, kept, strict=True):
+            self._versions[variable, place + 1] = value
+        return jax.tree.unflatten(operation.structure, kept)
+
+    # Gradients --------------------------------------------------------------------------------------------------
+
+    def _on_tape(self, operation: Function) -> Any:
+        """Computes an operation so that the gradients whose path contains it can go back through it."""
+        passing = self._tape.passing(operation)
+        found: dict[Key, Cells] = {}
+        for tensor in operation.inputs:
+            if any(gradient.reaches(tensor) for gradient in passing):
+                found[tensor.key] = self._cells_of(tensor, self._version(tensor, operation))
+        moving = list(dict.fromkeys(cell for cells in found.values() for cell in cells.leaves if cell.moves))
+
+        def fn(*values: Any) -> Any:
+            given = dict(zip(moving, values, strict=True))
+
+            def resolve(tensor: Tensor) -> Any:
+                if tensor.key not in found:
+                    return _copied(self._read(tensor, operation))
+                value = found[tensor.key].value(given)
+                return barrier(value) if self._reads_for_hook(operation, tensor) else value
+
+            return operation.call(resolve)
+
+        return self._put(operation, self._tape.record(operation, fn, moving))
+
+    def _gradient(self, operation: Gradient) -> Any:
+        ys = [self._cells_of(y, self._version(y, operation)) for y in operation.ys]
+        cotangents = self._tape.go_back(operation, [cell for y in ys for cell in y.leaves])
+
+        def cotangent(cell: Cell) -> Cell:
+            if not cell.moves:
+                dtype = jnp.result_type(cell.value)
+                raise TypeError(f"gradients: an array to differentiate by is of {dtype}; it must be floating point.")
+            given = cotangents.get(cell)
+            if given is None:
+                return Cell(jnp.zeros_like(cell.value))
+            # Hooks fetch gradients most. They end in a barrier in every program: XLA would otherwise fuse them into
+            # the update when no hook fetches them, and round differently.
+            return self._tape.record(operation, barrier, [given]).leaves[0]
+
+        xs = [self._cells_of(x, self._version(x, operation)) for x in operation.xs]
+        slopes = [cotangent(cell) for x in xs for cell in x.leaves]
+        return self._put(operation, Cells(slopes, jax.tree.structure(tuple(x.value() for x in xs))))
+
+    def _put(self, operation: Operation, cells: Cells) -> Any:
+        self._cells[(operation, ()), 0, ()] = cells
+        return cells.value()
+
+    def _cells_of(self, tensor: Tensor, version: int) -> Cells:
+        """Returns the value of a tensor with a cell for each array; parts of arrays are taken on the tape."""
+        root, rest = self._root(tensor)
+        cells = self._known(root, version, (), lambda: Cells.of(self._value(*root, version)))
+        for depth, step in enumerate(rest, start=1):
+            whole = cells
+            cells = self._known(root, version, rest[:depth], lambda w=whole, s=step: self._part(w, s))
+        return cells
+
+    def _known(self, root: Key, version: int, path: Sequence[Step], make: Callable[[], Cells]) -> Cells:
+        key = (root, version, tuple(path))
+        if key not in self._cells:
+            self._cells[key] = make()
+        return self._cells[key]
+
+    def _part(self, cells: Cells, step: Step) -> Cells:
+        """Returns the part that a step leads to: its cells, or the result of indexing an array or of a property."""
+        leaves, treedef = jax.tree.flatten(take(cells.value(), step))
+        owners = {id(cell.value): cell for cell in cells.leaves}
+        is_found = all(id(leaf) in owners for leaf in leaves) and len(owners) == len(cells.leaves)
+        if is_found and not jax.tree_util.treedef_is_leaf(cells.treedef):
+            return Cells([owners[id(leaf)] for leaf in leaves], treedef)
+        moving = [cell for cell in cells.leaves if cell.moves]
+        return self._tape.record(None, lambda *v: take(cells.value(dict(zip(moving, v, strict=True))), step), moving)
+
+
+def _parts_at(paths: Iterable[Path], spec: Any) -> list[bool]:
+    """Returns for each array of a value whether one of these paths leads to it, or into it."""
+    leaves, structure = jax.tree.flatten(spec)
+    marks = [copy.copy(leaf) for leaf in leaves]
+    numbers = {id(mark): number for number, mark in enumerate(marks)}
+    found: set[int | None] = set()
+    for path in paths:
+        part = structure.unflatten(marks)
+        for step in path:
+            part = part if specs.is_array(part) else take(part, step)
+        found |= {numbers.get(id(mark)) for mark in jax.tree.leaves(part)}
+    # A property may have made an array of others.
+    return [None in found or number in found for number in range(len(leaves))]
+
+
+def _copied(value: Any) -> Any:
+    # Each reader gets containers of its own: a function may change its arguments (Flax modules do), and their objects
+    # belong to the trace that made them.
+    return jax.tree.map(lambda leaf: leaf, value)
+
+
+def _as_held(variable: Variable, value: Any) -> Any:
+    """Returns the value with the dtypes that the variable holds."""
+
+    def cast(leaf: Any, dtype: Any) -> Any:
+        return leaf if jnp.issubdtype(dtype, jax.dtypes.extended) else jnp.asarray(leaf, dtype)
+
+    if variable.spec is specs.UNKNOWN:
+        return jax.tree.map(lambda leaf: cast(leaf, getattr(leaf, "dtype", None) or jnp.result_type(leaf)), value)
+    return jax.tree.map(lambda leaf, spec: cast(leaf, spec.dtype), value, variable.spec)

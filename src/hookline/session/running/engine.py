@@ -1,0 +1,363 @@
+"""The engine of a session: plans requests, keeps the state, and explains errors."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+
+from hookline import arguments, errors
+from hookline.graph import placement
+from hookline.graph.front_end import FrontEnd
+from hookline.graph.global_step import counted_global_step
+from hookline.graph.graph import Graph, Operation
+from hookline.graph.nodes.nodes import Source
+from hookline.graph.registry import GraphKeys
+from hookline.graph.variable import Variable
+from hookline.session.local_store import LocalStore
+from hookline.session.options import RunMetadata, RunOptions, SessionConfig
+from hookline.session.plan.feeds import check_alive, flat_feeds
+from hookline.session.plan.plan_cache import PlanCache
+from hookline.session.plan.source_positions import OpenSource, Position
+from hookline.session.raw_session import LowLevel
+from hookline.session.running.cached_step import CachedStep
+from hookline.session.running.hook_fetches import HookFetches
+from hookline.session.running.run_ahead import RunAhead
+from hookline.session.running.staged_run import StagedRuns
+from hookline.session.store import StoreTarget, VariableStore
+
+
+class Engine(LowLevel):
+    """The lower level of a `Session`, for monitored sessions, savers and experts: `session.lowlevel`.
+
+    Attributes:
+        graph: The graph.
+        lock: Held while values of variables change hands.
+        ahead: Bounds how far the host is ahead of the device.
+        staged: Makes the runs that are more than one program.
+        usable: Whether the session is neither closed nor lost.
+        checks_runs: Whether the front end checks runs.
+        converts: Whether the front end converts results.
+        at_close: The functions to call when the session is closed or collected.
+    """
+
+    usable = True
+
+    def __init__(self, session: Any, target: StoreTarget | None, config: SessionConfig) -> None:
+        super().__init__(session)
+        self.graph: Graph = session.graph
+        front_end = type(self.graph.front_end)
+        self.checks_runs = front_end.check_run is not FrontEnd.check_run
+        self.converts = front_end.convert_results is not FrontEnd.convert_results
+        if target is None:
+            self.graph.settle("Session", [placement.current()])
+        self.lock = threading.RLock()
+        self.ahead = RunAhead(self, config.max_runs_ahead)
+        self.staged = StagedRuns(self)
+        self._target, self._max_plans = target, config.max_plans
+        self._plans = PlanCache(self, config.max_plans)
+        self._store: VariableStore | None = None
+        self._lost: BaseException | None = None
+        self._how = "a program that was to write its variables failed, and their values are gone"
+        self.at_close: list[Callable[[], None]] = []
+
+    # Life -------------------------------------------------------------------------------------------------------
+
+    @property
+    def store(self) -> VariableStore:
+        """The store of the variables, opened when it is first needed."""
+        if self._store is None:
+            with self.lock:
+                self.check_usable()
+                if self._store is None:
+                    graph, target = self.graph, self._target
+                    self._store = target.open_store(graph) if target else LocalStore(graph, self.lock)
+        return self._store
+
+    def check_usable(self) -> None:
+        """Raises the error of a run if the session is closed or lost."""
+        if self.session.closed:
+            raise RuntimeError("Attempted to use a closed Session.")
+        if self._lost is not None:
+            raise self._aborted() from self._lost
+
+    def close(self) -> None:
+        """See `Session.close`."""
+        try:
+            failure = self.ahead.last_failure()
+        finally:  # A Ctrl-C may end the wait for the device.
+            with self.lock:
+                self.session.closed, self.usable = True, False
+                self.staged.sources.close()
+                if self._store is not None:
+                    self._store.close()
+                self._store = None
+                self._plans = PlanCache(self, self._max_plans)
+                self.ahead.forget()
+            call_all(self.at_close)
+        if failure is not None:
+            raise failure
+
+    def when_closed(self, function: Callable[[], None]) -> None:
+        """Registers a function to call when the session is closed or collected, to release resources held for it."""
+        self.at_close.append(function)
+
+    # Running ----------------------------------------------------------------------------------------------------
+
+    def run_with_hook_fetches(
+        self,
+        fetches: Any,
+        hook_fetches: HookFetches | tuple[Any, ...] | None,
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """Runs the fetches of the caller together with those of hooks; returns the results of both.
+
+        Values that only hooks fetch are computed behind an optimization barrier: everything else has the same bits as
+        without them.
+        """
+        if hook_fetches is not None and not isinstance(hook_fetches, HookFetches):
+            hook_fetches = HookFetches(tuple(hook_fetches), once=True)
+        if options is not None:
+            arguments.instance("Session.run", "options", options, RunOptions)
+            if options.debug_tensor_watches and run_metadata is not None:
+                return self._run_recorded(fetches, hook_fetches, feed_dict, options, run_metadata)
+        step = self._plans.find(fetches, hook_fetches, feed_dict)
+        feeds = feed_dict
+        if feed_dict:
+            feeds = (flat_feeds(feed_dict) or {}).values() if step.request.has_structures else feed_dict.values()
+        if options is None and run_metadata is None and step.is_program:
+            result, results, _ = step.run(feeds)
+            return result, results
+        return step.run_staged(feeds, options, run_metadata)
+
+    def _run_recorded(
+        self, fetches: Any, hook_fetches: HookFetches | None, feed_dict: Any, options: RunOptions, metadata: RunMetadata
+    ) -> tuple[Any, Any]:
+        """Runs with the tensors of `debug_tensor_watches` as further hook fetches."""
+        names = options.debug_tensor_watches
+        options = dataclasses.replace(options, debug_tensor_watches=())
+        asked, deferred = (hook_fetches.fetches, hook_fetches.deferred) if hook_fetches else ((), frozenset())
+        every = HookFetches((*asked, *names), deferred, once=True)
+        result, results = self.run_with_hook_fetches(fetches, every, feed_dict, options, metadata)
+        metadata.watched.update(zip(names, results[-len(names) :], strict=True))
+        return result, results[: -len(names)]
+
+    def planned(self, fetches: Any, feed_dict: Any = None, capacity: int = 1) -> CachedStep:
+        """Returns the cached step of a request, and makes it if there is none."""
+        return self._plans.find(fetches, None, feed_dict, capacity)
+
+    def cached_step(self, fetches: Any, hook_fetches: HookFetches | None = None, capacity: int = 1) -> Any:
+        """Returns the step that makes these runs, up to `capacity` in one dispatch; see `LowLevel.cached_step`."""
+        found = self._plans.find(fetches, hook_fetches, None, capacity)
+        return found if found.is_program or capacity > 1 else None
+
+    def gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
+        """Returns the increase of the global step in a run of these fetches; None if only the device knows it."""
+        return self.planned(fetches, flat_feeds(feed_dict)).gain
+
+    def expect(self, hook_fetches: Iterable[Any]) -> list[int]:
+        """Declares all fetches that hooks may ask for; see `LowLevel.expect`."""
+        with self.lock:
+            return self._plans.expect(hook_fetches)
+
+    def host_lock(self, operation: Operation) -> Any:
+        """Returns the lock that keeps other threads out of a host operation."""
+        return self.staged.host_lock(operation)
+
+    # Errors -----------------------------------------------------------------------------------------------------
+
+    def explain(self, error: Exception, step: CachedStep, feeds: Iterable[Any]) -> None:
+        """Raises the error that explains a failed run, if its own error does not. The caller holds the lock.
+
+        Raises:
+            AbortedError: The run destroyed the variables, or found them destroyed: the session is lost.
+            InvalidArgumentError: A fed array was deleted.
+        """
+        store = self.store
+        if store.destroyed():
+            self._lost = error
+        elif errors.from_exception(error) is not error:
+            self._lost = store.broken()
+        if self._lost is not None:
+            self.usable = False
+            raise self._aborted() from error
+        if not isinstance(error, errors.OpError):
+            check_alive(zip(step.request.fed, feeds, strict=True))
+
+    def map_error(self, error: BaseException) -> BaseException:
+        """Returns the error of `hookline.errors` for an error of JAX's engine; other errors as they are.
+
+        If a program that writes variables has failed, the session is lost: this and every later run raises an
+        `AbortedError`.
+        """
+        mapped = errors.from_exception(error)
+        if mapped is error or self.session.closed:
+            return mapped
+        with self.lock:
+            if self._lost is None and self._store is not None:
+                self._lost = self._store.broken()
+            if self._lost is None:
+                return mapped
+            self.usable = False
+            aborted = self._aborted()
+            aborted.__cause__ = error
+            return aborted
+
+    def _aborted(self) -> errors.AbortedError:
+        # The engine's message may hold a whole traceback, which stays readable on the cause.
+        lines = str(self._lost).splitlines() or [repr(self._lost)]
+        reason = lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
+        return errors.AbortedError.from_message(
+            f"The session is lost: {self._how} ({reason}). Make a new session and restore a checkpoint; a "
+            f"MonitoredSession does so.",
+        )
+
+    # State ------------------------------------------------------------------------------------------------------
+
+    @property
+    def known_step(self) -> int | None:
+        """The global step if the host knows it, without waiting; None if only the device knows it."""
+        return (self._store or self.store).known_step()
+
+    @property
+    def step_changes(self) -> int:  # type: ignore[override]
+        """The number of writes to the global step so far, of any kind."""
+        return (self._store or self.store).step_changes
+
+    def step_or_none(self) -> int | None:
+        """Returns the global step; None if the graph has no counted one, or it has no value."""
+        try:
+            return self.store.step() if counted_global_step(self.graph) is not None else None
+        except errors.FailedPreconditionError:
+            return None
+
+    def variables(self, *keys: Any) -> list[Variable]:
+        """Returns the graph's variables in some collections; by default all global and local ones."""
+        every = keys or (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES)
+        return [variable for key in every for variable in self.graph.get_collection(key)]
+
+    def snapshot(self, variables: Iterable[Variable]) -> dict[str, Any]:
+        """See `Session.snapshot`."""
+        with self.lock:
+            self.check_usable()
+            return self.store.snapshot(variables)
+
+    def values_with_positions(
+        self, variables: Iterable[Variable], iterators: Iterable[str]
+    ) -> tuple[dict[str, Any], dict[str, Position]]:
+        """Returns the values of variables by name, and the positions of iterators.
+
+        The values are not copied: a caller that keeps them copies them, and holds the lock until then.
+        """
+        with self.lock:
+            self.check_usable()
+            return self.store.values(variables), self.staged.sources.positions(iterators)
+
+    def handed_over(self, variable: Variable) -> Any:
+        """Returns the value of a variable without a copy: no later run may write the variable."""
+        with self.lock:
+            self.check_usable()
+            (leaves,) = self.store.take([variable])
+            return jax.tree.unflatten(self.store.structure(variable), leaves)
+
+    @contextlib.contextmanager
+    def replacing(self, variables: Iterable[Variable]) -> Iterator[Callable[[], None]]:
+        """Yields a function that frees the values of variables, for the block to load new ones in their place.
+
+        Two copies of a large model may not fit. From the call of the function until the block ends no other thread
+        runs. If the block fails after the values were freed, the session is lost.
+        """
+        is_free = False
+
+        def forget() -> None:
+            nonlocal is_free
+            locked.enter_context(self.lock)
+            self.check_usable()
+            is_free = True  # Also if a Ctrl-C comes while they are freed.
+            is_free = self.store.forget(variables)
+
+        with contextlib.ExitStack() as locked:
+            try:
+                yield forget
+            except BaseException as error:  # The session is given up: its values are gone.
+                if is_free:
+                    self._lost, self.usable = error, False
+                    self._how = "its variables were freed for others, which could not be read"
+                raise
+
+    def load(
+        self, values: Mapping[str, Any], *, owned: bool = False, positions: Mapping[str, Any] | None = None
+    ) -> None:
+        """See `Session.load`.
+
+        Args:
+            values: New values by variable name.
+            owned: The caller gives the arrays away: they are not copied, and must not be used again.
+            positions: The positions from which iterators continue, by name; those of `values_with_positions`.
+        """
+        arguments.mapping("Session.load", "values", values)
+        known = {variable.op.name: variable for variable in self.variables()}
+        model = {variable.op.name for variable in self.variables(GraphKeys.TRAINABLE_VARIABLES)} or known.keys()
+        for name in values:
+            if name not in known:
+                raise KeyError(f"The graph has no variable {name!r} to load a value into.")
+        is_model = model <= values.keys()
+        if is_model:
+            self.ahead.settle()
+        with self.lock:
+            self.check_usable()
+            self.store.load({known[name]: value for name, value in values.items()}, owned=owned)
+            self.writes += 1
+            if is_model:
+                self.ahead.reset()
+                self.session.fault = None
+            self.staged.sources.go_to(positions or {})
+
+    def iterators(self) -> list[str]:
+        """Returns the names of the graph's iterators (`hookline.data.iterator`) whose positions checkpoints hold."""
+        return self.staged.sources.names()
+
+    def source(self, iterator: Source) -> OpenSource:
+        """Returns the open source from which the session reads for an iterator's operation."""
+        with self.lock:
+            self.check_usable()
+            return self.staged.sources.of(iterator)
+
+    def serve(self, coord: Any) -> None:
+        """Lets a `Coordinator` stop the threads that prefetch the data of iterators."""
+        with self.lock:
+            self.staged.sources.serve(coord)
+
+    # Shared variables -------------------------------------------------------------------------------------------
+
+    @property
+    def shared(self) -> bool:  # type: ignore[override]
+        """Whether other processes may change its variables, because they live on parameter servers."""
+        return self.store.shared
+
+    def seal(self) -> None:
+        """Ends the training for all workers that share the variables; returns when their last update is applied."""
+        self.store.seal()
+
+    def publish(self) -> None:
+        """Admits the workers that share the variables: the model is ready, or an ended training goes on."""
+        self.store.publish()
+
+    def wait_until_ready(self, timeout_secs: float = 0.0) -> bool:
+        """Waits until the chief has published the model or the time is over, and returns whether it has.
+
+        Does not wait if the variables are not shared.
+        """
+        return self.store.wait_until_ready(timeout_secs)
+
+
+def call_all(functions: list[Callable[[], None]]) -> None:
+    """Calls functions in reverse order, and removes them."""
+    while functions:
+        functions.pop()()

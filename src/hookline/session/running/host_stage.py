@@ -1,0 +1,125 @@
+"""The host stages of a run: host operations before the program, after it, and deferred."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
+from typing import Any
+
+import jax
+import numpy as np
+
+from hookline.errors import OutOfRangeError
+from hookline.graph.graph import Operation, Tensor
+from hookline.graph.nodes import spec as specs
+from hookline.graph.nodes.nodes import HostCall, SessionCall
+from hookline.graph.variable import Update, VariableRead
+from hookline.session.plan.fetches import called
+from hookline.session.plan.getters import Run, argument_getter
+from hookline.session.plan.plan import Key, Plan, input_tensors
+from hookline.session.running.hook_fetches import DeferredResults
+
+OnHost = HostCall | SessionCall
+
+
+class HostStage:
+    """The host operations of a plan.
+
+    Attributes:
+        before: The operations that run before the program.
+        after: Those that run after it.
+        deferred: Those that run when their results are read; no run waits for them.
+        pulled: The tensors that they take from the program.
+        before_needs_lock: Whether those before the program need state that the session's lock protects: counters, the
+            session itself, or the choice of this run's batch.
+    """
+
+    def __init__(
+        self, plan: Plan, awaited: Sequence[Tensor | Operation], deferred: Sequence[Tensor | Operation]
+    ) -> None:
+        self.before = plan.before
+        self.deferred = _deferred(plan, awaited) if deferred else []
+        self.after = [operation for operation in plan.after if operation not in self.deferred]
+        self.pulled = input_tensors(plan.after, plan.needs_device)
+        keys = [tensor.key for tensor in self.pulled]
+        self._arguments = {
+            operation: [argument_getter(plan, tensor, operation, keys) for tensor in operation.inputs]
+            for operation in (*plan.before, *plan.after)
+        }
+        self.before_needs_lock = any(
+            isinstance(operation, SessionCall)
+            or any(isinstance(t.op, VariableRead) or t.op in plan.sources for t in operation.inputs)
+            for operation in plan.before
+        )
+        self._deferred_tensors = [
+            *input_tensors(self.deferred, lambda tensor: True),
+            *(e for e in deferred if isinstance(e, Tensor)),
+        ]
+        # By operation, the tensors that it takes from the program: index in `pulled` to index among the outputs.
+        self._pulls: dict[Operation, dict[int, int]] = {}
+        # The indices in `pulled` of arrays of numbers in the memory of the host: reading these transfers nothing, and
+        # takes a third of the time of `jax.device_get`.
+        is_cpu = jax.default_backend() == "cpu"
+        self._at_hand = {i for i, tensor in enumerate(self.pulled) if is_cpu and _is_plain(tensor.spec)}
+        # The indices of the outputs that deferred results need: those with one array, and those that may have more.
+        self._deferred_arrays: list[int] = []
+        self._deferred_trees: list[int] = []
+
+    def find_outputs(self, places: Mapping[Key, int]) -> None:
+        """Records the index of each tensor among the outputs of the program."""
+        for operation in self._arguments:
+            wanted = {tensor.key for tensor in operation.inputs}
+            self._pulls[operation] = {i: places[t.key] for i, t in enumerate(self.pulled) if t.key in wanted}
+        found = [tensor for tensor in self._deferred_tensors if tensor.key in places]
+        self._deferred_arrays = [places[tensor.key] for tensor in found if specs.is_array(tensor.spec)]
+        self._deferred_trees = [places[tensor.key] for tensor in found if not specs.is_array(tensor.spec)]
+
+    def compute(self, operations: Sequence[OnHost], run: Run, session: Any) -> None:
+        """Runs host operations, given in creation order, on the values that the run has so far."""
+        if run.outputs and self.pulled:
+            found: dict[int, int] = {}
+            for operation in operations:
+                found.update(self._pulls[operation])
+            outputs = map(run.outputs.__getitem__, found.values())
+            values = map(np.asarray, outputs) if self._at_hand.issuperset(found) else jax.device_get([*outputs])
+            run.pulled.update(zip(found, values, strict=True))
+        for operation in operations:
+            given = [*map(called, self._arguments[operation], repeat(run))]
+            if isinstance(operation, SessionCall):
+                run.hosts[operation] = operation.fn(session.session, *given)
+                continue
+            try:
+                with session.host_lock(operation):
+                    run.hosts[operation] = operation.call_on(given)
+            except StopIteration as error:
+                raise OutOfRangeError(
+                    operation.node_def, operation, f"{operation.node_def}: the input has ended."
+                ) from error
+            except Exception as error:
+                operation.note(error)
+                raise
+
+    def deferred_results(self, run: Run, session: Any, results: Callable[[], Any]) -> DeferredResults:
+        """Returns the deferred results of a run; `results` gives them once the deferred operations have run."""
+
+        def compute() -> Any:
+            self.compute(self.deferred, run, session)
+            return results()
+
+        arrays = [*map(run.outputs.__getitem__, self._deferred_arrays)]
+        if self._deferred_trees:
+            arrays += jax.tree.leaves([run.outputs[place] for place in self._deferred_trees])
+        return DeferredResults(compute, arrays)
+
+
+def _is_plain(spec: Any) -> bool:
+    return specs.is_array(spec) and isinstance(spec.dtype, np.dtype)  # Not random keys.
+
+
+def _deferred(plan: Plan, awaited: Sequence[Tensor | Operation]) -> list[OnHost]:
+    """Returns the host operations that need not run in the run itself."""
+    needed = set(plan.needed(awaited))
+    for operation in plan.operations:
+        if isinstance(operation, SessionCall | Update):  # They and the operations they need belong in the run.
+            needed.update(plan.needed([operation]))
+    return [operation for operation in plan.after if operation not in needed]

@@ -1,0 +1,99 @@
+"""Ctrl-C: where it is raised at once, and its delay while modules are imported.
+
+While a session is open, `preemption` handles Ctrl-C. Here is its one rule: in the user's code it is raised there and
+then, and inside of hookline it is noted, and raised as soon as the session is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_HOME = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_CLOCK = _HOME + "clock.py"
+# Functions of hookline that call the user's code, or wait for it, and functions of the user's that hookline calls.
+_doors: weakref.WeakSet[CodeType] = weakref.WeakSet()
+gates: weakref.WeakSet[CodeType] = weakref.WeakSet()
+"""Functions in which not even a second Ctrl-C is raised."""
+
+
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """Delays a Ctrl-C until the end of the block; a second one is not delayed.
+
+    Without the delay, a Ctrl-C during imports may be lost: Python raises it in the next line of Python code, which is
+    often in JAX's garbage collection callback. An exception there is printed and dropped: the script continues, and
+    ends with 0. While jaxlib initialises, a Ctrl-C becomes an ImportError or a crash.
+
+    Example:
+        >>> with held_back():
+        ...     import json
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        if not held:
+            held.append(number)
+            return
+        held.clear()
+        handler(number, frame)
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if held:
+            signal.raise_signal(signal.SIGINT)
+
+
+def door(function: F) -> F:
+    """Marks a function of hookline that calls the user's code or waits for it: a Ctrl-C is raised there and then.
+
+    It may be left at any moment, as if the user's code had raised. Code of hookline called from there is inside again:
+
+        HookedSession.run         of hookline: noted
+          Metrics.after_run       the user's (`users`): raised
+            np.mean               called by it: raised
+            Session.run           of hookline: noted
+              HostCall.call_on    a door: raised
+    """
+    _doors.add(function.__code__)
+    return function
+
+
+def users(function: Any) -> None:
+    """Marks a function, such as the callback of a hook, as a door unless it is one of hookline."""
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    if code is not None and not code.co_filename.startswith(_HOME):
+        _doors.add(code)
+
+
+def gate(function: F) -> F:
+    """Marks a function in which not even a second Ctrl-C is raised, because a session would stay locked."""
+    gates.add(function.__code__)
+    return function
+
+
+def is_in_users_code(frame: FrameType | None) -> bool:
+    """Returns whether a frame is in the user's code: whether that is nearer than any other function of hookline."""
+    while frame is not None:
+        code = frame.f_code
+        if code in _doors:
+            return True
+        if code.co_filename.startswith(_HOME) and code.co_filename != _CLOCK:
+            return False
+        frame = frame.f_back
+    return True
