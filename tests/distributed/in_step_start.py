@@ -91,10 +91,10 @@ class Saves(hl.train.SessionRunHook):
 
 def own():
     """Started by the script's own call, between two sessions' handlers: after those of one, and before those of two."""
-    before = preemption.Watch("Session", "exit", 60, lambda: None, lambda: "nothing")
-    before.open()
+    before = preemption.Watch("Session", "exit", 60, lambda: None, lambda: "nothing", lambda: False)
+    before.open(in_order=True)
     jax.distributed.initialize(ADDRESS, 2, ME)
-    before.renew()  # As a session does when it has been created.
+    preemption.renew()  # As a session does when it has been created.
     os.kill(os.getpid(), signal.SIGTERM)
     heard = before.number
     before.close()
