@@ -144,7 +144,7 @@ SHARDED = """
 import sys
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from hookline.checkpoint import host
+from hookline.checkpoint.saving import host
 mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("a", "b"))
 array = jax.device_put(np.arange(24.0).reshape(4, 6), NamedSharding(mesh, P("a")))
 pieces = host.pieces_of(host.copies({"array": array})["array"])

@@ -28,7 +28,7 @@ from hookline.train import Saver
 SAVES = """
 import logging, os, sys
 import hookline as hl
-from hookline.checkpoint import lease
+from hookline.checkpoint.directory import lease
 from hookline.train import Saver
 logging.basicConfig(stream=sys.stderr)
 options = dict(item.split("=") for item in sys.argv[2:])

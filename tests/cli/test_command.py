@@ -65,7 +65,7 @@ def test_a_closed_pipe_ends_it_in_silence(shared_run, words):
 
 INTERRUPTED = """
 import signal, sys
-from hookline.checkpoint import examine
+from hookline.checkpoint.restoring import examine
 from hookline.cli import main
 values = examine.values
 def interrupted(path, wanted):

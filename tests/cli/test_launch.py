@@ -339,7 +339,7 @@ def await_ready(job: subprocess.Popen[str]) -> None:
 
 WITH_A_SERVER = """
 from hookline.distributed.cluster.cluster import Cluster
-from hookline.distributed import connection as c
+from hookline.distributed.cluster import connection as c
 k = Cluster.from_environment()
 c.connect(k.address, k.job, k.options.token_path, 5)
 (c.create_servers(k.job, 1) if k.is_chief else c.find_servers(k.job, 1, 30))
@@ -425,7 +425,7 @@ def joined():
 def servers_left(ray, job: str) -> int:
     """How many servers a job still had on a cluster; now they are gone."""
     count = (
-        "from hookline.distributed import connection as c; import sys\n"
+        "from hookline.distributed.cluster import connection as c; import sys\n"
         f"c.connect({ray.address!r}, {job!r}, {ray.token_path!r}, 5); print(c.kill_servers({job!r}))"
     )
     left = subprocess.run([sys.executable, "-c", count], capture_output=True, text=True, timeout=60)
@@ -439,7 +439,7 @@ def test_a_cluster_that_is_joined_is_left_without_servers(script, joined):
 
     path = script(
         "from hookline.distributed.cluster.cluster import Cluster\n"
-        "from hookline.distributed import connection as c\n"
+        "from hookline.distributed.cluster import connection as c\n"
         "k = Cluster.from_environment()\n"
         "c.connect(k.address, k.job, k.options.token_path, 5)\n"
         "c.create_servers(k.job, 2); print(k.job)\n"

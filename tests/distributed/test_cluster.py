@@ -231,7 +231,7 @@ def test_one_process_joins_one_cluster(ray_cluster, options, closed_port):
 
 
 def join_in_a_process(address: str, token_path: str, **environ: str) -> str:
-    code = f"from hookline.distributed import connection as c; c.connect({address!r}, 'job', {token_path!r}, 5)"
+    code = f"from hookline.distributed.cluster import connection as c; c.connect({address!r}, 'job', {token_path!r}, 5)"
     done = python.run("-c", code, env={**os.environ, **environ}, timeout=120)
     return done.stderr.strip().rpartition("\n")[2]
 

@@ -121,7 +121,7 @@ MOMENTS = {
     """,
     "while the lease is another's": """
         import subprocess
-        code = "import sys, time; from hookline.checkpoint import lease; lease.hold(sys.argv[1], 5); print(flush=True)"
+        code = "import sys, time; from hookline.checkpoint.directory import lease; lease.hold(sys.argv[1], 5); print(flush=True)"
         code += "; time.sleep(60)"
         other = subprocess.Popen([sys.executable, "-c", code, folder], stdout=subprocess.PIPE)
         other.stdout.readline()
