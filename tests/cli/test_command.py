@@ -102,7 +102,7 @@ def test_on_a_terminal_nothing_is_cut(shared_run):
     assert max(map(len, terminal.screen)) <= 60
     assert "\x1b[1m" in terminal.text
     joined = "".join(line.partition(" ")[0] for line in terminal.screen)
-    assert "hooks/hookline.hooks.control.checkpoint_saver.CheckpointSaverHook[model.ckpt]/trigger/waited_secs" in joined
+    assert "hooks/hookline.CheckpointSaverHook[model.ckpt]/trigger/waited_secs" in joined
 
 
 def test_without_rich_it_names_the_extra(shared_run, monkeypatch, capsys):

@@ -55,7 +55,7 @@ def test_it_shows_the_checkpoints_and_the_variables_of_the_newest(shared_run, ca
     assert next(line for line in lines if line.startswith("params/kernel")).split()[3] == "float16"
     assert re.fullmatch(r"and \d+ values of hooks; --all shows them", lines[-1])
     assert main(["inspect", str(shared_run), "--all"]) == 0
-    assert "\nhooks/hookline.hooks.control.checkpoint_saver.CheckpointSaverHook[model.ckpt]/" in capsys.readouterr().out
+    assert "\nhooks/hookline.CheckpointSaverHook[model.ckpt]/" in capsys.readouterr().out
 
 
 def test_json_has_all_of_it(shared_run, capsys):

@@ -145,9 +145,13 @@ def declares(hook: Any) -> bool:
 
 
 def kind_of(hook: Any) -> str:
-    """Returns the name of a hook's class, with its module."""
+    """Returns the name of a hook's class, with its module.
+
+    Those of hookline are known without theirs, so that a checkpoint does not depend on the folder that one lies in.
+    """
     kind = type(bare(hook))
-    return f"{kind.__module__}.{kind.__qualname__}"
+    module = "hookline" if kind.__module__.startswith("hookline.") else kind.__module__
+    return f"{module}.{kind.__qualname__}"
 
 
 def identity(hook: Any) -> str:
