@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -101,6 +102,19 @@ def test_a_folder_is_a_floor_plan():
 
 def tree_of_path(folder: Path) -> ast.Module:
     return ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))
+
+
+def test_the_page_of_the_design_names_modules_and_tests_that_there_are():
+    root = Path(__file__).parent.parent
+    page = (root / "docs" / "design.md").read_text(encoding="utf-8")
+    there = {path.relative_to(SRC).as_posix() for path in MODULES.values()}
+    named = set(re.findall(r"`((?:\w+/)*\w+\.py)`", page))
+    tests = {name for name in named if name.startswith(("tests/", "benchmarks/"))}
+    assert [name for name in sorted(tests) if not (root / name).exists()] == []
+    assert [name for name in sorted(named - tests) if not any(f"/{path}".endswith(f"/{name}") for path in there)] == []
+    drawn = re.findall(r"^( *)(\w+)/ ", page, re.MULTILINE)
+    folders = {path.parent.name for path in MODULES.values()}
+    assert [name for _, name in drawn if name not in folders] == []
 
 
 def test_imports_go_only_down():
