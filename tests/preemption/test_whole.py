@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -20,6 +21,7 @@ HERE = os.path.dirname(hl.__file__) + os.sep
 
 @pytest.fixture(autouse=True)
 def python_handles_ctrl_c():
+    gc.collect()  # A session that another test has dropped without closing it would still count.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
