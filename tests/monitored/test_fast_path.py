@@ -174,6 +174,24 @@ def test_a_fast_run_that_loses_the_session_is_recovered_and_repeated(troubled):
         assert session.raw_session().global_step == 11  # Initialised anew: there is no checkpoint.
 
 
+def test_an_error_after_a_recovery_has_nothing_to_do_with_the_loss(troubled):
+    trouble, train_op = troubled
+
+    def lose_then_burn():
+        trouble.fails_with(RuntimeError("disk on fire"))
+        trouble.at += 1
+        raise errors.AbortedError(None, None, "lost")
+
+    trouble.action = lose_then_burn
+    policy = train.RecoveryPolicy(initial_backoff_secs=0)
+    with (
+        pytest.raises(RuntimeError, match="disk on fire") as raised,
+        train.MonitoredSession(recovery=policy) as session,
+    ):
+        run(session, train_op)
+    assert raised.value.__context__ is None
+
+
 def test_a_ctrl_c_on_the_fast_path_reaches_the_hooks_and_the_caller(troubled):
     trouble, train_op = troubled
     error, hook = trouble.fails_with(KeyboardInterrupt()), Due()

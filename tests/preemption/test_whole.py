@@ -192,6 +192,27 @@ def test_at_any_instruction_of_a_run_nothing_is_lost(train_op, kind, apart):
     assert interrupted > 20
 
 
+def test_it_hides_no_error_of_the_end(train_op, caplog):
+    """It comes in code of hookline's own, while the session closes."""
+    own = {"press": lambda: signal.raise_signal(signal.SIGINT)}
+    exec(compile("def end(session): press()", HERE + "own.py", "exec"), own)
+
+    class Pressed(SessionRunHook):
+        end = staticmethod(own["end"])
+
+    class Failing(SessionRunHook):
+        def end(self, session):
+            raise ValueError("the last evaluation failed")
+
+    session = train.MonitoredSession(hooks=[Pressed(), Failing()])
+    session.run(train_op)
+    with pytest.raises(ValueError, match="the last evaluation failed"):
+        session.close()
+    assert "While closing the session: KeyboardInterrupt" in caplog.text
+    with pytest.raises(KeyboardInterrupt), train.MonitoredSession(hooks=[Pressed()]) as session:
+        session.run(train_op)
+
+
 def test_in_the_constructor_it_leaves_nothing_behind(train_op):
     class Creator(train.ChiefSessionCreator):
         def create_session(self):

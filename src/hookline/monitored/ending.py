@@ -142,7 +142,9 @@ class Ending:
         """
         self._stop.closed = self._stop.asked = True
         self._say_why_it_ends(leaving)
-        return [*_errors_of(lambda: self._wind_up(leaving), self._agree_on_signals), *self._release()]
+        ended = _errors_of(lambda: self._wind_up(leaving), self._agree_on_signals)
+        # A Ctrl-C that was noted meanwhile comes last, so that it hides no other error.
+        return [*ended, *self._release(), *_errors_of(preemption.raise_noted)]
 
     def _release(self) -> list[BaseException]:
         """Leaves the other processes, and gives back threads, session, files, signals, hooks and graph."""

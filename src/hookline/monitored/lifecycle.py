@@ -253,24 +253,23 @@ class MonitoredLifecycle(OfFrontEnd):
         if self._spans_cells:
             preemption.renew()
         signals = self._signals
-        guard, key, is_fast = self._guard, [threading.get_ident()], False
+        guard, key, failed = self._guard, [threading.get_ident()], None
         try:
             if not guard.enter(key):
                 if guard.is_mine and self._stepping is not None:
                     return self._run_in_step(self._stepping, fetches, feed_dict, options, run_metadata)
                 raise self._occupied("be run")
             if options is None and run_metadata is None and signals.number is None:
-                is_fast = True
-                result = self._fast_path.run(fetches, feed_dict)
-                if result is not NOT_RUN:
-                    return result
-                is_fast = False
-            return self._run_with_hooks(fetches, feed_dict, options, run_metadata)
-        except BaseException as error:  # The session may be lost, and is then given back.
-            if not is_fast:
-                raise
-            return self._run_with_hooks(fetches, feed_dict, options, run_metadata, error)
+                try:
+                    result = self._fast_path.run(fetches, feed_dict)
+                    if result is not NOT_RUN:
+                        return result
+                except BaseException as error:  # The session may be lost, and is then given back.
+                    failed = error
+            # Not while the error is handled: what a second attempt raises has nothing to do with it.
+            return self._run_with_hooks(fetches, feed_dict, options, run_metadata, failed)
         finally:
+            failed = None  # Its traceback holds this frame, and the fed values.
             guard.leave(key)
             if signals.noted:  # A Ctrl-C came during the run.
                 signals.raise_noted()

@@ -369,7 +369,7 @@ class _Signals:
 
     def _is_request(self, number: int) -> bool:
         """Returns whether a signal is a request to end in order."""
-        return not (not self.watches or (number == signal.SIGINT and self._keeps_interrupt))
+        return len(self.watches) > 0 and not (number == signal.SIGINT and self._keeps_interrupt)
 
     def _must_wait(self, frame: FrameType | None) -> bool:
         """Returns whether the main thread is inside a session, and not in the user's code."""
