@@ -491,7 +491,7 @@ class MonitoredLifecycle(OfFrontEnd):
         with Claim(self._guard) as claim:
             try:
                 self._take_last(claim)
-            except RuntimeError as waiting:
+            except BaseException as waiting:  # A Ctrl-C too: the hooks must be told of the body's error.
                 if ended or exception is None:
                     raise
                 self._ending.notify(exception)
