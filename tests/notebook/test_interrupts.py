@@ -121,8 +121,8 @@ MOMENTS = {
     """,
     "while the lease is another's": """
         import subprocess
-        code = "import sys, time; from hookline.checkpoint.directory import lease; lease.hold(sys.argv[1], 5); print(flush=True)"
-        code += "; time.sleep(60)"
+        code = "import sys, time; from hookline.checkpoint.directory import lease; lease.hold(sys.argv[1], 5)"
+        code += "; print(flush=True); time.sleep(60)"
         other = subprocess.Popen([sys.executable, "-c", code, folder], stdout=subprocess.PIPE)
         other.stdout.readline()
         try:

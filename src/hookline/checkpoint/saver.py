@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -122,8 +123,26 @@ class Saver:
         retention = Retention(max_to_keep, keep_checkpoint_every_n_hours)
         self._manager = CheckpointManager(self.name, retention, wait_secs)
         self.rollbacks = 0
-        self._number = next(_numbers)
+        self._number = self._first_number = next(_numbers)
         self._pending: PendingSave | None = None
+
+    def anew(self) -> Saver:
+        """Returns a saver like this one, for another training: it has no checkpoints yet, and so removes none of these.
+
+        Example:
+            >>> saver = Saver(max_to_keep=3)
+            >>> saver.anew().last_checkpoints
+            []
+        """
+        other = copy.copy(self)
+        other._before_commit = list(self._before_commit)
+        other._manager = self._manager.anew()
+        other.rollbacks, other._number, other._pending = 0, next(_numbers), None
+        return other
+
+    def stems_from(self, other: Saver) -> bool:
+        """Returns whether this saver was made from another one with `anew`."""
+        return self is not other and self._first_number == other._first_number
 
     @property
     def last_checkpoints(self) -> list[str]:
