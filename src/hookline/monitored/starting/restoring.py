@@ -113,6 +113,8 @@ def restore_first(
         logger.error(
             "The training in '%s' begins anew, because %s: there is no other checkpoint.", directory, found.surprise
         )
+    if directory and saver is not None:
+        saver.recover_last_checkpoints(())  # Those of a session in another directory stay there.
     return None
 
 
