@@ -94,9 +94,10 @@ def test_a_session_of_a_graph_takes_the_same_options(tmp_path):
             r"takes scaffold.saver or CheckpointOptions\(saver=\.\.\.\), and got both",
         ),
         ({"checkpoints": train.CheckpointOptions(restore_hyperparams=False)}, "is for a Loop"),
+        ({"logging": train.LoggingOptions(peak_flops=1e12)}, "XLA counts them for a Loop alone"),
     ],
 )
-def test_a_thing_that_is_said_twice_is_refused(arguments, said):
+def test_what_is_said_twice_or_has_no_effect_is_refused(arguments, said):
     with pytest.raises(ValueError, match=f"^MonitoredTrainingSession .*{said}"):
         session(**arguments)
 
@@ -142,12 +143,12 @@ def test_options_may_serve_several_trainings(tmp_path, saver, kept):
 def test_a_saver_among_the_options_goes_to_the_scaffold_that_hooks_of_the_user_have_too(tmp_path):
     given = []
     scaffold = train.Scaffold(init_fn=lambda scaffold, session: given.append(scaffold))
-    saves = train.CheckpointOptions(saver=train.Saver(max_to_keep=1))
     with hl.Graph().as_default():
         train_op = train.get_or_create_global_step().assign_add(1)
         hl.summary.scalar("x", hl.constant(1.0))
         for name in "ab":  # The second one finds the saver that the first one has put there.
             writer = train.SummarySaverHook(save_steps=1, output_dir=str(tmp_path / "events"), scaffold=scaffold)
+            saves = train.CheckpointOptions(saver=train.Saver(max_to_keep=1))
             with train.MonitoredTrainingSession(
                 checkpoint_dir=str(tmp_path / name), scaffold=scaffold, hooks=[writer], checkpoints=saves
             ) as opened:

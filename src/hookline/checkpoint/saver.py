@@ -71,6 +71,7 @@ class Saver:
 
     Attributes:
         rollbacks: The number of rollbacks made by `roll_back`.
+        is_anew: Whether `anew` has made it.
 
     Raises:
         TypeError: An item of `var_list` is not a variable, or an argument is unknown.
@@ -122,8 +123,8 @@ class Saver:
         self._variables = None if var_list is None else _by_name(var_list, allow_empty)
         retention = Retention(max_to_keep, keep_checkpoint_every_n_hours)
         self._manager = CheckpointManager(self.name, retention, wait_secs)
-        self.rollbacks = 0
-        self._number = self._first_number = next(_numbers)
+        self.rollbacks, self.is_anew = 0, False
+        self._number = next(_numbers)
         self._pending: PendingSave | None = None
 
     def anew(self) -> Saver:
@@ -138,11 +139,8 @@ class Saver:
         other._before_commit = list(self._before_commit)
         other._manager = self._manager.anew()
         other.rollbacks, other._number, other._pending = 0, next(_numbers), None
+        other.is_anew = True
         return other
-
-    def stems_from(self, other: Saver) -> bool:
-        """Returns whether this saver was made from another one with `anew`."""
-        return self is not other and self._first_number == other._first_number
 
     @property
     def last_checkpoints(self) -> list[str]:

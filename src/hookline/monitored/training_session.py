@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from hookline import arguments, log
 from hookline.coordination import peers
 from hookline.hooks import CheckpointSaverHook, SinkHook, StepCounterHook, SummarySaverHook
+from hookline.hooks.reporting.step_counter import FLOPS
 from hookline.hooks.timers import chosen_trigger
 from hookline.monitored.hooked.callbacks import checked_hooks, override, silenced
 from hookline.monitored.monitored_session import MonitoredSession
@@ -135,6 +136,11 @@ def MonitoredTrainingSession(
     )
     if not checkpoints.restore_hyperparams:
         raise ValueError(f"{_WHO} restores all variables; CheckpointOptions(restore_hyperparams=False) is for a Loop.")
+    if logging.peak_flops is not None and FLOPS not in (logging.per_step or {}):
+        raise ValueError(
+            f"{_WHO} takes peak_flops with the operations of a step, LoggingOptions(per_step={{{FLOPS!r}: ...}}, "
+            f"peak_flops=...): XLA counts them for a Loop alone."
+        )
     target, others = resolve_target(master), peers.current()
     if others is not None and target is not None:
         raise ValueError(
@@ -159,7 +165,7 @@ def MonitoredTrainingSession(
     if is_chief:
         scaffold = scaffold or Scaffold()
         if checkpoints.saver is not None:
-            if scaffold.saver is not None and not scaffold.saver.stems_from(checkpoints.saver):
+            if scaffold.saver is not None and not scaffold.saver.is_anew:  # Else an earlier session has put it there.
                 raise _both("scaffold.saver", checkpoints, "saver")
             scaffold.saver = checkpoints.saver.anew()  # Not in a copy: hooks of the user's may have this scaffold.
         feeds, writers = usual_hooks(_WHO, checkpoint_dir, checkpoints, logging, scaffold, save_graph_def)
