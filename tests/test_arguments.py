@@ -261,8 +261,9 @@ def test_a_negative_cadence_turns_the_hook_off_and_says_so(tmp_path, caplog):
         "MonitoredTrainingSession: save_checkpoint_secs=-3 turns this cadence off. Give None or 0 for that, or a "
         "number above 0.",
         f"MonitoredTrainingSession saves no checkpoints in '{tmp_path}', because both cadences are off (one that is "
-        "given, also as None, replaces the default of 600 seconds): the training cannot be resumed. For summaries "
-        "alone, give the directory as summary_dir.",
+        "given, also as None, replaces the default of 600 seconds): the training cannot be resumed. Give "
+        "CheckpointOptions(save_steps=) or save_secs=; for summaries alone, LoggingOptions(summary_dir=) in place of "
+        "this directory.",
     ]
 
 

@@ -118,3 +118,16 @@ def test_arrays_that_were_given_away_are_an_error_that_says_so():
     loop.run(last_step=2, progress=False)["w"].delete()
     with pytest.raises(RuntimeError, match=r"cannot go on from step 2 in memory: arrays .* were deleted or donated"):
         loop.run(last_step=3, progress=False)
+
+
+def test_a_run_into_another_directory_removes_no_checkpoint_of_the_first(tmp_path):
+    data = hl.data.arrays(np.ones(6, np.float32), 1, epochs=None)
+    loop = hl.train.Loop(lambda state, batch: (state + batch.sum(), {}), np.float32(0), data)
+    saves = hl.train.CheckpointOptions(save_steps=1)
+    for name, last_step in ("first", 6), ("second", 12):
+        loop.run(str(tmp_path / name), last_step, progress=False, checkpoints=saves)
+    found = {
+        name: sorted(int(path.name.rpartition("-")[2]) for path in (tmp_path / name).glob("model.ckpt-*"))
+        for name in ("first", "second")
+    }
+    assert found == {"first": [2, 3, 4, 5, 6], "second": [8, 9, 10, 11, 12]}

@@ -147,7 +147,7 @@ def test_wrong_arguments_are_refused(caplog):
     caplog.set_level(logging.INFO, "hookline")
     for wrong, message in (
         ({"per_step": {"tokens": 0}}, "above 0 as per_step"),
-        ({"peak_flops": -1}, "Loop requires peak_flops above 0"),
+        ({"peak_flops": -1}, "LoggingOptions requires peak_flops > 0"),
     ):
         with pytest.raises(ValueError, match=message):
             run(loop(), **wrong)

@@ -108,7 +108,7 @@ def test_a_directory_without_checkpoints_is_logged(given, tmp_path, warnings):
         f"saves no checkpoints in '{tmp_path}', because both cadences are off (one that is given, also as None, "
         in said
     )
-    assert "For summaries alone, give the directory as summary_dir." in said
+    assert "for summaries alone, LoggingOptions(summary_dir=) in place of this directory." in said
 
 
 def test_a_saver_of_the_user_is_enough(tmp_path, warnings):

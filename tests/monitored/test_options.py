@@ -94,9 +94,10 @@ def test_a_session_of_a_graph_takes_the_same_options(tmp_path):
             r"takes scaffold.saver or CheckpointOptions\(saver=\.\.\.\), and got both",
         ),
         ({"checkpoints": train.CheckpointOptions(restore_hyperparams=False)}, "is for a Loop"),
+        ({"logging": train.LoggingOptions(peak_flops=1e12)}, "XLA counts them for a Loop alone"),
     ],
 )
-def test_a_thing_that_is_said_twice_is_refused(arguments, said):
+def test_what_is_said_twice_or_has_no_effect_is_refused(arguments, said):
     with pytest.raises(ValueError, match=f"^MonitoredTrainingSession .*{said}"):
         session(**arguments)
 
@@ -108,6 +109,11 @@ def test_a_thing_that_is_said_twice_is_refused(arguments, said):
         (lambda: train.CheckpointOptions(save_steps=2.5), TypeError, "a whole number as save_steps, got 2.5"),
         (lambda: train.CheckpointOptions(save_secs="x"), TypeError, "a number as save_secs, got 'x'"),
         (lambda: train.CheckpointOptions(saver="x"), TypeError, "a Saver .* as saver"),
+        (lambda: train.CheckpointOptions(restore="newest"), ValueError, "^CheckpointOptions requires restore='latest'"),
+        (lambda: train.LoggingOptions(per_step={"tokens": 0}), ValueError, r"above 0 as per_step\['tokens'\], got 0"),
+        (lambda: train.LoggingOptions(peak_flops=0), ValueError, "^LoggingOptions requires peak_flops > 0, got 0"),
+        (lambda: train.LoggingOptions(sinks=hl.sinks.Csv("a")), TypeError, r"a list as sinks, got one sink"),
+        (lambda: train.LoggingOptions(hparams=np.ones(2)), TypeError, "a dict or a dataclass as hparams"),
         (lambda: train.CheckpointOptions(lease_wait_secs=-1), ValueError, "lease_wait_secs >= 0"),
         (lambda: train.LoggingOptions(rate_steps=0), ValueError, "rate_steps > 0"),
         (lambda: train.LoggingOptions(strict_events=1), TypeError, "True or False as strict_events, got 1"),
@@ -123,8 +129,30 @@ def test_a_wrong_option_is_refused_where_it_is_written(make, error, said):
         make()
 
 
-def test_options_may_serve_several_trainings(tmp_path):
-    saves = train.CheckpointOptions(save_steps=6)
-    for name in "ab":
-        loop().run(str(tmp_path / name), progress=False, checkpoints=saves)
-        assert saved(tmp_path / name) == [0, 6, 12]
+@pytest.mark.parametrize(("saver", "kept"), [(None, [0, 6, 12]), (train.Saver(max_to_keep=2), [6, 12])])
+def test_options_may_serve_several_trainings(tmp_path, saver, kept):
+    saves = train.CheckpointOptions(save_steps=6, saver=saver)
+    writes = train.LoggingOptions(sinks=iter([hl.sinks.Csv()]), summary_dir=tmp_path / "events")
+    for name in "abc":
+        loop().run(str(tmp_path / name), progress=False, checkpoints=saves, logging=writes)
+    assert [saved(tmp_path / name) for name in "abc"] == [kept] * 3  # None removes those of another.
+    assert writes.summary_dir == str(tmp_path / "events")
+    assert len(writes.sinks) == 1
+
+
+def test_a_saver_among_the_options_goes_to_the_scaffold_that_hooks_of_the_user_have_too(tmp_path):
+    given = []
+    scaffold = train.Scaffold(init_fn=lambda scaffold, session: given.append(scaffold))
+    with hl.Graph().as_default():
+        train_op = train.get_or_create_global_step().assign_add(1)
+        hl.summary.scalar("x", hl.constant(1.0))
+        for name in "ab":  # The second one finds the saver that the first one has put there.
+            writer = train.SummarySaverHook(save_steps=1, output_dir=str(tmp_path / "events"), scaffold=scaffold)
+            saves = train.CheckpointOptions(saver=train.Saver(max_to_keep=1))
+            with train.MonitoredTrainingSession(
+                checkpoint_dir=str(tmp_path / name), scaffold=scaffold, hooks=[writer], checkpoints=saves
+            ) as opened:
+                opened.run(train_op)
+    assert given == [scaffold, scaffold]
+    assert summarised(tmp_path / "events", "x") == [1, 1]
+    assert [saved(tmp_path / name) for name in "ab"] == [[1], [1]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -70,6 +71,7 @@ class Saver:
 
     Attributes:
         rollbacks: The number of rollbacks made by `roll_back`.
+        is_anew: Whether `anew` has made it.
 
     Raises:
         TypeError: An item of `var_list` is not a variable, or an argument is unknown.
@@ -121,9 +123,24 @@ class Saver:
         self._variables = None if var_list is None else _by_name(var_list, allow_empty)
         retention = Retention(max_to_keep, keep_checkpoint_every_n_hours)
         self._manager = CheckpointManager(self.name, retention, wait_secs)
-        self.rollbacks = 0
+        self.rollbacks, self.is_anew = 0, False
         self._number = next(_numbers)
         self._pending: PendingSave | None = None
+
+    def anew(self) -> Saver:
+        """Returns a saver like this one, for another training: it has no checkpoints yet, and so removes none of these.
+
+        Example:
+            >>> saver = Saver(max_to_keep=3)
+            >>> saver.anew().last_checkpoints
+            []
+        """
+        other = copy.copy(self)
+        other._before_commit = list(self._before_commit)
+        other._manager = self._manager.anew()
+        other.rollbacks, other._number, other._pending = 0, next(_numbers), None
+        other.is_anew = True
+        return other
 
     @property
     def last_checkpoints(self) -> list[str]:

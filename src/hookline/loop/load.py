@@ -29,7 +29,7 @@ STATE = "state"
 AVERAGE = "average"
 """The name of the variable of the moving averages."""
 # The step of the best checkpoint in the state of an `Evaluate`.
-_KEPT_STEP = re.compile(r"hooks/.*/kept/2")  # Of the state of `Evaluate`.
+_KEPT_STEP = re.compile(r"hooks/.*/kept/2")
 
 
 def checkpoint_of(who: str, path: str, step: int | str) -> str:

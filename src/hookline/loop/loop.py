@@ -374,19 +374,20 @@ class Loop(StepGraph):
 
     def _scaffold(self, logdir: str | None, warm: WarmStart | None, checkpoints: CheckpointOptions) -> Scaffold:
         """Returns a scaffold whose session, if it restores nothing, resumes from memory or makes the warm start."""
+        saver = None if checkpoints.saver is None else checkpoints.saver.anew()
         if self._memory is not None:
             if warm is not None:
                 _logger.info("Loop goes on from step %d, where it stopped, and makes no warm start.", self._memory.step)
-            return Scaffold(init_fn=lambda _, session: self._go_on(session, logdir), saver=checkpoints.saver)
+            return Scaffold(init_fn=lambda _, session: self._go_on(session, logdir), saver=saver)
         if warm is None:
-            return Scaffold(saver=checkpoints.saver)
+            return Scaffold(saver=saver)
 
         def init(scaffold: Scaffold, session: Session) -> None:
             warm_starts.begin(warm, session, self.state, self._of_training)
             if self._averages is not None:
                 self._averages.reset(session, self.state)
 
-        return Scaffold(init_fn=init, saver=checkpoints.saver)
+        return Scaffold(init_fn=init, saver=saver)
 
     def _go_on(self, session: Session, logdir: str | None) -> None:
         """Resumes a session from memory; without a directory, it makes the next pass at the end of the data."""

@@ -193,8 +193,8 @@ def nan_hooks(metrics: Mapping[str, Tensor], returned: Collection[str], watch: s
     Args:
         metrics: The metrics.
         returned: The names of metrics that the step returns; a learning rate is not among them.
-        watch: As in `Loop.session`.
-        on_nan: As in `Loop.session`.
+        watch: As in `Loop.run`.
+        on_nan: As in `Loop.run`.
 
     Raises:
         ValueError: There is no such metric.

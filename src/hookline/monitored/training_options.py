@@ -10,8 +10,10 @@ from typing import Any
 from hookline import arguments
 from hookline.checkpoint import Saver
 from hookline.checkpoint.directory.lease import DEFAULT_WAIT_SECS
+from hookline.hooks import SinkHook
+from hookline.hooks.reporting.step_counter import rates_given
 from hookline.monitored.recovery import DEFAULT_RECOVERY, RecoveryPolicy
-from hookline.monitored.starting.restoring import LATEST
+from hookline.monitored.starting.restoring import LATEST, check_restore
 from hookline.signals import preemption
 from hookline.sinks import Sink
 
@@ -38,7 +40,8 @@ class CheckpointOptions:
     Args:
         save_secs: Seconds from one checkpoint to the next: 600, if neither cadence is given. None for none.
         save_steps: Global steps from one checkpoint to the next. With both, whichever comes first.
-        saver: The saver, for how many checkpoints are kept: `Saver(max_to_keep=3)`.
+        saver: The saver, for how many checkpoints are kept: `Saver(max_to_keep=3)`. Each training has its own one like
+            it, so that the options may serve several.
         restore: The reaction to a broken newest checkpoint. "latest": raise an error. "latest-readable": move it
             aside, to `<path>.hookline-broken`, and restore the one before it.
         restore_hyperparams: Whether a `Loop` resumes with the hyperparameters of its checkpoint (the values of
@@ -75,6 +78,7 @@ class CheckpointOptions:
     def __post_init__(self) -> None:
         _check_cadence("CheckpointOptions", save_secs=self.save_secs, save_steps=self.save_steps)
         arguments.instance("CheckpointOptions", "saver", self.saver, Saver)
+        check_restore("CheckpointOptions", self.restore)
         _check_bool("CheckpointOptions", "restore_hyperparams", self.restore_hyperparams)
         arguments.instance("CheckpointOptions", "recovery", self.recovery, RecoveryPolicy)
         arguments.number("CheckpointOptions", "lease_wait_secs", self.lease_wait_secs, at_least=0)
@@ -134,7 +138,13 @@ class LoggingOptions:
     def __post_init__(self) -> None:
         _check_cadence("LoggingOptions", summary_secs=self.summary_secs, summary_steps=self.summary_steps)
         _check_cadence("LoggingOptions", rate_steps=self.rate_steps)
-        arguments.path("LoggingOptions", "summary_dir", self.summary_dir, optional=True)
+        summary_dir = arguments.path("LoggingOptions", "summary_dir", self.summary_dir, optional=True)
+        rates_given("LoggingOptions", self.per_step)
+        if self.peak_flops is not None and arguments.number("LoggingOptions", "peak_flops", self.peak_flops) <= 0:
+            raise ValueError(f"LoggingOptions requires peak_flops > 0, got {self.peak_flops}.")
+        sinks = SinkHook(self.sinks, hparams=self.hparams).sinks  # Which checks both.
+        object.__setattr__(self, "summary_dir", summary_dir)
+        object.__setattr__(self, "sinks", tuple(sinks))  # An iterator would serve the first training alone.
         _check_bool("LoggingOptions", "strict_events", self.strict_events)
 
     @property

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from hookline import arguments, log
 from hookline.coordination import peers
 from hookline.hooks import CheckpointSaverHook, SinkHook, StepCounterHook, SummarySaverHook
+from hookline.hooks.reporting.step_counter import FLOPS
 from hookline.hooks.timers import chosen_trigger
 from hookline.monitored.hooked.callbacks import checked_hooks, override, silenced
 from hookline.monitored.monitored_session import MonitoredSession
@@ -135,6 +136,11 @@ def MonitoredTrainingSession(
     )
     if not checkpoints.restore_hyperparams:
         raise ValueError(f"{_WHO} restores all variables; CheckpointOptions(restore_hyperparams=False) is for a Loop.")
+    if logging.peak_flops is not None and FLOPS not in (logging.per_step or {}):
+        raise ValueError(
+            f"{_WHO} takes peak_flops with the operations of a step, LoggingOptions(per_step={{{FLOPS!r}: ...}}, "
+            f"peak_flops=...): XLA counts them for a Loop alone."
+        )
     target, others = resolve_target(master), peers.current()
     if others is not None and target is not None:
         raise ValueError(
@@ -159,9 +165,9 @@ def MonitoredTrainingSession(
     if is_chief:
         scaffold = scaffold or Scaffold()
         if checkpoints.saver is not None:
-            if scaffold.saver is not None:
+            if scaffold.saver is not None and not scaffold.saver.is_anew:  # Else an earlier session has put it there.
                 raise _both("scaffold.saver", checkpoints, "saver")
-            scaffold = Scaffold(saver=checkpoints.saver, copy_from_scaffold=scaffold)
+            scaffold.saver = checkpoints.saver.anew()  # Not in a copy: hooks of the user's may have this scaffold.
         feeds, writers = usual_hooks(_WHO, checkpoint_dir, checkpoints, logging, scaffold, save_graph_def)
         of_chief = checked_hooks(chief_only_hooks, "chief_only_hooks")
         if (summary_dir or logging.sinks) and logging.rate_steps:
@@ -240,8 +246,8 @@ def warn_if_nothing_saves(who: str, checkpoint_dir: str | None, hooks: Iterable[
     if checkpoint_dir and peers.speaks() and not any(override(hook, "save_last") for hook in hooks):
         _logger.warning(
             "%s saves no checkpoints in '%s', because both cadences are off (one that is given, also as None, replaces "
-            "the default of 600 seconds): the training cannot be resumed. For summaries alone, give the directory as "
-            "summary_dir.",
+            "the default of 600 seconds): the training cannot be resumed. Give CheckpointOptions(save_steps=) or "
+            "save_secs=; for summaries alone, LoggingOptions(summary_dir=) in place of this directory.",
             who,
             checkpoint_dir,
         )

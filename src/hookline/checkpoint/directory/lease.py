@@ -15,6 +15,7 @@ Example: process 1 has saved in D and trains on, somebody removes D or the files
     2 has the lock, no owner yet        1 looks for a second, since who only waits for a lease locks for a moment, too
     2 is the owner, and was killed      1 ends: "taken over by process 2, which has ended"
     D has checkpoints, and no owner     1 ends: 2 may have saved them and closed, or they are those of a copy
+    D has checkpoints, and no lock      1 ends likewise, also where the owner file is 1's: a copy has that, too
 """
 
 from __future__ import annotations

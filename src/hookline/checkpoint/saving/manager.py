@@ -53,6 +53,10 @@ class CheckpointManager:
         # Recorded checkpoints that were broken when this saver began to save in their directory.
         self._broken: set[str] = set()
 
+    def anew(self) -> CheckpointManager:
+        """Returns a manager with the same rule, and no checkpoints."""
+        return CheckpointManager(self.name, self._retention.anew(), self._lease_wait_secs)
+
     # The checkpoints --------------------------------------------------------------------------------------------
 
     @property

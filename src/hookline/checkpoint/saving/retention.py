@@ -72,6 +72,10 @@ class Retention:
         self.lost_best: str | None = None
         self._unproven: list[Kept] = []
 
+    def anew(self) -> Retention:
+        """Returns the same rule, with no checkpoints."""
+        return Retention(self._max_to_keep, self._hours)
+
     @property
     def kept(self) -> tuple[Kept, ...]:
         """The checkpoints that may still be removed later, oldest first."""

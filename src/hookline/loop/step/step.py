@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import jax
 
-from hookline import arguments, log
+from hookline import log
 from hookline.graph import placement
 from hookline.graph.nodes import spec as specs
 from hookline.hooks.reporting.step_counter import FLOPS, rates_given
@@ -202,14 +202,9 @@ def rates_of(
         values: The specs of its state.
         batch: The spec of a batch.
         context: The mesh in which it is traced.
-        given: The argument `per_step` of `Loop.session`.
-        peak_flops: As in `Loop.session`.
-
-    Raises:
-        TypeError, ValueError: `given` or `peak_flops` has something that is no number, or not above 0.
+        given: The `per_step` of its `LoggingOptions`.
+        peak_flops: As there.
     """
-    if peak_flops is not None and not arguments.number("Loop", "peak_flops", peak_flops) > 0:
-        raise ValueError(f"Loop requires peak_flops above 0, got {peak_flops!r}.")
     count = examples_in(batch)
     rates = rates_given("Loop", {"examples": count} if given is None and count else given)
     if peak_flops is not None and FLOPS not in rates:

@@ -38,8 +38,13 @@ def check_source(checkpoint_dir: str | None, checkpoint_filename_with_path: str 
             "Restoring requires at most one of checkpoint_dir and checkpoint_filename_with_path, got "
             f"{checkpoint_dir!r} and {checkpoint_filename_with_path!r}."
         )
+    check_restore("Restoring", restore)
+
+
+def check_restore(who: str, restore: Any) -> None:
+    """Raises `ValueError` for an undocumented value of `restore`."""
     if restore not in (LATEST, LATEST_READABLE):
-        raise ValueError(f"Restoring requires restore={LATEST!r} or {LATEST_READABLE!r}, got {restore!r}.")
+        raise ValueError(f"{who} requires restore={LATEST!r} or {LATEST_READABLE!r}, got {restore!r}.")
 
 
 def candidates(
@@ -108,6 +113,8 @@ def restore_first(
         logger.error(
             "The training in '%s' begins anew, because %s: there is no other checkpoint.", directory, found.surprise
         )
+    if directory and saver is not None:
+        saver.recover_last_checkpoints(())  # Those of a session in another directory stay there.
     return None
 
 
