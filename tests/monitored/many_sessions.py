@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -125,7 +126,8 @@ def left() -> dict[str, float]:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return {
         "threads": threading.active_count(),
-        "files": len(os.listdir("/proc/self/fd")),
+        # The thread that hears signals is told to end with its session; nobody waits for it, and it has a file.
+        "files": min(len(os.listdir("/proc/self/fd")) for _ in range(10) if time.sleep(0.02) is None),
         "graphs": sum(isinstance(known, hl.Graph) for known in gc.get_objects()),
         "mib": round(pages * _PAGE_MIB, 1),
     }

@@ -7,6 +7,7 @@ from typing import Any
 
 from hookline import arguments
 from hookline.checkpoint.directory import together
+from hookline.signals import interrupts
 
 _CALLBACKS = ("begin", "before_save", "after_save", "end")
 
@@ -89,7 +90,7 @@ def call(listeners: Iterable[Any], callback: str, *given: Any) -> bool:
     callbacks = [function for function in found if function is not None]
 
     def call_all() -> bool:
-        return any([function(*given) is True for function in callbacks])
+        return any([interrupts.call(function, *given) is True for function in callbacks])
 
     if callback == "begin" or not callbacks:
         return call_all()

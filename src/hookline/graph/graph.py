@@ -23,6 +23,7 @@ from hookline.graph.nodes import spec as specs
 from hookline.graph.nodes.check import Check
 from hookline.graph.nodes.views import Path, Step, Views, parsed, step_text
 from hookline.graph.registry import Registry, check_name
+from hookline.signals.interrupts import door
 
 AnyGraph = TypeVar("AnyGraph", bound="Graph")
 
@@ -320,6 +321,7 @@ class Function(Operation):
         super().__init__(name, (args, kwargs or {}))
         self.output.spec = self.infer_spec()
 
+    @door
     def call(self, resolve: Callable[[Tensor], Any]) -> Any:
         """Returns the function's result for the values that `resolve` gives for its tensors."""
         args, kwargs = self.bind(resolve)

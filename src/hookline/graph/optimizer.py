@@ -21,6 +21,7 @@ from hookline.graph.nodes.dependence import depends_on_first, independent
 from hookline.graph.nodes.ops import as_array, constant, group, op
 from hookline.graph.registry import GraphKeys
 from hookline.graph.variable import Variable, update
+from hookline.signals.interrupts import door
 
 _logger = log.of(__name__)
 
@@ -251,6 +252,7 @@ class Optimizer:
         # It refers to the transformation alone, because the function is sent to the variables' process.
         make, given = self._make, {key: value for key, value in self._given.items() if key not in tensors}
 
+        @door
         def apply(values: tuple[Any, Any], grads: Any, varying: dict[str, Any]) -> tuple[Any, Any]:
             params, state = values
             transformation = optax.with_extra_args_support(make(**given, **varying))

@@ -19,6 +19,7 @@ from hookline.graph.nodes.nodes import Constant, check_range
 from hookline.graph.nodes.ops import initial_tensor, op
 from hookline.graph.nodes.views import take_path
 from hookline.graph.registry import GraphKeys
+from hookline.signals.interrupts import door
 
 _logger = log.of(__name__)
 
@@ -95,6 +96,11 @@ class Update(Operation):
         except Exception as error:
             self.note(error)
             raise
+
+    @door
+    def call(self, old: Any, *args: Any) -> Any:
+        """Returns the function's result for the old values and those of its other arguments."""
+        return self.fn(old, *args)
 
     def check_new(self, new: Any) -> list[Any]:
         """Returns the new value of each variable, checked against the variable's spec.

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hookline import clock
+from hookline.signals.interrupts import users_class
 
 NEVER = sys.maxsize
 """A step that no training reaches."""
@@ -71,6 +72,10 @@ class Trigger(abc.ABC):
     held: bool | None = None
     # Whether each step must be checked; if so, a jump (a restore to a far step) is not checked in full.
     _looks_at_each: bool = False
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        users_class(cls)
 
     @property
     def by_clock_alone(self) -> bool:

@@ -12,6 +12,7 @@ from hookline.graph import Operation
 from hookline.graph.nodes.latch import Latch
 from hookline.hooks.timers import SecondOrStepTimer
 from hookline.hooks.trigger import NEVER, Trigger
+from hookline.signals.interrupts import door
 
 
 class _Steps(Trigger):
@@ -41,6 +42,7 @@ class _StepsWhere(Trigger):
     def next_step(self, after: int) -> int:
         return after + 1
 
+    @door
     def is_due(self, step: int) -> bool:
         return bool(self._predicate(step))
 

@@ -14,6 +14,7 @@ import numpy as np
 from hookline import jax_internals
 from hookline.graph.nodes import spec as specs
 from hookline.loop.step.leaf_types import are_nnx
+from hookline.signals.interrupts import door
 
 # JAX's NameError has no other mark.
 _UNBOUND = re.compile(r"unbound axis name: (\w+)")
@@ -249,6 +250,7 @@ class Call:
             f"is spread if it is a dict whose keys are parameters, or a tuple, over the first parameters."
         )
 
+    @door
     def __call__(self, state: Sequence[Any], batch: Any, *key: Any, step: Any = None) -> Any:
         """Calls the function with the parts of a state, a batch, a key if it takes one, and the global step."""
         if self._names is None:

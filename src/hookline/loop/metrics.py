@@ -12,6 +12,7 @@ import numpy as np
 
 from hookline import log
 from hookline.loop.step.leaf_types import InvalidStep, is_nnx
+from hookline.signals import interrupts
 
 _logger = log.of(__name__)
 
@@ -270,7 +271,7 @@ def _named(name: str, value: Any, over_batches: bool = False, is_part: bool = Fa
 
 def _computed(value: Any) -> Any:
     try:
-        return value.compute()
+        return interrupts.call(value.compute)
     except jax.errors.JAXTypeError:
         return _Unread(
             f"is a {type(value).__name__} whose compute() reads values, but the step is compiled, and has values only "

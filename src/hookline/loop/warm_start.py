@@ -26,6 +26,7 @@ from hookline.log import in_a_line
 from hookline.loop.load import AVERAGE, STATE, below, check_step, checkpoint_of, root_of
 from hookline.loop.step.optimizer_state import of_optimizer
 from hookline.session import Session
+from hookline.signals import interrupts
 
 _logger = log.of(__name__)
 
@@ -265,7 +266,7 @@ def _renamed(warm: WarmStart, source: _Checkpoint | Weights, here: Collection[st
     """Returns the arrays of the checkpoint by their names in the state."""
     there = source.leaves
     if callable(warm.rename):
-        pairs = [(warm.rename(name), name) for name in there]
+        pairs = [(interrupts.call(warm.rename, name), name) for name in there]
         for new, name in pairs:
             if not isinstance(new, str | None):
                 raise TypeError(f"{_WHO} requires a function that returns names as rename, got {new!r} for {name!r}.")

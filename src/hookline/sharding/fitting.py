@@ -10,6 +10,7 @@ import jax
 
 from hookline import arguments
 from hookline.paths import with_paths
+from hookline.signals import interrupts
 
 _NUMBERS = (bool, int, float, complex)
 
@@ -109,7 +110,7 @@ def placed(who: str, state: Any, shardings: Any) -> list[jax.sharding.Sharding |
         )
     # A module with a sharding in place of each array is callable, too.
     is_rule = callable(shardings) and jax.tree_util.treedef_is_leaf(jax.tree.structure(shardings))
-    given = shardings(state) if is_rule else shardings
+    given = interrupts.call(shardings, state) if is_rule else shardings
     places: list[Any] = []
 
     def spread_below(place: Any, below: Any) -> None:

@@ -7,20 +7,25 @@ then, and inside of hookline it is noted, and raised as soon as the session is w
 from __future__ import annotations
 
 import contextlib
+import functools
+import gc
 import os
 import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _HOME = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _CLOCK = _HOME + "clock.py"
+_CALL = "__call__"
+_IN_CLASSES = (FunctionType, staticmethod, classmethod, property)
 # Functions of hookline that call the user's code, or wait for it, and functions of the user's that hookline calls.
 _doors: weakref.WeakSet[CodeType] = weakref.WeakSet()
+_collectors: set[CodeType] = set()
 gates: weakref.WeakSet[CodeType] = weakref.WeakSet()
 """Functions in which not even a second Ctrl-C is raised."""
 
@@ -74,11 +79,29 @@ def door(function: F) -> F:
     return function
 
 
+@door
+def call(function: Callable[..., Any], *given: Any) -> Any:
+    """Calls a function of the user's, and returns its result."""
+    return function(*given)
+
+
 def users(function: Any) -> None:
     """Marks a function, such as the callback of a hook, as a door unless it is one of hookline."""
-    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = getattr(function, "__func__", function)
+    code = getattr(function, "__code__", None) or getattr(getattr(type(function), _CALL, None), "__code__", None)
     if code is not None and not code.co_filename.startswith(_HOME):
         _doors.add(code)
+
+
+def users_class(kind: type) -> None:
+    """Marks the functions of a class, such as that of a hook, but for those that it has from a class of hookline."""
+    for base in kind.__mro__:
+        if not base.__module__.startswith("hookline."):
+            for attribute in vars(base).values():
+                if isinstance(attribute, _IN_CLASSES):
+                    users(getattr(attribute, "fget", attribute))
 
 
 def gate(function: F) -> F:
@@ -89,6 +112,8 @@ def gate(function: F) -> F:
 
 def is_in_users_code(frame: FrameType | None) -> bool:
     """Returns whether a frame is in the user's code: whether that is nearer than any other function of hookline."""
+    if _is_collecting(frame):
+        return False
     while frame is not None:
         code = frame.f_code
         if code in _doors:
@@ -97,3 +122,15 @@ def is_in_users_code(frame: FrameType | None) -> bool:
             return False
         frame = frame.f_back
     return True
+
+
+def know_collectors() -> None:
+    """Looks up the callbacks of the garbage collection: Python prints what one raises, and drops it. JAX has one."""
+    _collectors.clear()
+    _collectors.update(code for code in (getattr(callback, "__code__", None) for callback in gc.callbacks) if code)
+
+
+def _is_collecting(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code not in _collectors:
+        frame = frame.f_back
+    return frame is not None

@@ -31,7 +31,7 @@ from typing import Any
 from hookline import arguments, clock, log
 from hookline.errors import Interrupted, Preempted
 from hookline.signals import notebooks
-from hookline.signals.interrupts import gates, is_in_users_code
+from hookline.signals.interrupts import gates, is_in_users_code, know_collectors
 from hookline.signals.signal_listener import Listener, exit_after_script, exit_at_once, tell
 
 _logger = log.of(__name__)
@@ -313,6 +313,7 @@ class _Signals:
     def _install(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
+        know_collectors()
         # Python's plain interactive shell keeps its KeyboardInterrupt, because a SystemExit would end it.
         self._keeps_interrupt = hasattr(sys, "ps1") and notebooks.shell() is None
         for number in _NUMBERS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import contextlib
 import os
@@ -22,6 +23,15 @@ _OVER = 0
 class Listener:
     """Hears each signal from the system's own handler, in a thread, even while the main thread is busy.
 
+    Most sessions hear none, so nobody waits for that thread until one comes, neither for its start nor for its end: on
+    a busy machine each such wait takes a millisecond or more. The first signal starts the thread that reacts, which
+    `close` joins.
+
+        opened          a thread waits for a byte; it is not known to `threading`, whose `start` would wait for it
+        closed          a byte ends it
+        or a signal     "hookline-preemption" takes over, and reacts to this signal and to all others
+        closed          a byte ends that one, and `close` waits for it
+
     Args:
         deadline: Returns the time until which it waits for the next signal, as a reading of the monotonic clock.
         react: Called in the thread with the number of each signal, and with None when the time is over.
@@ -36,11 +46,15 @@ class Listener:
         self._has_wakeup_fd = before == -1
         if not self._has_wakeup_fd:
             signal.set_wakeup_fd(before)
-        self._thread = threading.Thread(target=self._listen, name="hookline-preemption", daemon=True)
-        self._thread.start()
+        self._taking_over = threading.Lock()
+        self._took_over = threading.Event()
+        self._is_notified = self._is_over = False
+        self._thread: threading.Thread | None = None
+        _thread.start_new_thread(self._await_first, ())
 
     def notify(self, number: int) -> None:
         """Notifies the thread of a signal; called by the handler."""
+        self._is_notified = True
         if not (self._has_wakeup_fd and self._is_notified_by_the_system()):
             with contextlib.suppress(OSError):
                 self._outside.send(bytes([number]))
@@ -54,11 +68,16 @@ class Listener:
         return False
 
     def close(self) -> None:
-        """Ends the thread."""
+        """Ends the thread, once it has reacted to the signals that were handled; it reacts to no other any more."""
         self._let_go()
         with contextlib.suppress(OSError):
             self._outside.send(bytes([_OVER]))
-        self._thread.join(_LEAVE_SECS)
+        with self._taking_over:
+            self._is_over = True
+        if self._is_notified:
+            self._took_over.wait(_LEAVE_SECS)
+        if self._thread is not None:
+            self._thread.join(_LEAVE_SECS)
         self._outside.close()
 
     def forget(self) -> None:
@@ -73,10 +92,25 @@ class Listener:
             if now != self._outside.fileno():
                 signal.set_wakeup_fd(now)
 
-    def _listen(self) -> None:
+    def _await_first(self) -> None:
+        """Waits for the first signal, for which it starts the thread that reacts."""
+        first = self._inside.recv(1)
+        with self._taking_over:
+            is_signal = first not in (b"", bytes([_OVER])) and (self._is_notified or not self._is_over)
+            if is_signal:
+                args = (first[0],)
+                thread = threading.Thread(target=self._listen, args=args, name="hookline-preemption", daemon=True)
+                if is_signal := start_if_possible(thread):
+                    self._thread = thread
+        self._took_over.set()
+        if not is_signal:
+            self._inside.close()
+
+    def _listen(self, number: int | None) -> None:
         with self._inside:
-            while (number := self._next()) != _OVER:
+            while number != _OVER:
                 self._react(number)
+                number = self._next()
 
     def _next(self) -> int | None:
         """Returns the next signal, or None when the time is over."""

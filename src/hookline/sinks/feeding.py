@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hookline import clock, errors, log
+from hookline.signals import interrupts
 from hookline.sinks.sink import Histogram, Point, Sink, Start
 from hookline.summary.event_queue import Outage
 
@@ -258,7 +259,7 @@ class Feeder:
 
     def _open(self) -> None:
         assert self._start is not None, "There is something to open."
-        self._sink.open(self._start)
+        interrupts.call(self._sink.open, self._start)
         self._start, self._is_open = None, True
 
     def _taken(self) -> list[Written]:

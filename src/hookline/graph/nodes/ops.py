@@ -25,6 +25,7 @@ from hookline.graph.graph import (
 )
 from hookline.graph.nodes import spec as specs
 from hookline.graph.nodes.nodes import Constant, Group, HostCall, Placeholder, check_range
+from hookline.signals.interrupts import door
 
 
 def name_scope(name: str | None) -> AbstractContextManager[str]:
@@ -296,6 +297,7 @@ def initial_tensor(initial_value: Any, name: str) -> Tensor:
     results: list[Any] = []
     concrete: list[bool] = []
 
+    @door
     def make() -> Any:
         return as_array(initial_value())
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from hookline import arguments
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook
+from hookline.signals.interrupts import door
 
 
 class FeedFnHook(SessionRunHook):
@@ -27,6 +28,7 @@ class FeedFnHook(SessionRunHook):
     def __init__(self, feed_fn: Callable[[], Mapping[Any, Any]]) -> None:
         self._feed_fn = arguments.function("FeedFnHook", "feed_fn", feed_fn)
 
+    @door
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Returns the feed of this run."""
         return SessionRunArgs(None, feed_dict=self._feed_fn())

@@ -19,6 +19,7 @@ from hookline.hooks.timers import NeverTriggerTimer, chosen_trigger
 from hookline.hooks.trigger import Trigger
 from hookline.hooks.triggers import every
 from hookline.session import Session
+from hookline.signals import interrupts
 
 _logger = log.of(__name__)
 
@@ -109,7 +110,7 @@ class LoggingTensorHook(SessionRunHook):
         """
         if self.formatter is not None:
             try:
-                return self.formatter(values)
+                return interrupts.call(self.formatter, values)
             except Exception as error:
                 error.add_note(f"The formatter of a LoggingTensorHook failed, given a dict of {', '.join(values)}.")
                 raise

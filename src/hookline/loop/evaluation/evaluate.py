@@ -21,6 +21,7 @@ from hookline.loop.evaluation.eval_result import FINAL, Best, EvalResult, Mode, 
 from hookline.loop.evaluation.evaluation import Evaluation
 from hookline.loop.metric_hooks import History
 from hookline.session import Session
+from hookline.signals import interrupts
 from hookline.summary import FileWriter
 from hookline.summary.writer_cache import writer_of
 
@@ -295,7 +296,8 @@ class Evaluate(SessionRunHook):
             return
         best = {name: found for name, (found, _) in self._plateau.items() if found is not None}  # Else all were NaN.
         since = {name: count for name, (_, count) in self._plateau.items()}
-        self._on_result(EvalResult(self.name, step, dict(self.values), best, since, session, request_stop))
+        result = EvalResult(self.name, step, dict(self.values), best, since, session, request_stop)
+        interrupts.call(self._on_result, result)
 
     def _mode_of(self, name: str) -> Mode | None:
         return self._mode if name == self._keep_best else known_mode(name)

@@ -35,6 +35,7 @@ from hookline.loop.step.step import traced
 from hookline.loop.step.step_graph import StepGraph, loop_of
 from hookline.session import Session
 from hookline.session.plan.feeds import feeder
+from hookline.signals import interrupts
 
 # The largest number of runs whose values are not read yet; each holds its arrays on the device.
 _MAX_UNREAD = 8
@@ -372,7 +373,7 @@ class Evaluation:
         assert self._batch_size is not None, "The caller has checked it."
         whole = jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, Gathered) else leaf, batch)
         try:
-            size = self._batch_size(whole)
+            size = interrupts.call(self._batch_size, whole)
         except Exception as error:
             error.add_note(f"hookline: while {self._who} called batch_size with batch {number}")
             raise

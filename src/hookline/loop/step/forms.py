@@ -32,6 +32,7 @@ from hookline.loop.step.leaf_types import (
     weakened,
 )
 from hookline.loop.step.step_result import Labels, named_losses, split_result
+from hookline.signals.interrupts import door
 
 _WHOLE: Mapping[str, Any] = {"the state": None}
 
@@ -136,7 +137,7 @@ class NnxObjects:
         make = self._make
         if make is None:
             return self.values
-        return lambda: in_dtypes(self.values, strong(nnx.to_pure_dict(nnx.split(make())[1])))
+        return door(lambda: in_dtypes(self.values, strong(nnx.to_pure_dict(nnx.split(make())[1]))))
 
     def let_go(self) -> None:  # noqa: D102
         self.values = specs.of_value(self.values)
@@ -245,6 +246,7 @@ class Tree:
         if make is None:
             return self.values
 
+        @door
         def values() -> Any:
             made = jax.tree.leaves(make())
             # A Python number of which the step makes an array has that dtype.

@@ -21,6 +21,7 @@ from hookline.loop.warm_start import replace
 from hookline.paths import is_in, with_paths
 from hookline.session import Session
 from hookline.session.origin import FROM_MEMORY
+from hookline.signals.interrupts import door
 
 _logger = log.of(__name__)
 
@@ -179,4 +180,4 @@ def _rate(
         raise TypeError(f"{refusal}.")
     counted = "the global step" if place is None else with_paths(state.spec)[0][place][0]
     _logger.info("Loop: %s, the schedule of learning_rate, gets %s.", called(schedule), counted)
-    return op(lambda count: jnp.asarray(schedule(count)), name=NAME)(count)
+    return op(door(lambda count: jnp.asarray(schedule(count))), name=NAME)(count)

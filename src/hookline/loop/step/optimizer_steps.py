@@ -17,6 +17,7 @@ from hookline.hooks import Firing, SessionRunHook, spaced
 from hookline.loop.call import called
 from hookline.loop.step.optimizer_state import optimizers, part_of, schedule_counts, update_counts
 from hookline.paths import is_in
+from hookline.signals.interrupts import door
 
 _logger = log.of(__name__)
 
@@ -247,7 +248,8 @@ class OptimizerSteps:
 
     def _lengths(self, first: int, last: int) -> np.ndarray[Any, Any]:
         """Returns the numbers of steps of some optimizer steps."""
-        found = np.asarray(jax.vmap(lambda count: jnp.asarray(self._given(count)))(jnp.arange(first, last)), int)
+        given = door(lambda count: jnp.asarray(self._given(count)))
+        found = np.asarray(jax.vmap(given)(jnp.arange(first, last)), int)
         if (found < 1).any():
             raise ValueError(f"Loop requires numbers above 0 from steps_per_update, got {found.min()}.")
         return found

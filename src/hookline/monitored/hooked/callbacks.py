@@ -83,6 +83,7 @@ def checked_hooks(hooks: Iterable[Any] | None, argument: str = "hooks") -> tuple
     checked = tuple(hooks)
     for position, hook in enumerate(checked):
         _check(f"{argument}[{position}]", hook)
+        interrupts.users_class(type(bare(hook)))
     check_distinct(checked, argument)
     return checked
 

@@ -27,7 +27,7 @@ from hookline.monitored.starting.restoring import (
 from hookline.session import RunOptions, Session, StoreTarget
 from hookline.session.origin import INITIALISED, SHARED
 from hookline.session.plan.fetches import check_fetches
-from hookline.signals import preemption
+from hookline.signals import interrupts, preemption
 
 logger = log.of(__name__)
 
@@ -163,7 +163,7 @@ class SessionManager:
                 if init_op is not None:
                     session.run(init_op, feed_dict=init_feed_dict)
                 if init_fn is not None:
-                    init_fn(session)
+                    interrupts.call(init_fn, session)
             did = f"Restoring {source!r}" if source else "Initialising (init_op, init_fn)"
             self._require(
                 session, self._ready_for_local_init_op, f"{did} did not make the model ready for local_init_op"

@@ -176,7 +176,7 @@ class Trace:
         ]
         args = operation.bind(lambda tensor: _copied(self._read(tensor, operation)))
         old = _copied(jax.tree.unflatten(operation.structure, olds))
-        news = operation.check_new(operation.fn(old, *args))
+        news = operation.check_new(operation.call(old, *args))
         kept = [_as_held(v, new) for v, new in zip(operation.variables, news, strict=True)]
         for variable, place, value in zip(operation.variables, places, kept, strict=True):
             self._versions[variable, place + 1] = value
