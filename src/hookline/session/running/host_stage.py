@@ -66,9 +66,12 @@ class HostStage:
         self._deferred_trees: list[int] = []
 
     def find_outputs(self, places: Mapping[Key, int]) -> None:
-        """Records the index of each tensor among the outputs of the program."""
+        """Records the index of each tensor among the outputs of the program.
+
+        A program of several steps may lack some: then that step is refused, or only asked whether it can be made.
+        """
         for operation in self._arguments:
-            wanted = {tensor.key for tensor in operation.inputs}
+            wanted = {tensor.key for tensor in operation.inputs} & places.keys()
             self._pulls[operation] = {i: places[t.key] for i, t in enumerate(self.pulled) if t.key in wanted}
         found = [tensor for tensor in self._deferred_tensors if tensor.key in places]
         self._deferred_arrays = [places[tensor.key] for tensor in found if specs.is_array(tensor.spec)]
