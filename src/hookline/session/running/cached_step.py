@@ -263,14 +263,20 @@ class CachedStep:
 
     def _late_results(self, run: Run) -> DeferredResults:
         """Returns the deferred results of the late hooks together."""
-        if self._is_bare:  # The run has made no room for host results.
-            run.begin()
+        hosts, outputs = self.hosts, run.outputs
 
-        def results() -> list[Any]:
+        def compute() -> list[Any]:
+            if hosts.deferred:
+                if self._is_bare:  # The run has made no room for host results.
+                    run.begin()
+                hosts.compute(hosts.deferred, run, self._session)
             values = iter([*map(called, self._late_getters, repeat(run))])
             return [part.assemble([*islice(values, len(part.elements))]) for part in self._late]
 
-        return self.hosts.deferred_results(run, self._session, results)
+        arrays = [*map(outputs.__getitem__, hosts.deferred_arrays)]
+        if hosts.deferred_trees:
+            arrays += jax.tree.leaves([outputs[place] for place in hosts.deferred_trees])
+        return DeferredResults(compute, arrays)
 
     def dispatch(self, run: Run, expected: int | None = None, last_step: int | None = None) -> Any:
         """Starts the program and keeps its new values, without waiting for it. The caller holds the session's lock.

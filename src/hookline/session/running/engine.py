@@ -166,10 +166,6 @@ class Engine(LowLevel):
         with self.lock:
             return self._plans.expect(hook_fetches)
 
-    def host_lock(self, operation: Operation) -> Any:
-        """Returns the lock that keeps other threads out of a host operation."""
-        return self.staged.host_lock(operation)
-
     # Errors -----------------------------------------------------------------------------------------------------
 
     def explain(self, error: Exception, step: CachedStep, feeds: Iterable[Any]) -> None:
