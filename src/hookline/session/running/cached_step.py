@@ -79,7 +79,7 @@ class CachedStep:
         self._late_getters = [
             self._getter(e, places, in_rows=part.in_rows, is_late=True) for part in self._late for e in part.elements
         ]
-        nothing = (None, self._of_hooks([None] * len(self._getters), None)) if request.is_constant else None
+        nothing = (None, self._of_hooks([None] * len(self._getters), Run())) if request.is_constant else None
         # The results of a run, if they are the same each time, and of a single step if no front end checks runs, too.
         self._nothing, self._plain = nothing, None if nothing is None or session.checks_runs else (*nothing, 1)
         self.counters = counters(plan, [*fetched, *for_hooks, *deferred])
@@ -248,14 +248,14 @@ class CachedStep:
                 session.ahead.raise_known_failure()
         return self.request.assemble(values), self._of_hooks(values, run)
 
-    def _of_hooks(self, values: Sequence[Any], run: Run | None) -> tuple[Any, ...]:
+    def _of_hooks(self, values: Sequence[Any], run: Run) -> tuple[Any, ...]:
         """Returns the results of the hooks, from the values of all getters."""
         results: list[Any] = [None] * self.request.hook_count
         end = len(self.request.fetched)
         for part in self._now:
             start, end = end, end + len(part.elements)
             results[part.place] = part.assemble(values[start:end])
-        if self._late and run is not None:
+        if self._late:
             every = self._late_results(run)
             for number, part in enumerate(self._late):
                 results[part.place] = every.part(number)

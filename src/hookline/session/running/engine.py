@@ -335,7 +335,7 @@ class Engine(LowLevel):
     @property
     def shared(self) -> bool:  # type: ignore[override]
         """Whether other processes may change its variables, because they live on parameter servers."""
-        return self.store.shared
+        return (self._store or self.store).shared
 
     def seal(self) -> None:
         """Ends the training for all workers that share the variables; returns when their last update is applied."""
