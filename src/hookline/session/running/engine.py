@@ -14,7 +14,7 @@ from hookline import arguments, errors
 from hookline.graph import placement
 from hookline.graph.front_end import FrontEnd
 from hookline.graph.global_step import counted_global_step
-from hookline.graph.graph import Graph, Operation
+from hookline.graph.graph import Graph
 from hookline.graph.nodes.nodes import Source
 from hookline.graph.registry import GraphKeys
 from hookline.graph.variable import Variable
