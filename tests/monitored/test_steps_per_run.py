@@ -342,6 +342,20 @@ def test_a_hook_that_feeds_is_refused():
         session.close()
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_host_operation_of_a_hook_that_takes_rows_is_refused(late):
+    with hl.Graph().as_default():
+        total = hl.Variable(0.0, name="total")
+        train_op = stepping(total.assign_add(1.0))
+        rows = Firings(train.every(4), hl.host_op(lambda value: value * 2, name="double")(total.read_value()), late)
+        rows.stacked = True
+        with train.MonitoredSession(steps_per_run=4) as session:
+            session.run(train_op)
+            session.add_hook(rows)
+            with pytest.raises(ValueError, match=r"steps_per_run=4 .*'double' .*, of which a hook with stacked = True"):
+                session.run(train_op)
+
+
 def test_a_session_of_ones_own_makes_one_step_a_run():
     class Creator:
         def create_session(self):
@@ -405,6 +419,7 @@ class Seen(train.SessionRunHook):
         lambda add, batch, other, total: [Seen(train.every(5), {"x": batch, "t": total})],
         lambda add, batch, other, total: [Seen(train.every(5), other), Seen(train.every(7), batch)],
         lambda add, batch, other, total: [Seen(train.every(6), hl.host_op(lambda x: x * 2)(batch))],
+        lambda add, batch, other, total: [Seen(train.every(6), hl.host_op(lambda x: x * 2)(other + total))],
     ],
 )
 def test_what_hooks_do_or_read_of_one_step_is_done_in_that_one(what, late):

@@ -79,7 +79,7 @@ class CachedStep:
         self._late_getters = [
             self._getter(e, places, in_rows=part.in_rows, is_late=True) for part in self._late for e in part.elements
         ]
-        nothing = (None, self._of_hooks([None] * len(self._getters), None)) if request.is_constant else None
+        nothing = (None, self._of_hooks([None] * len(self._getters), Run())) if request.is_constant else None
         # The results of a run, if they are the same each time, and of a single step if no front end checks runs, too.
         self._nothing, self._plain = nothing, None if nothing is None or session.checks_runs else (*nothing, 1)
         self.counters = counters(plan, [*fetched, *for_hooks, *deferred])
@@ -248,14 +248,14 @@ class CachedStep:
                 session.ahead.raise_known_failure()
         return self.request.assemble(values), self._of_hooks(values, run)
 
-    def _of_hooks(self, values: Sequence[Any], run: Run | None) -> tuple[Any, ...]:
+    def _of_hooks(self, values: Sequence[Any], run: Run) -> tuple[Any, ...]:
         """Returns the results of the hooks, from the values of all getters."""
         results: list[Any] = [None] * self.request.hook_count
         end = len(self.request.fetched)
         for part in self._now:
             start, end = end, end + len(part.elements)
             results[part.place] = part.assemble(values[start:end])
-        if self._late and run is not None:
+        if self._late:
             every = self._late_results(run)
             for number, part in enumerate(self._late):
                 results[part.place] = every.part(number)
@@ -263,14 +263,20 @@ class CachedStep:
 
     def _late_results(self, run: Run) -> DeferredResults:
         """Returns the deferred results of the late hooks together."""
-        if self._is_bare:  # The run has made no room for host results.
-            run.begin()
+        hosts, outputs = self.hosts, run.outputs
 
-        def results() -> list[Any]:
+        def compute() -> list[Any]:
+            if hosts.deferred:
+                if self._is_bare:  # The run has made no room for host results.
+                    run.begin()
+                hosts.compute(hosts.deferred, run, self._session)
             values = iter([*map(called, self._late_getters, repeat(run))])
             return [part.assemble([*islice(values, len(part.elements))]) for part in self._late]
 
-        return self.hosts.deferred_results(run, self._session, results)
+        arrays = [*map(outputs.__getitem__, hosts.deferred_arrays)]
+        if hosts.deferred_trees:
+            arrays += jax.tree.leaves([outputs[place] for place in hosts.deferred_trees])
+        return DeferredResults(compute, arrays)
 
     def dispatch(self, run: Run, expected: int | None = None, last_step: int | None = None) -> Any:
         """Starts the program and keeps its new values, without waiting for it. The caller holds the session's lock.

@@ -14,7 +14,7 @@ from hookline import arguments, errors
 from hookline.graph import placement
 from hookline.graph.front_end import FrontEnd
 from hookline.graph.global_step import counted_global_step
-from hookline.graph.graph import Graph, Operation
+from hookline.graph.graph import Graph
 from hookline.graph.nodes.nodes import Source
 from hookline.graph.registry import GraphKeys
 from hookline.graph.variable import Variable
@@ -165,10 +165,6 @@ class Engine(LowLevel):
         """Declares all fetches that hooks may ask for; see `LowLevel.expect`."""
         with self.lock:
             return self._plans.expect(hook_fetches)
-
-    def host_lock(self, operation: Operation) -> Any:
-        """Returns the lock that keeps other threads out of a host operation."""
-        return self.staged.host_lock(operation)
 
     # Errors -----------------------------------------------------------------------------------------------------
 
@@ -339,7 +335,7 @@ class Engine(LowLevel):
     @property
     def shared(self) -> bool:  # type: ignore[override]
         """Whether other processes may change its variables, because they live on parameter servers."""
-        return self.store.shared
+        return (self._store or self.store).shared
 
     def seal(self) -> None:
         """Ends the training for all workers that share the variables; returns when their last update is applied."""

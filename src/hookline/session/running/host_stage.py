@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -17,7 +17,6 @@ from hookline.graph.variable import Update, VariableRead
 from hookline.session.plan.fetches import called
 from hookline.session.plan.getters import Run, argument_getter
 from hookline.session.plan.plan import Key, Plan, input_tensors
-from hookline.session.running.hook_fetches import DeferredResults
 
 OnHost = HostCall | SessionCall
 
@@ -29,6 +28,8 @@ class HostStage:
         before: The operations that run before the program.
         after: Those that run after it.
         deferred: Those that run when their results are read; no run waits for them.
+        deferred_arrays: The indices of the outputs that deferred results need, of those with one array.
+        deferred_trees: The same of those that may have more.
         pulled: The tensors that they take from the program.
         before_needs_lock: Whether those before the program need state that the session's lock protects: counters, the
             session itself, or the choice of this run's batch.
@@ -61,18 +62,20 @@ class HostStage:
         # takes a third of the time of `jax.device_get`.
         is_cpu = jax.default_backend() == "cpu"
         self._at_hand = {i for i, tensor in enumerate(self.pulled) if is_cpu and _is_plain(tensor.spec)}
-        # The indices of the outputs that deferred results need: those with one array, and those that may have more.
-        self._deferred_arrays: list[int] = []
-        self._deferred_trees: list[int] = []
+        self.deferred_arrays: list[int] = []
+        self.deferred_trees: list[int] = []
 
     def find_outputs(self, places: Mapping[Key, int]) -> None:
-        """Records the index of each tensor among the outputs of the program."""
+        """Records the index of each tensor among the outputs of the program.
+
+        A program of several steps may lack some: then that step is refused, or only asked whether it can be made.
+        """
         for operation in self._arguments:
-            wanted = {tensor.key for tensor in operation.inputs}
+            wanted = {tensor.key for tensor in operation.inputs} & places.keys()
             self._pulls[operation] = {i: places[t.key] for i, t in enumerate(self.pulled) if t.key in wanted}
         found = [tensor for tensor in self._deferred_tensors if tensor.key in places]
-        self._deferred_arrays = [places[tensor.key] for tensor in found if specs.is_array(tensor.spec)]
-        self._deferred_trees = [places[tensor.key] for tensor in found if not specs.is_array(tensor.spec)]
+        self.deferred_arrays = [places[tensor.key] for tensor in found if specs.is_array(tensor.spec)]
+        self.deferred_trees = [places[tensor.key] for tensor in found if not specs.is_array(tensor.spec)]
 
     def compute(self, operations: Sequence[OnHost], run: Run, session: Any) -> None:
         """Runs host operations, given in creation order, on the values that the run has so far."""
@@ -89,7 +92,7 @@ class HostStage:
                 run.hosts[operation] = operation.fn(session.session, *given)
                 continue
             try:
-                with session.host_lock(operation):
+                with session.staged.host_lock(operation):
                     run.hosts[operation] = operation.call_on(given)
             except StopIteration as error:
                 raise OutOfRangeError(
@@ -98,18 +101,6 @@ class HostStage:
             except Exception as error:
                 operation.note(error)
                 raise
-
-    def deferred_results(self, run: Run, session: Any, results: Callable[[], Any]) -> DeferredResults:
-        """Returns the deferred results of a run; `results` gives them once the deferred operations have run."""
-
-        def compute() -> Any:
-            self.compute(self.deferred, run, session)
-            return results()
-
-        arrays = [*map(run.outputs.__getitem__, self._deferred_arrays)]
-        if self._deferred_trees:
-            arrays += jax.tree.leaves([run.outputs[place] for place in self._deferred_trees])
-        return DeferredResults(compute, arrays)
 
 
 def _is_plain(spec: Any) -> bool:

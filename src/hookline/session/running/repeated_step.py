@@ -64,6 +64,9 @@ class RepeatedStep(CachedStep):
             return "its variables live on parameter servers"
         if hosts := [operation for operation in (*plan.before, *plan.after) if operation in plan.trained]:
             return f"{hosts[0].node_def} runs on the host"
+        of_rows = set(plan.needed(self.request.of_hooks(in_rows=True)))
+        if hosts := [operation for operation in (*plan.before, *plan.after) if operation in of_rows]:
+            return f"{hosts[0].node_def}, of which a hook with stacked = True wants each step, runs on the host"
         if self.gain is None:
             return "only the device knows how far it advances the global step"
         for node in plan.sources:
