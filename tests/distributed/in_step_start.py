@@ -91,7 +91,7 @@ class Saves(hl.train.SessionRunHook):
 
 def own():
     """Started by the script's own call, between two sessions' handlers: after those of one, and before those of two."""
-    before = preemption.Watch("Session", "exit", 60, lambda: None, lambda: "nothing", lambda: False)
+    before = preemption.Watch(60, lambda: None, lambda: "nothing", lambda: False)
     before.open(in_order=True)
     jax.distributed.initialize(ADDRESS, 2, ME)
     preemption.renew()  # As a session does when it has been created.

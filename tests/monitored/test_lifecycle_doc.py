@@ -13,7 +13,7 @@ import pytest
 
 import hookline
 from hookline import errors
-from hookline.train import CheckpointSaverHook, MonitoredSession, Scaffold, SessionRunHook, every
+from hookline.train import CheckpointSaverHook, MonitoredSession, PreemptionOptions, Scaffold, SessionRunHook, every
 
 PAGE = Path(__file__).parents[2] / "docs" / "lifecycle.md"
 
@@ -138,7 +138,7 @@ def play_signal(row, training, hook, directory):
     hook.trigger = every(runs=1) if place == "on_trigger" else None
     session = MonitoredSession(
         hooks=[hook] if "nothing is saved" in row else [hook, saver],
-        on_preemption="ignore" if "ignored" in row else "exit",
+        preemption=PreemptionOptions(on_signal="ignore" if "ignored" in row else "exit"),
     )
     if place == "begin":
         hook.events.remove("begin")

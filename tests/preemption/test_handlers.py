@@ -104,7 +104,7 @@ def test_sigterm_is_not_caught_where_nothing_is_saved_and_nothing_where_signals_
     before = handlers()
     with train.MonitoredSession():
         assert handlers()[0] == before[0]
-    with session(on_preemption="ignore"):
+    with session(preemption=train.PreemptionOptions(on_signal="ignore")):
         assert handlers() == before
     with session():
         assert all(now is not then for now, then in zip(handlers(), before, strict=True))
@@ -290,17 +290,24 @@ def test_in_pythons_own_shell_ctrl_c_is_what_it_was(session, monkeypatch):
         assert signal.getsignal(SIGTERM) is not signal.SIG_DFL
 
 
-@pytest.mark.parametrize("Session", [train.MonitoredSession, train.SingularMonitoredSession])
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"on_preemption": "stop"}, r"requires on_preemption='exit' or 'ignore', got 'stop'\."),
-        ({"grace_secs": 0}, r"requires grace_secs > 0, got 0\."),
+        ({"on_signal": "stop"}, r"requires on_signal='exit' or 'ignore', got 'stop'\."),
+        ({"timeout_secs": 0}, r"requires timeout_secs > 0, got 0\."),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused(Session, arguments, message):
-    with pytest.raises(ValueError, match=f"{Session.__name__} {message}"):
-        Session(**arguments)
+def test_options_that_make_no_sense_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=f"PreemptionOptions {message}"):
+        train.PreemptionOptions(**arguments)
+
+
+@pytest.mark.parametrize("Session", [train.MonitoredSession, train.SingularMonitoredSession])
+def test_what_are_no_options_is_refused(Session):
+    with pytest.raises(
+        TypeError, match=f"{Session.__name__} requires a PreemptionOptions .* as preemption, got 'ignore'"
+    ):
+        Session(preemption="ignore")
 
 
 def test_no_signal_is_lost_while_a_session_closes(session):

@@ -9,7 +9,8 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src" / "hookline"
 # What neither takes a lock nor allocates much, and handlers that others had put in before.
 ALLOWED = {
-    *("append", "bytes", "callable", "clear", "fileno", "get", "getpid", "kill", "monotonic", "send", "suppress"),
+    *("append", "bytes", "callable", "clear", "fileno", "get", "getpid", "kill", "len", "monotonic", "send"),
+    "suppress",
     *("default_int_handler", "exit", "set_wakeup_fd", "signal", "startswith"),
     *("before", "handler"),
     "is_inside",  # `SessionGuard.is_mine`.

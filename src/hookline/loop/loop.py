@@ -267,8 +267,7 @@ class Loop(StepGraph):
                 recovery=checkpoints.recovery,
                 summary_dir=self.logdir,
                 strict_events=logging.strict_events,
-                on_preemption=preemption.on_signal,
-                grace_secs=preemption.timeout_secs,
+                preemption=preemption,
                 steps_per_run=self.steps_per_run,
             )
         self._has_run = True

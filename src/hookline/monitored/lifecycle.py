@@ -33,6 +33,7 @@ from hookline.monitored.starting.opening import Opening
 from hookline.monitored.starting.scaffold import Scaffold
 from hookline.monitored.step_context import check_step_fn
 from hookline.monitored.stop_request import StopRequest
+from hookline.monitored.training_options import PreemptionOptions
 from hookline.session import RunMetadata, RunOptions, Session
 from hookline.signals import interrupts, notebooks, preemption
 from hookline.summary import FileWriter, FileWriterCache
@@ -75,11 +76,11 @@ class MonitoredLifecycle(OfFrontEnd):
         recovery: RecoveryPolicy | None,
         summary_dir: str | None,
         strict_events: bool = False,
-        on_preemption: str = preemption.EXIT,
-        grace_secs: float = preemption.DEFAULT_GRACE_SECS,
+        options: PreemptionOptions | None = None,
         steps_per_run: int = 1,
     ) -> None:
         who = type(self).__name__
+        wanted = arguments.instance(who, "preemption", options, PreemptionOptions) or PreemptionOptions()
         steps_per_run = arguments.whole(who, "steps_per_run", steps_per_run, at_least=1)
         creator = arguments.having(who, "session_creator", session_creator, "a SessionCreator", "create_session")
         self._stop = StopRequest()
@@ -88,13 +89,13 @@ class MonitoredLifecycle(OfFrontEnd):
         self._grace_secs = arguments.number(who, "stop_grace_period_secs", stop_grace_period_secs, at_least=0)
         arguments.instance(who, "recovery", recovery, RecoveryPolicy)
         # A session made in another's callback, such as an evaluation, is finished before the other one is closed.
-        heeds = SCOPE.get() is None or not preemption.heeded()
+        heeds = wanted.on_signal == preemption.EXIT and (SCOPE.get() is None or not preemption.heeded())
         # In a notebook, until its `with` block is entered: an interrupt ends a cell, and the session continues.
-        self._spans_cells = notebooks.shell() is not None and on_preemption == preemption.EXIT
+        self._spans_cells = notebooks.shell() is not None and wanted.on_signal == preemption.EXIT
         self._summary_dir, self._writers = summary_dir, WriterScope(strict_events)
         self._guard, self._fast_path = SessionGuard(self._writers), FastPath(self._writers)
         self._preemption = preemption.Watch(
-            who, on_preemption, grace_secs, self._wake, self._doing, lambda: self._guard.is_mine, heeds=heeds
+            wanted.timeout_secs, self._wake, self._doing, lambda: self._guard.is_mine, heeds=heeds
         )
         self._signals = self._preemption.signals
         # During a step function, outside of its runs: the session that it runs with hooks, and the session's count of

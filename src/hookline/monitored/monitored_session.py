@@ -9,8 +9,8 @@ from hookline.monitored.lifecycle import MonitoredLifecycle
 from hookline.monitored.recovery import DEFAULT_RECOVERY, RecoveryPolicy
 from hookline.monitored.starting.creators import ChiefSessionCreator, SessionCreator
 from hookline.monitored.starting.scaffold import Scaffold
+from hookline.monitored.training_options import PreemptionOptions
 from hookline.session import StoreTarget
-from hookline.signals import preemption
 
 
 class MonitoredSession(MonitoredLifecycle):
@@ -28,10 +28,7 @@ class MonitoredSession(MonitoredLifecycle):
         summary_dir: The directory of the shared writer `summary_writer`.
         strict_events: Whether the training ends if summaries or other events cannot be written (a full disk). By
             default they are lost, with a warning.
-        on_preemption: What SIGTERM and a first Ctrl-C do to a session that saves. "exit": the current run is finished,
-            every `end` is called, including its save, and the block is left with `Preempted`. "ignore": the signals
-            have their usual effect.
-        grace_secs: The longest time for leaving in order; then the process is ended.
+        preemption: The options of the reaction to SIGTERM and Ctrl-C; the default ones if None.
         steps_per_run: The largest number of steps of a run, in one compiled loop; see `MonitoredTrainingSession`.
 
     Raises:
@@ -52,8 +49,8 @@ class MonitoredSession(MonitoredLifecycle):
         3
 
     References:
-        `tf.train.MonitoredSession`. Differences: `recovery`, `summary_dir`, `strict_events`, `on_preemption`,
-        `grace_secs`, `steps_per_run`, `request_stop`; every hook gets `end`, even if others raise; a
+        `tf.train.MonitoredSession`. Differences: `recovery`, `summary_dir`, `strict_events`, `preemption`,
+        `steps_per_run`, `request_stop`; every hook gets `end`, even if others raise; a
         failed construction leaves no thread and no session behind; closing also closes the writers that it and its
         hooks took from `FileWriterCache`; hooks declare `trigger`, `fetches` and `late`, and may define `on_exception`.
     """
@@ -67,8 +64,7 @@ class MonitoredSession(MonitoredLifecycle):
         recovery: RecoveryPolicy | None = DEFAULT_RECOVERY,
         summary_dir: str | None = None,
         strict_events: bool = False,
-        on_preemption: str = preemption.EXIT,
-        grace_secs: float = preemption.DEFAULT_GRACE_SECS,
+        preemption: PreemptionOptions | None = None,
         steps_per_run: int = 1,
     ) -> None:
         creator = ChiefSessionCreator() if session_creator is None else session_creator
@@ -79,8 +75,7 @@ class MonitoredSession(MonitoredLifecycle):
             recovery,
             summary_dir,
             strict_events,
-            on_preemption,
-            grace_secs,
+            preemption,
             steps_per_run,
         )
 
@@ -96,8 +91,7 @@ class SingularMonitoredSession(MonitoredLifecycle):
         checkpoint_dir: A directory, whose newest checkpoint is restored, if there is one.
         stop_grace_period_secs: The longest wait of closing for the threads.
         checkpoint_filename_with_path: A checkpoint to restore.
-        on_preemption: "exit" or "ignore", as in `MonitoredSession`.
-        grace_secs: As in `MonitoredSession`.
+        preemption: As in `MonitoredSession`.
 
     Raises:
         ValueError: Both a directory and a checkpoint are given.
@@ -125,8 +119,7 @@ class SingularMonitoredSession(MonitoredLifecycle):
         stop_grace_period_secs: float = 120,
         checkpoint_filename_with_path: str | None = None,
         *,
-        on_preemption: str = preemption.EXIT,
-        grace_secs: float = preemption.DEFAULT_GRACE_SECS,
+        preemption: PreemptionOptions | None = None,
     ) -> None:
         creator = ChiefSessionCreator(scaffold, master, config, checkpoint_dir, checkpoint_filename_with_path)
         super().__init__(
@@ -135,8 +128,7 @@ class SingularMonitoredSession(MonitoredLifecycle):
             stop_grace_period_secs,
             None,
             None,
-            on_preemption=on_preemption,
-            grace_secs=grace_secs,
+            options=preemption,
         )
 
     def should_stop(self) -> bool:

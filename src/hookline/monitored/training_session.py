@@ -186,8 +186,7 @@ def MonitoredTrainingSession(
         recovery=checkpoints.recovery,
         summary_dir=summary_dir,
         strict_events=logging.strict_events,
-        on_preemption=preemption.on_signal,
-        grace_secs=preemption.timeout_secs,
+        preemption=preemption,
         steps_per_run=steps_per_run,
     )
 

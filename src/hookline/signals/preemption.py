@@ -28,7 +28,7 @@ from contextvars import ContextVar
 from types import FrameType
 from typing import Any
 
-from hookline import arguments, clock, log
+from hookline import clock, log
 from hookline.errors import Interrupted, Preempted
 from hookline.signals import notebooks
 from hookline.signals.interrupts import gates, is_in_users_code, know_collectors
@@ -58,25 +58,18 @@ class Watch:
     """The signal handling of one session.
 
     Args:
-        who: The class of the session, for messages.
-        on_preemption: `"exit"` or `"ignore"`.
         grace_secs: The longest time for closing the session after the signal.
         stop: Called in a thread when the signal comes; wakes waits.
         doing: Called in that thread; returns the session's present activity, for the log.
         is_inside: Returns whether the calling thread is inside the session, so that an interrupt must wait.
-        heeds: Whether this session is the one to act on signals, if it does not ignore them.
+        heeds: Whether this session acts on signals.
 
     Attributes:
         signals: The signals of the process. Its `number` is None until one has come to any session.
-
-    Raises:
-        ValueError: `on_preemption` has another value, or `grace_secs` is not a positive number.
     """
 
     def __init__(
         self,
-        who: str,
-        on_preemption: str,
         grace_secs: float,
         stop: Callable[[], None],
         doing: Callable[[], str],
@@ -84,13 +77,9 @@ class Watch:
         *,
         heeds: bool = True,
     ) -> None:
-        if on_preemption not in (EXIT, IGNORE):
-            raise ValueError(f"{who} requires on_preemption={EXIT!r} or {IGNORE!r}, got {on_preemption!r}.")
-        if arguments.number(who, "grace_secs", grace_secs) <= 0:
-            raise ValueError(f"{who} requires grace_secs > 0, got {grace_secs}.")
         self.grace_secs = grace_secs
         self.stop, self.doing, self.is_inside, self.signals = stop, doing, is_inside, _signals
-        self._heeds = heeds and on_preemption == EXIT
+        self._heeds = heeds
         self._last: int | None = None
 
     def open(self, *, in_order: bool) -> None:
