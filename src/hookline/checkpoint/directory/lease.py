@@ -357,7 +357,7 @@ def hold(directory: str, wait_secs: float = DEFAULT_WAIT_SECS, path: str = "") -
         share = Share(lease)
     try:
         lease.acquire(wait_secs)
-    except BaseException as error:
+    except BaseException as error:  # The lease must be given back.
         share()
         if isinstance(error, OSError):
             raise failures.not_written(error, path or directory) from error

@@ -93,7 +93,7 @@ class Together:
         value, error = None, None
         try:
             value = part()
-        except BaseException as raised:
+        except BaseException as raised:  # The other processes wait to hear of it.
             error = raised
         serialised = None if error is None else failures.serialise(error)
         try:

@@ -98,7 +98,7 @@ def replacing(path: str) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException:  # Nothing of it may stay.
         with contextlib.suppress(OSError):
             os.remove(temporary)
         raise

@@ -138,7 +138,7 @@ class Save:
         try:
             self._acquire_all()
             return PendingSave(self._path, self._complete)
-        except BaseException:
+        except BaseException:  # The directory, the lease and the copies must be given back.
             self._abandon()
             self._until_saved.close()
             self._stored.clear()
@@ -151,7 +151,7 @@ class Save:
             if self._check is not None:
                 try:
                     self._check()
-                except BaseException:
+                except BaseException:  # The directory must be given back.
                     self._abandon()
                     raise
             while (timestamp := self._write_all()) is None:
@@ -320,7 +320,7 @@ class PendingSave:
         _under_way.add(self)
         try:
             self._thread.start()
-        except BaseException:
+        except BaseException:  # Nobody must wait for it.
             _under_way.discard(self)
             raise
 
@@ -328,7 +328,7 @@ class PendingSave:
         error = None
         try:
             finish()
-        except BaseException as raised:
+        except BaseException as raised:  # Whoever waits for the save must get it.
             error = raised
             _logger.error("%s", error)
         _under_way.discard(self)

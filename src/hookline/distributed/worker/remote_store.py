@@ -218,8 +218,7 @@ class RemoteStore(VariableStore):
                 self._transactions.settle()
                 self._entered = entrance, entrance.enter(self._pulls.since)
                 yield
-            except BaseException:
-                # No worker needs to wait for an update that will not come.
+            except BaseException:  # No worker needs to wait for an update that will not come.
                 entrance.leave(undecided=not self._transactions.settled)
                 raise
 

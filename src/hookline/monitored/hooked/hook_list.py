@@ -105,7 +105,7 @@ class HookList:
         for hook, end in self.overrides("end"):
             try:
                 end(session)
-            except BaseException as exc:
+            except BaseException as exc:  # The other hooks must give back what they hold.
                 failure = session.lowlevel.map_error(exc)
                 failure.add_note(f"Raised by end() of the {describe(hook)}.")
                 failures.append(failure)
@@ -205,7 +205,7 @@ class HookList:
         for hook, after_close in self.overrides("after_close"):
             try:
                 after_close()
-            except BaseException as failure:
+            except BaseException as failure:  # The other hooks must give back what they hold.
                 failure.add_note(f"Raised by after_close() of the {describe(hook)}.")
                 failures.append(failure)
         return failures

@@ -314,7 +314,7 @@ class HookedSession:
                 make = self._make_of(schedule, fetches, fed=bool(feed_dict))
                 self._fast_path.begin(self._low, fetches, fast_runs, make, feeds=bool(feed_dict), capacity=capacity)
             return result
-        except BaseException as exc:
+        except BaseException as exc:  # Whether the variables are those of a whole run must be known.
             mapped = self._failed(exc, writes)
             if mapped is exc:
                 raise
@@ -426,7 +426,7 @@ class HookedSession:
             if run.waits:
                 schedule.deliver_late(context, runs + run.room)
             self._at_callbacks = False
-        except BaseException:
+        except BaseException:  # A stop that a hook has requested must not be lost with the run.
             if context.stop_requested:
                 self._stop.carry(context.stop_asked_by, context.stop_is_final)
             raise

@@ -102,7 +102,7 @@ class SeveralSteps:
             result, hook_results = self._low.run_with_hook_fetches(
                 fetches, requests.hook_fetches, None, options, run_metadata
             )
-        except BaseException:
+        except BaseException:  # The steps that were made must be counted.
             made = schedule.run.room - 1 - left
             schedule.count_failed_steps(made)
             self._stop.runs += made
