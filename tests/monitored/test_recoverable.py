@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 
@@ -14,9 +15,22 @@ LOST = AbortedError(None, None, "preempted")
 POLICY = RecoveryPolicy(max_attempts=3, initial_backoff_secs=1, multiplier=2, jitter=0)
 
 
+opened = []
+
+
 def recoverable(*raws, policy=POLICY):
     """A session over the given raw sessions, one a creation; exceptions are raised by the creation."""
-    return MonitoredSession(Scripted(*raws), recovery=policy)
+    opened.append(MonitoredSession(Scripted(*raws), recovery=policy))
+    return opened[-1]
+
+
+@pytest.fixture(autouse=True)
+def sessions_are_closed():
+    """`LOST` would keep them by its traceback, and they the handler of Ctrl-C."""
+    yield
+    while opened:
+        with contextlib.suppress(Exception):
+            opened.pop().close()
 
 
 def test_a_lost_run_is_retried_in_a_new_session(clock):
