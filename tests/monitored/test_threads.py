@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 
 import numpy as np
 import pytest
+from tests.instructions import come_before
 
 import hookline as hl
 from hookline import train
@@ -207,25 +207,11 @@ def test_operations_of_the_host_that_run_each_other_do_not_wait_for_each_other()
 
 def interrupt_at(instruction, files, work):
     """Does the work with a KeyboardInterrupt before the given one of the instructions in these files."""
-    left = instruction
 
-    def trace(frame, event, arg):
-        nonlocal left
-        if not frame.f_code.co_filename.endswith(files):
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            left -= 1
-            if left == 0:
-                raise KeyboardInterrupt
-        return trace
+    def interrupt():
+        raise KeyboardInterrupt
 
-    sys._getframe().f_trace_opcodes = True  # Python 3.12 looks when it is set to trace whether a frame wants them.
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(None)
+    come_before(instruction, lambda file: file.endswith(files), interrupt, work)
 
 
 def test_an_exception_at_any_instruction_of_the_engine_leaves_the_session_usable(training, caplog):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import sys
 import threading
 import time
 
 import pytest
+from tests.instructions import come_before
 
 import hookline as hl
 from hookline import train
@@ -129,26 +129,9 @@ def test_a_wait_for_a_batch_ends_at_once(train_op):
 
 def pressed_at(instruction, work):
     """Does the work, with a Ctrl-C before the given instruction of hookline's own; returns whether it came to it."""
-    left = instruction
-
-    def trace(frame, event, arg):
-        nonlocal left
-        if not frame.f_code.co_filename.startswith(HERE):
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            left -= 1
-            if left == 0:
-                signal.raise_signal(signal.SIGINT)
-        return trace
-
-    sys._getframe().f_trace_opcodes = True  # Python 3.12 looks when it is set to trace whether a frame wants them.
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(None)
-    return left <= 0
+    return come_before(
+        instruction, lambda file: file.startswith(HERE), lambda: signal.raise_signal(signal.SIGINT), work
+    )
 
 
 @pytest.mark.parametrize("kind", ["fast", "with hooks", "step function"])
