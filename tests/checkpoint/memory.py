@@ -90,11 +90,8 @@ def main(action: str, path: str, layout: str, *sizes: str) -> None:
         forget_the_most()
         before = process_mb("VmRSS") - devices_mb()
         saver.restore(session, path)
-        most = process_mb("VmHWM")
-        gc.collect()
-        ctypes.CDLL(None).malloc_trim(0)  # What nobody holds.
-        now = process_mb("VmRSS")
-        print(json.dumps({"beside": most - now, "kept": now - devices_mb() - before}))
+        gc.collect()  # The old values.
+        print(json.dumps({"peak": process_mb("VmHWM") - devices_mb() - before}))
 
 
 if __name__ == "__main__":

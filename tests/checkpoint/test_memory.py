@@ -14,12 +14,12 @@ def measured(devices, action, path, layout, sizes):
 
 
 def test_a_save_of_one_large_leaf_takes_its_size_once(tmp_path):
-    save = measured(1, "save", tmp_path / "model.ckpt", "one", (1, 100))
-    assert 100 < save["peak"] <= 106 + 64
+    save = measured(1, "save", tmp_path / "model.ckpt", "one", (1, 400))
+    assert 200 < save["peak"] <= 406 + 64
 
 
-QUICK = (32, 64)
-SIZES = [QUICK, pytest.param((64, 256), marks=pytest.mark.campaign)]
+QUICK = (128, 64)
+SIZES = [QUICK, pytest.param((128, 256), marks=pytest.mark.campaign)]
 
 
 @pytest.mark.parametrize("sizes", SIZES)
@@ -34,6 +34,5 @@ def test_no_save_or_restore_doubles_a_state(saved, devices, sizes, tmp_path):
     everywhere = [("columns", 4), ("one", 1), ("rows", 4), ("anywhere", 4)]
     for to, number in everywhere if sizes != QUICK else everywhere[:1]:
         restore = measured(number, "restore", path, to, sizes)
-        assert restore["beside"] <= 2 * largest + 64, to
-        # The allocator may keep some for reuse; a copy of the state would be more.
-        assert restore["kept"] <= 2 * largest + 64 < state + 64, to
+        # A copy would be the whole state; what the allocator keeps for reuse does not grow with it.
+        assert restore["peak"] <= state / 2 + 64, to
