@@ -164,8 +164,10 @@ class RecoverableSession:
         """
         while self.failure is None:
             # The coordinator of a session that is being replaced was stopped for the replacement.
-            if self._recovering or not self.coord.should_stop():
+            if self._recovering:
                 return self._stop.in_effect
+            if not self.coord.should_stop():
+                return self._stop.requested or self._stop.carried
             error = self.reported_error()
             if error is None or not self._recovers_from(error):
                 return True
@@ -180,10 +182,12 @@ class RecoverableSession:
         return True
 
     def request_stop(self) -> None:
-        """Asks the coordinator to stop; the request survives a recovery under way."""
+        """Asks the coordinator to stop; the request survives a recovery, unless `clear_stop` was called before it."""
         self._stop.demanded = True
         if self._current is not None:
             self.coord.request_stop()
+        if not self._stop.demanded:  # A recovery that began between these lines has taken it for one that was cleared.
+            self.request_stop()
 
     def reported_error(self) -> BaseException | None:
         """Returns the error that a thread has reported, if any, mapped like the errors of a run."""
@@ -251,8 +255,9 @@ class RecoverableSession:
             self._recovering = False
 
     def _replace(self, exc: BaseException) -> None:
-        if self.coord.should_stop() and self.reported_error() is None:
-            self._stop.demanded = True  # A hook has stopped the coordinator.
+        # A hook may have stopped the coordinator, or the user have cleared the stop.
+        stops = self.coord.should_stop()
+        self._stop.demanded = stops and (self._stop.demanded or self.reported_error() is None)
         step_before = _global_step(self.raw)
         highest = self._highest_step or 0
         # Runs on the fast path are not noted one by one. Without a global step, any of them is progress.
