@@ -12,10 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 import hookline as hl
 from hookline import errors
 from hookline.distributed import ParameterServer
-from hookline.distributed.protocol import Epoch, flatten
 
 # The protocol of a server, in orders that no worker takes on purpose.
-from hookline.distributed.server.gate import LEASE_SECS, Gate
+from hookline.distributed.gate import LEASE_SECS, Gate
+from hookline.distributed.protocol import Epoch, flatten
 from hookline.distributed.server.server_state import Apply, Put
 from hookline.distributed.worker.updates import portable
 from hookline.testing import FakeClock

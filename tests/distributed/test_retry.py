@@ -12,11 +12,10 @@ from tests.stand_ins import DirectTransport
 import hookline as hl
 from hookline import errors
 from hookline.distributed import ParameterServer, RemoteStore
-from hookline.distributed.plain import NotPlainError
-from hookline.distributed.server.gate import LEASE_SECS
 
 # Messages that come late or twice, which a worker sends only where a network fails.
-from hookline.distributed.worker.entrance import Entrance
+from hookline.distributed.gate import LEASE_SECS, Entrance
+from hookline.distributed.plain import NotPlainError
 from hookline.testing import FakeClock
 from hookline.train import latest_checkpoint
 

@@ -8,9 +8,9 @@ from concurrent.futures import Future
 from typing import Any
 
 from hookline import errors
+from hookline.distributed.gate import Gate
 from hookline.distributed.protocol import METHODS, WAITING, Committed, Epoch, Leaves, Peers, Status, Ticket, Transaction
 from hookline.distributed.server.ballots import UNDECIDED_SECS, Ballots, Request, Senders
-from hookline.distributed.server.gate import Gate
 from hookline.distributed.server.owner import Owner
 from hookline.distributed.server.server_state import Entry
 from hookline.distributed.worker.updates import PortableUpdate

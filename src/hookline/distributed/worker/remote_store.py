@@ -12,10 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from hookline import clock, errors, log
-from hookline.distributed.protocol import Committed, flatten, pack_all
+from hookline.distributed.gate import Entrance
+from hookline.distributed.protocol import Committed, Transport, flatten, pack_all
 from hookline.distributed.server.server_state import Apply, Put
-from hookline.distributed.transport import Transport
-from hookline.distributed.worker.entrance import Entrance
 from hookline.distributed.worker.membership import Membership
 from hookline.distributed.worker.pulls import Pulls
 from hookline.distributed.worker.transactions import Transactions
