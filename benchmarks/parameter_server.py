@@ -144,7 +144,7 @@ def work(worker: int) -> None:
     from hookline.distributed import ParameterServer
     from hookline.distributed.cluster.ray_actors import RayTransport
 
-    sys.path.append(str(Path(__file__).parents[1]))  # Users have no servers without processes: those are of the tests.
+    sys.path.insert(0, str(Path(__file__).parents[1]))  # Only tests have servers without processes.
     from tests.direct_transport import DirectTransport
 
     # Ray prints what the cluster warns of (of many actors, for example) to the output of whoever has joined it.
