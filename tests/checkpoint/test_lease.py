@@ -315,7 +315,8 @@ def replaced(directory):
 
 NOBODY = (
     "The lease files in '{0}' ({1}, {2}) were removed or replaced, and checkpoints are there. Another process may have "
-    "saved them, or somebody has restored a copy: this process saves nothing more there."
+    "saved them, or somebody has restored a copy: this process saves nothing more there. If no other training saves "
+    "there, start this one again: it goes on from the newest checkpoint."
 )
 
 
