@@ -226,9 +226,8 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
     References:
         `tf.train.get_checkpoint_state`. There the state file alone decides.
     """
-    checkpoint_dir = arguments.path("Looking for checkpoints", "checkpoint_dir", checkpoint_dir)
+    checkpoint_dir = layout.in_file_system("Looking for checkpoints", "checkpoint_dir", checkpoint_dir)
     arguments.text("Looking for checkpoints", "latest_filename", latest_filename, optional=True)
-    failures.refuse_url("Looking for checkpoints", checkpoint_dir)
     state, doubt = examined(checkpoint_dir, latest_filename or STATE_FILE_NAME)
     if doubt and (checkpoint_dir, doubt) not in _warned:
         _warned.add((checkpoint_dir, doubt))

@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 
 from hookline.checkpoint.directory import layout, lease
 from hookline.checkpoint.directory import owner_file as owner
+from hookline.checkpoint.directory.leaves import Match
 from hookline.checkpoint.directory.manifest import FILE_NAME, Leaf, Manifest
 from hookline.checkpoint.directory.owner_file import Owner
 from hookline.checkpoint.directory.state_file import CheckpointState, get_checkpoint_state, leaving, recorded
 from hookline.checkpoint.restoring import reading, restart
-from hookline.checkpoint.restoring.compatibility import Match
-from hookline.checkpoint.saving import durable
 from hookline.errors import FailedPreconditionError, NotFoundError, OpError, PermissionDeniedError
 
 _FILE = re.compile(r'local file "[^"]*?/(state/[^"]*|[^/"]*)"')
@@ -273,7 +272,7 @@ def _complete(path: str) -> Found | None:
 
 
 def _of_files(path: str, why: str, is_unfinished: bool) -> Found | None:
-    status = durable.status(path)
+    status = layout.status(path)
     if status is None:
         return None
     return Found(path, None, why, is_unfinished, _nbytes(path), status.st_mtime)
@@ -281,7 +280,7 @@ def _of_files(path: str, why: str, is_unfinished: bool) -> Found | None:
 
 def _nbytes(path: str) -> int:
     files = [os.path.join(folder, file) for folder, _, files in os.walk(path) for file in files]
-    return sum(status.st_size for file in files or [path] if (status := durable.status(file)) is not None)
+    return sum(status.st_size for file in files or [path] if (status := layout.status(file)) is not None)
 
 
 def _entries(directory: str) -> list[str]:
