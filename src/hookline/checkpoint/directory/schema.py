@@ -92,9 +92,9 @@ class Kind(Generic[T]):
     def _of_parts(self, value: Any, parts: Kind[Any] | Mapping[Any, Kind[Any]]) -> Any:
         """Reads the parts of an object or a list."""
         names = range(len(value)) if type(value) is list else value
+        kinds = dict.fromkeys(names, parts) if isinstance(parts, Kind) else parts
         found = {}
-        for name in names if isinstance(parts, Kind) else parts:
-            kind = parts if isinstance(parts, Kind) else parts[name]
+        for name, kind in kinds.items():
             try:
                 if name in names:
                     found[name] = kind.read(value[name])
