@@ -6,9 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
+import jax
+
 from hookline.graph.graph import Graph
 from hookline.graph.variable import Update, Variable
-from hookline.session.slots import Leaves
+
+Leaves = tuple[jax.Array, ...]
+"""The arrays of one variable."""
 
 
 class VariableStore(Protocol):

@@ -24,8 +24,7 @@ from hookline.graph.nodes import spec as specs
 from hookline.graph.registry import GraphKeys
 from hookline.graph.variable import Update, Variable, check_value
 from hookline.session.local_store import LocalStore
-from hookline.session.slots import Leaves
-from hookline.session.store import VariableStore
+from hookline.session.store import Leaves, VariableStore
 
 logger = log.of(__name__)
 

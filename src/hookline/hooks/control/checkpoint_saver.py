@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from hookline import arguments, log, summary
 from hookline.checkpoint import CheckpointSaverListener, PendingSave, RetryPolicy, Saver, checkpoint_exists, listener
-from hookline.checkpoint.directory import lease, together
-from hookline.checkpoint.saving import durable, failures
+from hookline.checkpoint.directory import layout, lease, together
+from hookline.checkpoint.saving import durable
 from hookline.coordination import Coordinator, peers
 from hookline.errors import PREEMPTION_ERRORS, FailedPreconditionError, OpError
 from hookline.graph import Graph, GraphKeys, get_global_step
@@ -115,8 +115,7 @@ class CheckpointSaverHook(SessionRunHook):
         self.trigger = chosen_trigger(
             "CheckpointSaverHook", trigger, ("save_steps", save_steps), ("save_secs", save_secs), both=True
         )
-        self.checkpoint_dir = arguments.path("CheckpointSaverHook", "checkpoint_dir", checkpoint_dir)
-        failures.refuse_url("CheckpointSaverHook", self.checkpoint_dir)
+        self.checkpoint_dir = layout.in_file_system("CheckpointSaverHook", "checkpoint_dir", checkpoint_dir)
         name = arguments.path("CheckpointSaverHook", "checkpoint_basename", checkpoint_basename)
         self.state_key = name  # Not the directory, which may be moved.
         self.save_path = os.path.join(self.checkpoint_dir, name)

@@ -10,10 +10,10 @@ from typing import Any
 from hookline import arguments, log
 from hookline.checkpoint import Saver
 from hookline.checkpoint.directory import layout, lease, together
-from hookline.checkpoint.directory.state_file import examined, leaving, write_state
-from hookline.checkpoint.restoring import lineage, restart
+from hookline.checkpoint.directory.state_file import examined, write_state
+from hookline.checkpoint.restoring import restart
 from hookline.checkpoint.restoring.restart import Restart
-from hookline.checkpoint.saving import moves
+from hookline.checkpoint.saving import contents, moves
 from hookline.checkpoint.saving.save import finish_saves
 from hookline.errors import PREEMPTION_ERRORS, DataLossError, OpError, from_exception
 from hookline.session import Session
@@ -153,9 +153,8 @@ def take_over(saver: Saver, directory: str, write: bool = False) -> None:
     )
     held = lease.of(directory)
     if write and held is not None:
-        known = state.all_model_checkpoint_paths
         with held.changing():
-            write_state(directory, state, leaving=[path for path in leaving(directory) if path not in known])
+            write_state(directory, state)
 
 
 def continue_line(session: Session, directory: str) -> None:
@@ -163,7 +162,7 @@ def continue_line(session: Session, directory: str) -> None:
     state, _ = examined(directory)
     if state is not None:
         with contextlib.suppress(OpError):  # Whoever restores it says what is wrong.
-            lineage.restored(session, layout.read_manifest(state.model_checkpoint_path)[1].lineage)
+            contents.begin_from(session, layout.read_manifest(state.model_checkpoint_path)[1].lineage)
 
 
 def _finish_pending(saver: Saver) -> None:

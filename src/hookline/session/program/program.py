@@ -20,6 +20,7 @@ from hookline.graph.nodes.latch import Latch
 from hookline.graph.nodes.nodes import Source
 from hookline.graph.nodes.random import WORKER_INDEX
 from hookline.graph.variable import Variable
+from hookline.session.local_store import Flat
 from hookline.session.plan.plan import HookTensors, Key, Plan
 from hookline.session.plan.variable_roles import VariableRoles
 from hookline.session.program.compilation import Compilations, compiler_options
@@ -28,8 +29,7 @@ from hookline.session.program.shared_jit import SharedJit
 from hookline.session.program.trace import Trace
 from hookline.session.running import launches
 from hookline.session.running.latches import Latched, Latching, after, first_failure
-from hookline.session.slots import Flat, Leaves
-from hookline.session.store import VariableStore
+from hookline.session.store import Leaves, VariableStore
 
 Traced = tuple[tuple[Flat, Flat, Flat], tuple[Any, ...], tuple[Any, ...], tuple[Latched, ...]]
 

@@ -16,6 +16,7 @@ from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Operation, Tensor, ancestors
 from hookline.graph.nodes.nodes import Constant, Source
 from hookline.graph.variable import Update, Variable, is_counter
+from hookline.session.local_store import Flat, Slot
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan.feeds import feeder
 from hookline.session.plan.fetches import called
@@ -27,7 +28,6 @@ from hookline.session.program.program_cache import ProgramCache
 from hookline.session.program.shared_jit import OtherTypesError
 from hookline.session.running.hook_fetches import DeferredResults
 from hookline.session.running.host_stage import HostStage
-from hookline.session.slots import Flat, Slot
 
 CHANGED = object()
 """Returned in place of results: the global step is not the expected one; nothing was run."""
