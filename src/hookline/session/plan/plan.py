@@ -25,9 +25,9 @@ from enum import IntEnum
 from typing import Any
 
 from hookline.errors import InvalidArgumentError, UnimplementedError
+from hookline.graph.conditions import Guard, counts_runs
 from hookline.graph.gradient import Gradient
 from hookline.graph.graph import Function, Operation, Tensor
-from hookline.graph.guard import Guard, counts_runs
 from hookline.graph.nodes.nodes import Group, HostCall, Placeholder, SessionCall, Source
 from hookline.graph.nodes.views import Path
 from hookline.graph.variable import Update, Variable, VariableRead, is_counter

@@ -13,10 +13,10 @@ from jax.core import Tracer
 
 from hookline.errors import InvalidArgumentError
 from hookline.graph import placement
+from hookline.graph.conditions import Latch
 from hookline.graph.graph import TRACED, Operation, Tensor
 from hookline.graph.nodes import spec as specs
 from hookline.graph.nodes.check import Check
-from hookline.graph.nodes.latch import Latch
 from hookline.graph.nodes.nodes import Source
 from hookline.graph.nodes.random import WORKER_INDEX
 from hookline.graph.variable import Variable
