@@ -152,12 +152,12 @@ class Graph(Registry):
     @contextmanager
     def as_default(self) -> Iterator[Graph]:
         """Makes this the default graph of the calling thread inside the `with` block."""
-        stack = _stack()
-        stack.append(self)
+        graphs = _thread.graphs
+        graphs.append(self)
         try:
             yield self
         finally:
-            stack.pop()
+            graphs.pop()
 
     # Looking up -------------------------------------------------------------------------------------------------
 
@@ -467,20 +467,20 @@ TRACED: ContextVar[Graph | None] = ContextVar("TRACED", default=None)
 It is not the default graph: a traced function adds nothing to it.
 """
 
-_LOCAL = threading.local()
+
+class _Thread(threading.local):
+    """The default graphs of a thread: its own, and those of the `as_default` blocks that it is in."""
+
+    def __init__(self) -> None:
+        self.graphs = [Graph()]
 
 
-def _stack() -> list[Graph]:
-    if not hasattr(_LOCAL, "stack"):
-        _LOCAL.stack = []
-        _LOCAL.bottom = Graph()
-    return _LOCAL.stack
+_thread = _Thread()
 
 
 def get_default_graph() -> Graph:
     """Returns the default graph of the calling thread: the innermost `as_default`, else the thread's own."""
-    stack = _stack()
-    return stack[-1] if stack else _LOCAL.bottom
+    return _thread.graphs[-1]
 
 
 def default_graph(kind: type[AnyGraph]) -> AnyGraph:
@@ -492,9 +492,9 @@ def default_graph(kind: type[AnyGraph]) -> AnyGraph:
         TypeError: It is of another class.
     """
     graph = get_default_graph()
-    if not (_stack() or isinstance(graph, kind)) and graph.is_untouched:
+    if len(_thread.graphs) == 1 and not isinstance(graph, kind) and graph.is_untouched:
         seed, graph = graph.seed, kind()
-        graph.seed, _LOCAL.bottom = seed, graph
+        graph.seed, _thread.graphs[0] = seed, graph
     if not isinstance(graph, kind):
         wanted, given = (f"{each.__module__}.{each.__qualname__}" for each in (kind, type(graph)))
         raise TypeError(
@@ -506,6 +506,6 @@ def default_graph(kind: type[AnyGraph]) -> AnyGraph:
 
 def reset_default_graph() -> None:
     """Gives the calling thread a new, empty default graph; an error inside `as_default`."""
-    if _stack():
+    if len(_thread.graphs) > 1:
         raise RuntimeError("reset_default_graph must not be called inside a `with graph.as_default():` block.")
-    _LOCAL.bottom = Graph()
+    _thread.graphs[0] = Graph()

@@ -60,24 +60,17 @@ def _beside(other: Any, operand: Any) -> Any:
     return operand
 
 
-class NotHashable(Exception):
-    """An index that cannot be part of a view's path."""
-
-
 def freeze(item: Any) -> Any:
     """Makes an index hashable: a slice is kept as a tuple, which `take` undoes.
 
     Raises:
-        NotHashable: It holds a list or an array.
+        TypeError: It holds a list or an array.
     """
     if isinstance(item, tuple):
         return ("#tuple", *(freeze(part) for part in item))
     if isinstance(item, slice):
         return ("#slice", item.start, item.stop, item.step)
-    try:
-        hash(item)
-    except TypeError as error:
-        raise NotHashable from error
+    hash(item)
     return item
 
 
@@ -110,7 +103,7 @@ def parsed(text: str) -> Path | None:
                 steps.insert(0, ("item", freeze(_literal(node.slice))))
             else:
                 return None
-        except ValueError:
+        except (ValueError, TypeError):
             return None
         node = node.value
     return tuple(steps) if node.id == "value" else None
@@ -183,9 +176,11 @@ class Views(ABC, Generic[T]):
                         f"hookline.op(jax.lax.dynamic_slice) with a fixed size."
                     )
             try:
-                return self._view(("item", freeze(item)))
-            except NotHashable:
+                step = "item", freeze(item)
+            except TypeError:
                 pass  # a list or an array of indices cannot name a view
+            else:
+                return self._view(step)
         return self.operate("getitem", _getitem, self, item)
 
     def __getattr__(self, name: str) -> T:
