@@ -19,7 +19,7 @@ from hookline.checkpoint.saving.retention import Retention
 from hookline.checkpoint.saving.save import PendingSave, Save
 from hookline.errors import InvalidArgumentError, NotFoundError
 from hookline.graph import GraphKeys, Variable, get_global_step
-from hookline.graph.guard import counts_runs
+from hookline.graph.conditions import counts_runs
 from hookline.session import Session
 
 _logger = log.of(__name__)

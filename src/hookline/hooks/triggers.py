@@ -9,7 +9,7 @@ from typing import Any
 
 from hookline import arguments, clock
 from hookline.graph import Operation
-from hookline.graph.nodes.latch import Latch
+from hookline.graph.conditions import Latch
 from hookline.hooks.timers import SecondOrStepTimer
 from hookline.hooks.trigger import NEVER, Trigger
 from hookline.signals.interrupts import door

@@ -51,7 +51,7 @@ class Memory:
         """Takes the content from a session that makes no further run."""
         engine = session.lowlevel
         values, positions = engine.values_with_positions(
-            engine.variables(GraphKeys.GLOBAL_VARIABLES), engine.iterators()
+            engine.variables(GraphKeys.GLOBAL_VARIABLES), engine.sources.names()
         )
         for position in positions.values():
             position.saved()

@@ -43,7 +43,7 @@ def copied(sess: Session, variables: Mapping[str, Variable], global_step: Any, i
     If the variables are the whole model, the positions of iterators and the states of hooks belong to it.
     """
     is_whole = _is_whole(sess, variables)
-    iterators = [name for name in sess.lowlevel.iterators() if is_whole and name not in variables]
+    iterators = [name for name in sess.lowlevel.sources.names() if is_whole and name not in variables]
     states = sess.lowlevel.hook_states() if is_whole else {}
     is_saved = isinstance(global_step, Variable) and global_step in variables.values()
     if not is_saved and isinstance(global_step, Tensor | Variable | str):
@@ -92,7 +92,7 @@ def load(
     """
     is_whole = not only_variables and _is_whole(sess, variables)
     specs = {name: variable.spec for name, variable in variables.items()}
-    iterators = [name for name in sess.lowlevel.iterators() if is_whole and name not in variables]
+    iterators = [name for name in sess.lowlevel.sources.names() if is_whole and name not in variables]
     was_read: list[Manifest] = []
 
     def choose(manifest: Manifest) -> dict[str, leaves.Match]:

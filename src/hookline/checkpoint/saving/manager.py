@@ -159,7 +159,7 @@ class CheckpointManager:
         sessions = self._holds.setdefault(directory, weakref.WeakSet())
         if sess is not None and sess not in sessions and not sess.closed:
             sessions.add(sess)
-            sess.lowlevel.when_closed(lease.Share(share.lease))
+            sess.lowlevel.at_close.append(lease.Share(share.lease))
         if (base := base_of(os.path.abspath(path))) not in self._cleaned:
             self._clean(base, os.path.dirname(path) or ".", state_file, share.lease)
         return share.lease

@@ -30,12 +30,12 @@ class Run:
         outputs: The outputs of the program.
         counters: The values of the host's counters before the run; in a run of several steps, before the last one.
         hosts: The results of host operations.
-        pulled: The values that host operations take from the device, by their index in `HostStage.pulled`.
+        pulled: The values that host operations take from the device, by their index in `Plan.pulled`.
         most, least: The number of steps that it may have, and that it must have.
         count: The number of its steps, if it may have several.
         starts: The index of each source's first batch in its block, if it may have several steps.
         options, metadata: The options of a staged run, and its metadata to be filled in.
-        begun: The time when the device stage of a traced run began.
+        begun: The time when the device stage of a run with metadata began.
     """
 
     # No constructor: there is one of these in each run of a training loop, and a call takes time.
@@ -63,11 +63,6 @@ class Run:
     def begin(self) -> None:
         """Makes room for counters and host results."""
         self.counters, self.hosts, self.pulled = {}, {}, {}
-
-    @property
-    def is_traced(self) -> bool:
-        """Whether the stages of a staged run are timed."""
-        return self.metadata is not None and self.options is not None and self.options.trace_level > 0
 
 
 Getter = Callable[[Run], Any]

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hookline.graph.graph import Graph, Operation, Tensor
-from hookline.session.plan.feeds import feed_key, flat_feeds, resolve_feeds
-from hookline.session.plan.fetches import Assemble, fetch_key, flatten
+from hookline.session.plan.feeds import flat_feeds, resolve_feeds
+from hookline.session.plan.fetches import Assemble, flatten
 from hookline.session.running.hook_fetches import HookFetches
 
 _NOTHING = HookFetches(())
-
-
-def plan_key(
-    fetches: Any, hook_fetches: HookFetches | None, feed_dict: Mapping[Any, Any] | None, capacity: int
-) -> Hashable:
-    """Returns the cache key of a run: runs with equal keys share one plan."""
-    return (fetch_key(fetches), hook_fetches and hook_fetches.key, feed_key(feed_dict), capacity)
 
 
 class HookPart(NamedTuple):

@@ -64,12 +64,11 @@ class CachedStep:
         self._session, self._store, self._lock = session, store, session.lock
         global_step = counted_global_step(session.graph)
         self.plan = plan = Plan(fetched, [*for_hooks, *deferred], request.fed, store.is_remote)
-        self.hosts = hosts = HostStage(plan, [*fetched, *for_hooks], deferred)
         self.capacity = capacity
         self._feeders = [feeder(tensor) for tensor in request.fed]
-        self.program, self._mask = programs.choose(plan, request, hosts.pulled, store)
+        self.program, self._mask = programs.choose(plan, request, store)
         places = self.program.places([bool(wanted) for wanted in self._mask]) if self.program else {}
-        hosts.find_outputs(places)
+        self.hosts = hosts = HostStage(plan, [*fetched, *for_hooks], deferred, places)
         self._now = [part for part in request.hooks if not part.is_late]
         self._late = [part for part in request.hooks if part.is_late]
         self._getters = [
@@ -129,8 +128,7 @@ class CachedStep:
         """Finds the places of the values that the program reads, writes and counts."""
         program, plan = self._program, self.plan
         self._here = here = self._store.here
-        alone = program.written[len(program.taken) + len(program.counted) :]
-        self._block = here.block(program.taken, program.counted, alone, program.hosted)
+        self._block = here.block(*program.groups, program.hosted)
         # That of a variable that lives elsewhere stays empty: then all are gathered by way of the store.
         self._read: list[tuple[Slot, Variable]] = [*zip(here.slots(program.read), program.read, strict=True)]
         self._counts: list[tuple[Slot, Variable, int | None]] = []
@@ -209,7 +207,7 @@ class CachedStep:
         return feed(self._nodes, self._opened or self._open(), run, self.dispatch, run, expected)
 
     def _open(self) -> Sequence[OpenSource]:
-        self._opened = self._session.staged.sources.opened(self._nodes)
+        self._opened = self._session.sources.opened(self._nodes)
         return self._opened
 
     def _await_batches(self, most: int, to_come: float) -> None:
