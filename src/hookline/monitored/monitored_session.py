@@ -22,8 +22,7 @@ from hookline.monitored.hooked.callbacks import checked_hooks, describe
 from hookline.monitored.hooked.fast_path import NOT_RUN, FastPath
 from hookline.monitored.hooked.hook_list import HookList
 from hookline.monitored.hooked.hooked_session import HookedSession
-from hookline.monitored.recoverable import RecoverableSession
-from hookline.monitored.recovery import DEFAULT_RECOVERY, RecoveryPolicy
+from hookline.monitored.recoverable import DEFAULT_RECOVERY, RecoverableSession, RecoveryPolicy
 from hookline.monitored.session_guard import Claim, SessionGuard
 from hookline.monitored.session_in_step import InStep
 from hookline.monitored.starting.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
@@ -334,6 +333,8 @@ class MonitoredSession(OfFrontEnd):
         try:
             if failed is None and self._signals.number is not None:
                 self._preemption.check()
+            elif failed is None and self._signals.urgent:
+                preemption.renew()  # The script has caught a second Ctrl-C, and goes on.
             return self._session.call(function, failed)
         except BaseException as exc:  # The hooks must know: they give back what they hold.
             # The last state is not saved if a step function has changed variables itself.

@@ -12,7 +12,7 @@ from hookline.checkpoint import Saver
 from hookline.checkpoint.directory.lease import DEFAULT_WAIT_SECS
 from hookline.hooks import SinkHook
 from hookline.hooks.reporting.step_counter import rates_given
-from hookline.monitored.recovery import DEFAULT_RECOVERY, RecoveryPolicy
+from hookline.monitored.recoverable import DEFAULT_RECOVERY, RecoveryPolicy
 from hookline.monitored.starting.restoring import LATEST, check_restore
 from hookline.signals import preemption
 from hookline.sinks import Sink

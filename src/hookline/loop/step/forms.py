@@ -226,9 +226,6 @@ class Tree:
         self._weak = [is_array(leaf) and is_weak(leaf) for leaf in self._leaves]
         self.recompiling: dict[str, Any] = {}
         self._seen: list[Any] = []
-        self._rebuild()
-
-    def _rebuild(self) -> None:
         self.values = self._values(self._leaves)
 
     def _values(self, leaves: list[Any]) -> Any:
@@ -259,7 +256,7 @@ class Tree:
         """Releases the arrays, because a session has its own."""
         abstract = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)  # noqa: E731
         self._leaves = [abstract(leaf) if isinstance(leaf, jax.Array) else leaf for leaf in self._leaves]
-        self._rebuild()
+        self.values = self._values(self._leaves)
 
     def learn(self) -> list[str]:
         """Gives leaves of weak types the types of the last trace; returns their paths, if the step is to trace again.
@@ -290,7 +287,7 @@ class Tree:
                 self.recompiling[found[index]] = dtype_of(after)
         changed += follow(found, self._leaves, self._weak, self._seen, self.recompiling)
         self._is_settled = not changed
-        self._rebuild()
+        self.values = self._values(self._leaves)
         return list(dict.fromkeys(changed))
 
     def arguments(self, values: Any) -> tuple[Any, ...]:
