@@ -254,7 +254,7 @@ class Loop(StepGraph):
         own = self._own_hooks(logdir, last_step, epochs, hooks, progress, log_steps, watch, on_nan, logging)
         feeds, writers = usual_hooks("Loop", logdir, checkpoints, logging, scaffold)
         found = [*feeds, *writers, FinalStop(own, train_on), *own]
-        warn_if_nothing_saves("Loop", logdir, found)
+        warn_if_nothing_saves("Loop", "logdir", logdir, checkpoints, found)
         self._passes.prepare(epochs)
         if self._is_one_shot and not self._has_run:
             check_repeatable(logdir)

@@ -10,7 +10,7 @@ from typing import Any
 from hookline import arguments
 from hookline.checkpoint import Saver
 from hookline.checkpoint.directory.lease import DEFAULT_WAIT_SECS
-from hookline.hooks import SinkHook
+from hookline.hooks.reporting.sink_hook import checked
 from hookline.hooks.reporting.step_counter import rates_given
 from hookline.monitored.recoverable import DEFAULT_RECOVERY, RecoveryPolicy
 from hookline.monitored.starting.restoring import LATEST, check_restore
@@ -36,6 +36,8 @@ Cadence = tuple[float | None, int | None]
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointOptions:
     """Configures how a training saves and restores, for `Loop.run` and `MonitoredTrainingSession`.
+
+    A training without a directory saves nothing, and warns of options for that.
 
     Args:
         save_secs: Seconds from one checkpoint to the next: 600, if neither cadence is given. None for none.
@@ -142,7 +144,7 @@ class LoggingOptions:
         rates_given("LoggingOptions", self.per_step)
         if self.peak_flops is not None and arguments.number("LoggingOptions", "peak_flops", self.peak_flops) <= 0:
             raise ValueError(f"LoggingOptions requires peak_flops > 0, got {self.peak_flops}.")
-        sinks = SinkHook(self.sinks, hparams=self.hparams).sinks  # Which checks both.
+        sinks, _ = checked("LoggingOptions", self.sinks, self.hparams)
         object.__setattr__(self, "summary_dir", summary_dir)
         object.__setattr__(self, "sinks", tuple(sinks))  # An iterator would serve the first training alone.
         _check_bool("LoggingOptions", "strict_events", self.strict_events)
