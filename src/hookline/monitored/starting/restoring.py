@@ -52,13 +52,13 @@ def _candidates(saver: Saver, directory: str, wait: Callable[[str], Any] | None)
     _finish_pending(saver)
     finish_saves(directory)
 
-    def find() -> Restart:
+    def find() -> tuple[Any, ...]:
         if wait is not None:
             wait(directory)
-        return restart.find(directory)
+        return dataclasses.astuple(restart.find(directory))
 
     # In step the chief decides from which checkpoint all continue.
-    found, surprise = together.current().chief(lambda: dataclasses.astuple(find()))
+    found, surprise = together.current().chief(find)
     return Restart(tuple(found), surprise)
 
 
