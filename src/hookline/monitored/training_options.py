@@ -51,6 +51,9 @@ class CheckpointOptions:
         recovery: The policy for a lost session, which goes on from its last checkpoint; None lets the error pass.
         lease_wait_secs: The longest wait while another process saves its checkpoints in the directory.
 
+    Attributes:
+        cadence: The seconds and the steps from one checkpoint to the next.
+
     Raises:
         TypeError, ValueError: An option has the wrong type, or is out of range.
 
@@ -76,19 +79,16 @@ class CheckpointOptions:
     restore_hyperparams: bool = True
     recovery: RecoveryPolicy | None = DEFAULT_RECOVERY
     lease_wait_secs: float = DEFAULT_WAIT_SECS
+    cadence: Cadence = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_cadence("CheckpointOptions", save_secs=self.save_secs, save_steps=self.save_steps)
+        object.__setattr__(self, "cadence", _cadence(self.save_secs, self.save_steps, (600, None)))
         arguments.instance("CheckpointOptions", "saver", self.saver, Saver)
         check_restore("CheckpointOptions", self.restore)
         _check_bool("CheckpointOptions", "restore_hyperparams", self.restore_hyperparams)
         arguments.instance("CheckpointOptions", "recovery", self.recovery, RecoveryPolicy)
         arguments.number("CheckpointOptions", "lease_wait_secs", self.lease_wait_secs, at_least=0)
-
-    @property
-    def cadence(self) -> Cadence:
-        """The seconds and the steps from one checkpoint to the next."""
-        return _cadence(self.save_secs, self.save_steps, (600, None))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,6 +110,9 @@ class LoggingOptions:
         hparams: Hyperparameters, for sinks and for TensorBoard, as of `SinkHook`.
         strict_events: Whether the training ends if summaries or other events cannot be written (a full disk). By
             default they are lost, with a warning.
+
+    Attributes:
+        cadence: The seconds and the steps from one summary to the next.
 
     Raises:
         TypeError, ValueError: An option has the wrong type, or is out of range.
@@ -136,10 +139,12 @@ class LoggingOptions:
     sinks: Iterable[Sink] = ()
     hparams: Any = None
     strict_events: bool = False
+    cadence: Cadence = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_cadence("LoggingOptions", summary_secs=self.summary_secs, summary_steps=self.summary_steps)
         _check_cadence("LoggingOptions", rate_steps=self.rate_steps)
+        object.__setattr__(self, "cadence", _cadence(self.summary_secs, self.summary_steps, (None, 100)))
         summary_dir = arguments.path("LoggingOptions", "summary_dir", self.summary_dir, optional=True)
         rates_given("LoggingOptions", self.per_step)
         if self.peak_flops is not None and arguments.number("LoggingOptions", "peak_flops", self.peak_flops) <= 0:
@@ -148,11 +153,6 @@ class LoggingOptions:
         object.__setattr__(self, "summary_dir", summary_dir)
         object.__setattr__(self, "sinks", tuple(sinks))  # An iterator would serve the first training alone.
         _check_bool("LoggingOptions", "strict_events", self.strict_events)
-
-    @property
-    def cadence(self) -> Cadence:
-        """The seconds and the steps from one summary to the next."""
-        return _cadence(self.summary_secs, self.summary_steps, (None, 100))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

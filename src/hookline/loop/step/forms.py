@@ -142,9 +142,6 @@ class NnxObjects:
     def let_go(self) -> None:  # noqa: D102
         self.values = specs.of_value(self.values)
 
-    def arguments(self, values: Any) -> tuple[Any, ...]:  # noqa: D102
-        return self.split(self.whole(values))
-
     def split(self, whole: Any) -> tuple[Any, ...]:  # noqa: D102
         return _split(self.parts, whole)
 
@@ -254,8 +251,10 @@ class Tree:
 
     def let_go(self) -> None:
         """Releases the arrays, because a session has its own."""
-        abstract = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)  # noqa: E731
-        self._leaves = [abstract(leaf) if isinstance(leaf, jax.Array) else leaf for leaf in self._leaves]
+        self._leaves = [
+            jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if isinstance(leaf, jax.Array) else leaf
+            for leaf in self._leaves
+        ]
         self.values = self._values(self._leaves)
 
     def learn(self) -> list[str]:
@@ -289,10 +288,6 @@ class Tree:
         self._is_settled = not changed
         self.values = self._values(self._leaves)
         return list(dict.fromkeys(changed))
-
-    def arguments(self, values: Any) -> tuple[Any, ...]:
-        """Returns the arguments of the step for these values."""
-        return self.split(self.whole(values))
 
     def split(self, whole: Any) -> tuple[Any, ...]:
         """Returns the arguments of the step for this state."""

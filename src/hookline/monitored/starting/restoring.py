@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -91,7 +92,7 @@ def restore_newest(
         logger.info("Restoring %s", source)
         try:
             if directory:
-                others.chief(lambda source=source: layout.require_whole(source))
+                others.chief(functools.partial(layout.require_whole, source))
             saver.restore(session, source)
         except DataLossError as error:
             if restore != LATEST_READABLE or not directory:
