@@ -278,7 +278,7 @@ class CheckpointSaverHook(SessionRunHook):
             self._write_graph(session.graph)
             self._graph_written = True
         global_step = session.global_step
-        is_there = together.current().chief(lambda: checkpoint_exists(f"{self.save_path}-{global_step}"))
+        is_there = together.current().chief(functools.partial(checkpoint_exists, f"{self.save_path}-{global_step}"))
         self._on_disk = global_step if is_there else None
         self.save_now(session, again=True)
         self._on_disk = None
