@@ -23,8 +23,6 @@ from hookline.signals import interrupts
 
 _logger = log.of(__name__)
 
-_ARRAYS = (np.generic, np.ndarray, jax.Array)
-
 
 class LoggingTensorHook(SessionRunHook):
     """Logs the values of tensors at INFO: on the first run, and then at a cadence of local runs or of seconds.
@@ -177,30 +175,19 @@ def _chosen(every_n_iter: int | None, every_n_secs: float | None, at_end: bool, 
 
 def _text(value: Any) -> str:
     """Returns a value as text; arrays in a structure print as they do alone."""
-    if isinstance(value, float) or (isinstance(value, _ARRAYS) and value.shape == ()):
-        return _leaf_text(value)
-    # Not for scalars: setting the options takes longer than writing a line of numbers.
-    with np.printoptions(suppress=True):
+    if not isinstance(value, float | np.generic | np.ndarray | jax.Array):
         leaves, structure = jax.tree.flatten(value)
-        texts = [_Verbatim(_leaf_text(leaf)) for leaf in leaves]
-        return repr(jax.tree.unflatten(structure, texts))
-
-
-class _Verbatim(str):
-    """A text that prints without quotes inside a container."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-def _leaf_text(leaf: Any) -> str:
+        if not jax.tree_util.treedef_is_leaf(structure):
+            with np.printoptions(suppress=True):
+                return repr(structure.unflatten([_Verbatim(_text(leaf)) for leaf in leaves]))
     # The print options of NumPy cover neither scalars nor arrays whose values are far apart.
-    dtype = np.dtype(float) if isinstance(leaf, float) else getattr(leaf, "dtype", None)
+    dtype = np.dtype(float) if isinstance(value, float) else getattr(value, "dtype", None)
     if dtype is None or not (getattr(dtype, "kind", None) == "f" or jnp.issubdtype(dtype, jnp.floating)):
-        return str(leaf)
-    array = np.asarray(leaf)
+        if getattr(value, "shape", ()) == ():  # Setting the options takes longer than writing a line of numbers.
+            return str(value)
+        with np.printoptions(suppress=True):
+            return str(value)
+    array = np.asarray(value)
     if isinstance(number := array[()], np.floating):
         # NumPy's own function takes ten times as long as `str`, which gives the same digits.
         text = str(number)
@@ -211,6 +198,15 @@ def _leaf_text(leaf: Any) -> str:
     if not issubclass(array.dtype.type, np.floating):  # bfloat16 and its like, which NumPy cannot format
         array = array.astype(np.float32)
     return np.array2string(array, formatter={"float_kind": _positional})
+
+
+class _Verbatim(str):
+    """A text that prints without quotes inside a container."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 def _positional(number: Any) -> str:
