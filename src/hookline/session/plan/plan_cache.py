@@ -11,10 +11,9 @@ from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Operation, Tensor, ancestors
 from hookline.graph.variable import Update
 from hookline.session.plan.fetches import flatten
-from hookline.session.plan.request import Request, plan_key
+from hookline.session.plan.request import HookFetches, Request, plan_key
 from hookline.session.program.program_cache import ProgramCache
 from hookline.session.running.cached_step import CachedStep
-from hookline.session.running.hook_fetches import HookFetches
 from hookline.session.running.repeated_step import RepeatedStep
 
 logger = log.of(__name__)
