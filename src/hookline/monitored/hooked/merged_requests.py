@@ -35,7 +35,8 @@ class MergedRequests:
         options: The requested options.
         of_each_step: As `hook_fetches`, without the fetches that only the last of several steps computes.
         stale: Whether the requests must be merged again.
-        known_step: The last fetches of a caller that cannot change, and the cached step of runs of these.
+        known_fetches: The last fetches of a caller that cannot change.
+        known_step: The cached step of runs of these; None if they are more than a program.
     """
 
     def __init__(self, hooks: Sequence[SessionHook], standing: tuple[Operation, ...] = ()) -> None:
@@ -145,7 +146,8 @@ class MergedRequests:
         self._merged_options: RunOptions | None = None
         self.has_requests = self.has_fetches or bool(self.feeders) or bool(self.options)
         self.stale = False
-        self.known_step: tuple[Any, CachedStep | None] = (None, None)
+        self.known_fetches: Any = None
+        self.known_step: CachedStep | None = None
 
 
 def _check(hook: Any, callback: str, args: Any) -> None:
