@@ -90,7 +90,7 @@ class LoggingTensorHook(SessionRunHook):
         self.formatter = arguments.function("LoggingTensorHook", "formatter", formatter, optional=True)
         kind = type(self)
         overridden = kind.log is not LoggingTensorHook.log or kind.format_line is not LoggingTensorHook.format_line
-        self._writes_own_lines = not overridden and formatter is None
+        self._writes_own_lines = not overridden
 
     def format_line(self, values: dict[str, Any], elapsed_secs: float | None) -> str:
         """Returns the line for the log. Override it to change the line.
@@ -108,7 +108,8 @@ class LoggingTensorHook(SessionRunHook):
         """
         if self.formatter is not None:
             try:
-                return interrupts.call(self.formatter, values)
+                with np.printoptions(suppress=True):
+                    return interrupts.call(self.formatter, values)
             except Exception as error:
                 error.add_note(f"The formatter of a LoggingTensorHook failed, given a dict of {', '.join(values)}.")
                 raise

@@ -319,7 +319,7 @@ class HookedSession:
             hook_fetches = callers.hook_fetches if callers.has_fetches else None
             return self._low.cached_step(fetches, hook_fetches, self._steps_per_run).run
         if not (fed or callers.hooks):
-            step = callers.known_step if callers.known_fetches is fetches else self._step_of(callers, fetches)
+            step = callers.known_step if callers.known_fetches is fetches else self._find_step(callers, fetches)
             if step is not None:
                 return step.run
         return partial(self._make, schedule, callers, SessionRunArgs(fetches))
@@ -419,7 +419,7 @@ class HookedSession:
         """Makes a run of one step, with what hooks request; returns the results of the caller and of the hooks."""
         feeds = requests.merged_feeds(feed_dict, self.raw.graph) if requests.feeders else feed_dict
         if options is None and run_metadata is None and not feeds and self._in_step is None:
-            step = requests.known_step if requests.known_fetches is fetches else self._step_of(requests, fetches)
+            step = requests.known_step if requests.known_fetches is fetches else self._find_step(requests, fetches)
             if step is not None:
                 result, hook_results, _ = step.run()
                 return result, hook_results if requests.has_fetches else requests.hook_fetches.fetches
@@ -436,7 +436,7 @@ class HookedSession:
             if self._in_step is not None:
                 self._in_step.asks("")
 
-    def _step_of(self, requests: MergedRequests, fetches: Any) -> CachedStep | None:
+    def _find_step(self, requests: MergedRequests, fetches: Any) -> CachedStep | None:
         """Finds the cached step of runs with these requests and no feeds; None if they are more than a program."""
         hook_fetches = requests.hook_fetches if requests.has_fetches else None
         try:

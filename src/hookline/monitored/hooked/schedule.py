@@ -85,7 +85,7 @@ class Schedule:
     ) -> None:
         hooks.check_triggers()
         self._session, self._low, self._in_step = session, session.lowlevel, in_step
-        step = self._seen_step = _step_of(session)
+        step = self._seen_step = step_of(session)
         self._has_step = step is not None
         # If other workers advance the global step too, this session cannot predict the step after a run.
         self._steady = not self._low.shared
@@ -516,8 +516,9 @@ class Schedule:
         self._read_callers()
 
 
-def _step_of(session: Session) -> int | None:
+def step_of(session: Session) -> int | None:
+    """Returns the global step of a session; None without one that can be counted."""
     try:
         return session.global_step
-    except (RuntimeError, TypeError):  # The graph has no global step, or one that cannot be counted.
+    except (RuntimeError, TypeError):
         return None
