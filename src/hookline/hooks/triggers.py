@@ -219,10 +219,6 @@ class Latched(OffSteps):
         """Returns False: the session reads the latch itself."""
         return False
 
-    def runs_until_trigger(self) -> int:
-        """Returns `NEVER`: the session reads the latch itself."""
-        return NEVER
-
     def __repr__(self) -> str:
         return f"latched({self.operation.name})"
 
