@@ -98,9 +98,6 @@ class VariableStore(Protocol):
 
     # For stores elsewhere; the defaults fit a store in this process ---------------------------------------------
 
-    shared: bool = False
-    """Whether other processes may change the variables."""
-
     worker_index: int = 0
     """The number of this worker; 0 is the chief."""
 

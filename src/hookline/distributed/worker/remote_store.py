@@ -49,7 +49,6 @@ class RemoteStore(VariableStore):
         deliver_secs: The time that messages between servers may take before they count as lost.
     """
 
-    shared = True
     step_changes = 0  # useless if others write the step, too
 
     def __init__(

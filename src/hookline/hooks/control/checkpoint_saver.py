@@ -125,7 +125,6 @@ class CheckpointSaverHook(SessionRunHook):
         self.scaffold = scaffold
         self.listeners = listener.checked("CheckpointSaverHook", listeners)
         self._save_graph_def = save_graph_def
-        self._in_background = not listener.await_commit(self.listeners)
         self.used_saver: Saver | None = None
         self.summary_writer: FileWriter | None = None
         self._pending: PendingSave | None = None
@@ -186,7 +185,7 @@ class CheckpointSaverHook(SessionRunHook):
         # If others train too, the step comes from the copied values, not from the last report.
         step: Any = get_global_step(session.graph) if session.lowlevel.shared else global_step
         with self._noting_failure():
-            if self._in_background:
+            if not listener.await_commit(self.listeners):
                 self._pending = pending = self.used_saver.save_async(session, self.save_path, global_step=step)
                 pending.when_done(functools.partial(self._save_ended, pending.path))
                 return False

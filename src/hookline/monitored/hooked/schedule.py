@@ -186,7 +186,7 @@ class Schedule:
         fetches: Any,
         feed_dict: Mapping[Any, Any] | None,
         number: int,
-        available: Callable[[Any, int, float], int] = lambda fetches, most, to_come: most,
+        available: Callable[[Any, int, float], int],
     ) -> MergedRequests:
         """Decides on the next run, which has these fetches; returns the requests of the hooks that take part.
 
@@ -479,6 +479,8 @@ class Schedule:
         if self._has_step and step is not None:
             limit = math.inf if self._session.step_limit is None else self._session.step_limit
             free = min(free, (min(self._due_step, limit) - 1 - step) // run.gain if run.gain else 0)
+        # No run begins that might be too long.
+        free -= run.capacity - 1 if run.repeats else 0
         callers = self._calls & self._here
         if free <= 0 or (callers and run.capacity > 1):
             return None

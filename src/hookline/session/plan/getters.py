@@ -1,4 +1,7 @@
-"""Getters: functions that find the values of a run in its feeds, host counters, program outputs and host results."""
+"""Getters: functions that find the values of a run in its feeds, host counters, program outputs and host results.
+
+Also the values of a run that come later, as `DeferredResults`.
+"""
 
 from __future__ import annotations
 
@@ -63,6 +66,57 @@ class Run:
     def begin(self) -> None:
         """Makes room for counters and host results."""
         self.counters, self.hosts, self.pulled = {}, {}, {}
+
+
+class DeferredResults:
+    """The deferred results of a `late` hook's fetches.
+
+    Reading them waits for the device, and runs the host operations of the fetches, which no run has waited for.
+
+    Args:
+        compute: Returns the results, in the structure of the fetches.
+        arrays: The arrays that must arrive first.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> results = DeferredResults.of({"loss": jnp.asarray(0.5)})
+        >>> results.get()
+        {'loss': Array(0.5, dtype=float32, weak_type=True)}
+    """
+
+    __slots__ = ("_arrays", "_compute")
+
+    def __init__(self, compute: Callable[[], Any], arrays: list[Any]) -> None:
+        self._compute, self._arrays = compute, arrays
+
+    @classmethod
+    def of(cls, results: Any) -> DeferredResults:
+        """Wraps results that need no host operation; they are ready when the arrays in them are."""
+        return cls(lambda: results, [leaf for leaf in jax.tree.leaves(results) if isinstance(leaf, jax.Array)])
+
+    def then(self, function: Callable[[Any], Any]) -> DeferredResults:
+        """Returns the result of a function on these results, applied when they are read."""
+        return DeferredResults(lambda: function(self.get()), self._arrays)
+
+    def is_ready(self) -> bool:
+        """Returns whether the results can be read without waiting for the device."""
+        # Not `all`: a generator costs more than the arrays, of which there are few.
+        for array in self._arrays:  # noqa: SIM110
+            if not array.is_ready():
+                return False
+        return True
+
+    def get(self) -> Any:
+        """Returns the results; called once.
+
+        Raises:
+            BaseException: The error of a host operation, or of the run on the device.
+        """
+        # Raises the error of the run: a failed array is ready, too. Others with these arrays need not wait again.
+        for array in self._arrays:
+            array.block_until_ready()
+        self._arrays.clear()
+        return self._compute()
 
 
 Getter = Callable[[Run], Any]

@@ -12,10 +12,9 @@ from hookline.graph.graph import Operation, Tensor, ancestors
 from hookline.graph.variable import Update
 from hookline.session.plan.feeds import feed_key
 from hookline.session.plan.fetches import fetch_key, flatten
-from hookline.session.plan.request import Request
+from hookline.session.plan.request import HookFetches, Request
 from hookline.session.program.program_cache import ProgramCache
 from hookline.session.running.cached_step import CachedStep
-from hookline.session.running.hook_fetches import HookFetches
 from hookline.session.running.repeated_step import RepeatedStep
 
 logger = log.of(__name__)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from itertools import islice, repeat
+from functools import partial
+from itertools import repeat
 from typing import Any
 
 import jax
@@ -20,13 +21,12 @@ from hookline.session.local_store import Flat, Slot
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan.feeds import feeder
 from hookline.session.plan.fetches import called
-from hookline.session.plan.getters import Getter, Run, counters, fetch_getter, input_getter
+from hookline.session.plan.getters import DeferredResults, Getter, Run, counters, fetch_getter, input_getter
 from hookline.session.plan.plan import Plan, input_tensors
-from hookline.session.plan.request import Request
+from hookline.session.plan.request import HookPart, Request
 from hookline.session.plan.source_positions import NOT_READY, OpenSource, feed
 from hookline.session.program.program_cache import ProgramCache
 from hookline.session.program.shared_jit import OtherTypesError
-from hookline.session.running.hook_fetches import DeferredResults
 from hookline.session.running.host_stage import HostStage
 
 CHANGED = object()
@@ -78,9 +78,9 @@ class CachedStep:
         self._late_getters = [
             self._getter(e, places, in_rows=part.in_rows, is_late=True) for part in self._late for e in part.elements
         ]
-        nothing = (None, self._of_hooks([None] * len(self._getters), Run())) if request.is_constant else None
         # The results of a run, if they are the same each time, and of a single step if no front end checks runs, too.
-        self._nothing, self._plain = nothing, None if nothing is None or session.checks_runs else (*nothing, 1)
+        self._constant: tuple[Any, Any] | None = None
+        self._plain: tuple[Any, Any, int] | None = None
         self.counters = counters(plan, [*fetched, *for_hooks, *deferred])
         self.gain: int | None = 0 if global_step is None else plan.gain(global_step)
         program = self.program
@@ -237,44 +237,42 @@ class CachedStep:
         session = self._session
         if session.checks_runs:
             session.graph.front_end.check_run(session.graph)
-        if self._nothing is not None:
-            return self._nothing
+        if self._constant is not None:
+            return self._constant
+        request = self.request
         values = [*map(called, self._getters, repeat(run))]
-        if session.converts:
+        if session.converts and not request.is_constant:
             values = session.graph.front_end.convert_results(values)
             if self.has_checks:
                 session.ahead.raise_known_failure()
-        return self.request.assemble(values), self._of_hooks(values, run)
-
-    def _of_hooks(self, values: Sequence[Any], run: Run) -> tuple[Any, ...]:
-        """Returns the results of the hooks, from the values of all getters."""
-        results: list[Any] = [None] * self.request.hook_count
-        end = len(self.request.fetched)
+        results: list[Any] = [None] * request.hook_count
+        end = len(request.fetched)
         for part in self._now:
             start, end = end, end + len(part.elements)
             results[part.place] = part.assemble(values[start:end])
         if self._late:
-            every = self._late_results(run)
-            for number, part in enumerate(self._late):
-                results[part.place] = every.part(number)
-        return tuple(results)
+            hosts, late, start = self.hosts, [], 0
+            arrays = [*map(run.outputs.__getitem__, hosts.deferred_arrays)]
+            if hosts.deferred_trees:
+                arrays += jax.tree.leaves([run.outputs[place] for place in hosts.deferred_trees])
+            for part in self._late:
+                results[part.place] = DeferredResults(partial(self._late_results, run, late, part, start), arrays)
+                start += len(part.elements)
+        found = request.assemble(values), tuple(results)
+        if request.is_constant:
+            self._constant, self._plain = found, None if session.checks_runs else (*found, 1)
+        return found
 
-    def _late_results(self, run: Run) -> DeferredResults:
-        """Returns the deferred results of the late hooks together."""
-        hosts, outputs = self.hosts, run.outputs
-
-        def compute() -> list[Any]:
+    def _late_results(self, run: Run, values: list[Any], part: HookPart, start: int) -> Any:
+        """Returns the results of a late hook; the first one that is read computes the `values` of all late hooks."""
+        if not values:
+            hosts = self.hosts
             if hosts.deferred:
                 if self._is_bare:  # The run has made no room for host results.
                     run.begin()
                 hosts.compute(hosts.deferred, run, self._session)
-            values = iter([*map(called, self._late_getters, repeat(run))])
-            return [part.assemble([*islice(values, len(part.elements))]) for part in self._late]
-
-        arrays = [*map(outputs.__getitem__, hosts.deferred_arrays)]
-        if hosts.deferred_trees:
-            arrays += jax.tree.leaves([outputs[place] for place in hosts.deferred_trees])
-        return DeferredResults(compute, arrays)
+            values.extend([*map(called, self._late_getters, repeat(run))])
+        return part.assemble(values[start : start + len(part.elements)])
 
     def dispatch(self, run: Run, expected: int | None = None, last_step: int | None = None) -> Any:
         """Starts the program and keeps its new values, without waiting for it. The caller holds the session's lock.

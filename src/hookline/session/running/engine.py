@@ -22,10 +22,10 @@ from hookline.session.local_store import LocalStore
 from hookline.session.options import RunMetadata, RunOptions, SessionConfig
 from hookline.session.plan.feeds import check_alive, flat_feeds
 from hookline.session.plan.plan_cache import PlanCache
+from hookline.session.plan.request import HookFetches
 from hookline.session.plan.source_positions import OpenSource, Position, Sources
 from hookline.session.raw_session import LowLevel
 from hookline.session.running.cached_step import CachedStep
-from hookline.session.running.hook_fetches import HookFetches
 from hookline.session.running.run_ahead import RunAhead
 from hookline.session.running.staged_run import StagedRuns
 from hookline.session.store import StoreTarget, VariableStore
@@ -60,7 +60,7 @@ class Engine(LowLevel):
         self.ahead = RunAhead(self, config.max_runs_ahead)
         self.sources = Sources(self)
         self.staged = StagedRuns(self)
-        self._target, self._max_plans = target, config.max_plans
+        self._target, self.shared, self._max_plans = target, target is not None, config.max_plans
         self._plans = PlanCache(self, config.max_plans)
         self._store: VariableStore | None = None
         self._lost: BaseException | None = None
@@ -319,11 +319,6 @@ class Engine(LowLevel):
             self.sources.serve(coord)
 
     # Shared variables -------------------------------------------------------------------------------------------
-
-    @property
-    def shared(self) -> bool:  # type: ignore[override]
-        """Whether other processes may change its variables, because they live on parameter servers."""
-        return (self._store or self.store).shared
 
     def seal(self) -> None:
         """Ends the training for all workers that share the variables; returns when their last update is applied."""
