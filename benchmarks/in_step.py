@@ -38,16 +38,16 @@ TRANSFORMATION = optax.adam(1e-4)
 def train_step(state: Any, batch: Any) -> Any:
     """Returns the state after a step, and its metrics."""
 
-    def loss_of(params: Any) -> Any:
+    def loss_fn(params: Any) -> Any:
         hidden = batch[0]
         for weights in params:
             hidden = jnp.tanh(hidden @ weights)
         return jnp.mean((hidden - batch[1]) ** 2)
 
-    params, slots = state
-    loss, slopes = jax.value_and_grad(loss_of)(params)
-    changes, slots = TRANSFORMATION.update(slopes, slots, params)
-    return (optax.apply_updates(params, changes), slots), {"loss": loss}
+    params, opt_state = state
+    loss, grads = jax.value_and_grad(loss_fn)(params)
+    changes, opt_state = TRANSFORMATION.update(grads, opt_state, params)
+    return (optax.apply_updates(params, changes), opt_state), {"loss": loss}
 
 
 def batches() -> Any:

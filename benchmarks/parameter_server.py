@@ -68,8 +68,8 @@ class ByHand:
         self._held = np.ones(numbers, np.float32)
         self._step = 0
 
-    def step(self, slope: np.ndarray) -> Any:
-        self._held = self._held - np.float32(1e-3) * slope
+    def step(self, grad: np.ndarray) -> Any:
+        self._held = self._held - np.float32(1e-3) * grad
         self._step += 1
         return self._held
 
@@ -123,10 +123,10 @@ def step_of(target: Any, parameters: int, is_chief: bool, servers: int = 1) -> C
         count = max(2, servers)
         shares = [hl.Variable(np.ones(parameters // count, np.float32), name=f"share_{i}") for i in range(count)]
         loss = hl.op(lambda *shares: sum(jnp.mean(share * share) for share in shares))(*shares)
-        slopes = hl.gradients(loss, shares)
+        grads = hl.gradients(loss, shares)
         updates = [
-            hl.update(share, lambda old, slope: old - 1e-3 * slope, slope)
-            for share, slope in zip(shares, slopes, strict=True)
+            hl.update(share, lambda old, grad: old - 1e-3 * grad, grad)
+            for share, grad in zip(shares, grads, strict=True)
         ]
         train_op = hl.group(*updates, train.get_or_create_global_step().assign_add(1))
         initializer = hl.global_variables_initializer()

@@ -93,7 +93,7 @@ def train_step(state, batch):
 
 
 def eval_step(state, batch):
-    return {"loss": tiny_step.loss_of(state[0], *batch)}
+    return {"loss": tiny_step.loss_fn(state[0], *batch)}
 
 
 def data() -> Any:

@@ -29,7 +29,7 @@ pytestmark = [
 def saved(tmp_path):
     """Returns a session, a saver and the path of what it has saved."""
     hl.Variable(np.linspace(1, 2, SIZE, dtype=np.float32), name="dense/kernel")
-    hl.Variable({"count": np.arange(7), "key": jax.random.key(3)}, name="slots")
+    hl.Variable({"count": np.arange(7), "key": jax.random.key(3)}, name="opt_state")
     session = hl.Session()
     session.run(hl.global_variables_initializer())
     saver = Saver()
@@ -37,8 +37,12 @@ def saved(tmp_path):
 
 
 def values(session):
-    kernel, slots = session.run(hl.global_variables())
-    return np.asarray(kernel).tobytes(), np.asarray(slots["count"]).tobytes(), str(jax.random.key_data(slots["key"]))
+    kernel, opt_state = session.run(hl.global_variables())
+    return (
+        np.asarray(kernel).tobytes(),
+        np.asarray(opt_state["count"]).tobytes(),
+        str(jax.random.key_data(opt_state["key"])),
+    )
 
 
 def files_of(path):

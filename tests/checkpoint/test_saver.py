@@ -104,7 +104,7 @@ def structures() -> dict[str, object]:
     params = {"dense": {"kernel": jnp.ones((2, 2)), "a/b.c": jnp.zeros(3)}, "dense/kernel": jnp.ones(5)}
     return {
         "params": params,
-        "slots": optax.adam(1e-3).init(params),
+        "opt_state": optax.adam(1e-3).init(params),
         "nnx": nnx.state(model),
         "running": Running(jnp.ones(2), jnp.array(3)),
         "key": {"one": jax.random.key(3), "many": jax.random.split(jax.random.key(1, impl="rbg"), 4)},
@@ -653,15 +653,15 @@ def test_nothing_is_saved_on_request(path: str):
 
 
 def test_a_part_of_a_variable_or_of_a_folder_of_names_is_loaded_by_name(path: str):
-    opt = hl.Variable(lambda: optax.adam(0.1).init({"w": jnp.ones(2)}), name="slots/net", trainable=False)
-    other = hl.Variable(5.0, name="slots/other")
+    opt = hl.Variable(lambda: optax.adam(0.1).init({"w": jnp.ones(2)}), name="opt_state/net", trainable=False)
+    other = hl.Variable(5.0, name="opt_state/other")
     with started(opt, other) as sess:
         saved = Saver().save(sess, path)
-    loaded = hl.train.load_variable(saved, "slots/net")
+    loaded = hl.train.load_variable(saved, "opt_state/net")
     assert loaded["0"].keys() == {"count", "mu", "nu"}
     assert loaded["0"]["mu"]["w"].tolist() == [0.0, 0.0]
-    assert hl.train.load_variable(saved, "slots").keys() == {"net", "other"}
-    assert hl.train.load_variable(saved, "slots/net/0/mu")["w"].tolist() == [0.0, 0.0]
+    assert hl.train.load_variable(saved, "opt_state").keys() == {"net", "other"}
+    assert hl.train.load_variable(saved, "opt_state/net/0/mu")["w"].tolist() == [0.0, 0.0]
     with pytest.raises(errors.NotFoundError, match="has no 'slot'"):
         hl.train.load_variable(saved, "slot")
     assert hl.train.load_variable(saved, other.name) == 5.0, "the name of a tensor means its variable"

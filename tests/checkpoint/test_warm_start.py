@@ -14,7 +14,7 @@ from hookline import errors, train
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory):
-    """A checkpoint of `s/u`, `w`, a state of several parts, a key, and an optimizer's slots."""
+    """A checkpoint of `s/u`, `w`, a state of several parts, a key, and an optimizer's opt_state."""
     with hl.Graph().as_default(), hl.Session() as sess:
         hl.Variable([5.0, 6.0], name="s/u")
         w = hl.Variable(1.0, name="w")

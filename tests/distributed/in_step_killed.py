@@ -87,15 +87,15 @@ def train(folder, me, how, mishap):
     def step(state, batch, key):
         points.traced()
 
-        def loss_of(params):
+        def loss_fn(params):
             kept = jax.random.bernoulli(key, 0.8, (batch.shape[0], 16))
             hidden = jnp.where(kept, jnp.tanh(batch @ params["in"]) / 0.8, 0.0)
             return jnp.mean((hidden @ params["out"] - batch.sum(axis=1, keepdims=True)) ** 2)
 
-        params, slots = state
-        loss, slopes = jax.value_and_grad(loss_of)(params)
-        changes, slots = optimizer.update(slopes, slots, params)
-        return (optax.apply_updates(params, changes), slots), {"loss": loss}
+        params, opt_state = state
+        loss, grads = jax.value_and_grad(loss_fn)(params)
+        changes, opt_state = optimizer.update(grads, opt_state, params)
+        return (optax.apply_updates(params, changes), opt_state), {"loss": loss}
 
     class Steps(hl.train.SessionRunHook):
         """Writes down what steps have come to, and reaches the points of steps."""

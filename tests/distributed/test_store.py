@@ -53,14 +53,14 @@ class Model:
 
 def descend(variable, grad, rate):
     rule = optax.adam(rate)
-    slots = hl.Variable(hl.op(rule.init)(variable.initialized_value()), name=f"slots/{variable.op.name}")
+    opt_state = hl.Variable(hl.op(rule.init)(variable.initialized_value()), name=f"opt_state/{variable.op.name}")
 
     def apply(values, grad):
         params, state = values
         changes, state = rule.update(grad, state, params)
         return optax.apply_updates(params, changes), state
 
-    return hl.update((variable, slots), apply, grad, name=f"descend/{variable.op.name}")
+    return hl.update((variable, opt_state), apply, grad, name=f"descend/{variable.op.name}")
 
 
 def in_process(count):

@@ -26,9 +26,9 @@ def loss_fn(model, batch):
 
 @nnx.jit
 def train_step(model, optimizer, metrics, batch):
-    (loss, logits), slope = nnx.value_and_grad(loss_fn, has_aux=True)(model, batch)
+    (loss, logits), grads = nnx.value_and_grad(loss_fn, has_aux=True)(model, batch)
     metrics.update(loss=loss, logits=logits, labels=batch[1])
-    optimizer.update(model, slope)
+    optimizer.update(model, grads)
 
 
 @nnx.jit
@@ -178,8 +178,8 @@ def test_a_warm_start_takes_them_with_the_slots_alone(logs, tmp_path):
 
     hl.train.Loop(train_step, objects(), batches()).run(str(tmp_path), last_step=3, progress=False)
     counts = []
-    for slots in (False, True):
-        warm, begun = hl.train.WarmStart(str(tmp_path), slots=slots), Begun()
+    for opt_state in (False, True):
+        warm, begun = hl.train.WarmStart(str(tmp_path), slots=opt_state), Begun()
         with hl.train.Loop(train_step, objects(), batches()).session(warm_start=warm, hooks=[begun], progress=False):
             counts.append(begun.count)
     assert counts == [0, 2], "of the steps since they began anew"

@@ -27,11 +27,11 @@ def begin():
 
 @jax.jit
 def step(state, batch):
-    def loss_of(params):
+    def loss_fn(params):
         return jnp.mean((params["w"] + params["b"].astype("float32") - batch) ** 2)
 
-    loss, slope = jax.value_and_grad(loss_of)(state["params"])
-    updates, opt = OPTIMIZER.update(slope, state["opt"])
+    loss, grads = jax.value_and_grad(loss_fn)(state["params"])
+    updates, opt = OPTIMIZER.update(grads, state["opt"])
     params = optax.apply_updates(state["params"], updates)
     return {"params": params, "opt": opt, "step": state["step"] + 1}, {"loss": loss}
 
@@ -119,8 +119,8 @@ def test_objects_of_nnx_come_back_new(tmp_path):
             return self.dropout(self.norm(self.linear(x)))
 
     def train_step(model, optimizer, batch):
-        loss, slope = nnx.value_and_grad(lambda model: jnp.mean((model(batch) - batch) ** 2))(model)
-        optimizer.update(model, slope)
+        loss, grads = nnx.value_and_grad(lambda model: jnp.mean((model(batch) - batch) ** 2))(model)
+        optimizer.update(model, grads)
         return {"loss": loss}
 
     def eval_step(model, batch):
@@ -178,9 +178,9 @@ def test_all_of_it_lives_on_a_mesh(tmp_path):
             return {"params": params, "opt": tx.init(params), "step": jnp.zeros((), int)}
 
         def step(state, batch):
-            loss_of = lambda p: jnp.mean((batch @ p["w"] + p["b"]) ** 2)
-            loss, slope = jax.value_and_grad(loss_of)(state["params"])
-            updates, opt = tx.update(slope, state["opt"])
+            loss_fn = lambda p: jnp.mean((batch @ p["w"] + p["b"]) ** 2)
+            loss, grads = jax.value_and_grad(loss_fn)(state["params"])
+            updates, opt = tx.update(grads, state["opt"])
             params = optax.apply_updates(state["params"], updates)
             return {"params": params, "opt": opt, "step": state["step"] + 1}, {"loss": loss}
 

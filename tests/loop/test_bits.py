@@ -105,27 +105,27 @@ def step_of(logits_of, optimizer, parts):
         decay = 1e-3 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(params))
         return each.mean() + decay, {"each": each, "logits": logits, "activations": activations}
 
-    def slopes(params, batch):
+    def grads_of(params, batch):
         (loss, seen), grads = jax.value_and_grad(loss_fn, has_aux=True)(params, *batch)
         return grads, {"loss": loss, "norm": optax.tree.norm(grads), **seen}
 
     @jax.jit
     def step(state, batch):
         if parts == 1:
-            grads, metrics = slopes(state["params"], batch)
+            grads, metrics = grads_of(state["params"], batch)
         else:
 
             def add(total, part):
-                grads, metrics = slopes(state["params"], part)
+                grads, metrics = grads_of(state["params"], part)
                 return jax.tree.map(lambda a, b: a + b / parts, total, grads), metrics
 
             split = jax.tree.map(lambda leaf: leaf.reshape(parts, -1, *leaf.shape[1:]), batch)
             grads, metrics = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, state["params"]), split)
             metrics["loss"] = metrics["loss"].mean()
-        updates, slots = optimizer.update(grads, state["slots"], state["params"])
+        updates, opt_state = optimizer.update(grads, state["opt_state"], state["params"])
         params = optax.apply_updates(state["params"], updates)
         metrics |= {"grads": numbered(grads), "updates": numbered(updates), "weights": optax.tree.norm(params)}
-        return {"params": params, "slots": slots}, metrics
+        return {"params": params, "opt_state": opt_state}, metrics
 
     return step
 
@@ -173,7 +173,7 @@ QUIET = {
 def trained(model, optimizer, kinds=(), logdir=None, many=1, parts=1):
     begin, logits_of = MODELS[model]
     chosen, params = OPTIMIZERS[optimizer], begin()
-    state = {"params": params, "slots": chosen.init(params)}
+    state = {"params": params, "opt_state": chosen.init(params)}
     if jax.device_count() > 1:
         mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
         state = jax.device_put(state, jax.NamedSharding(mesh, jax.P()))

@@ -18,15 +18,15 @@ OPTIMIZER = optax.adam(1e-3)
 
 
 def train_step(state, batch):
-    params, slots = state["params"], state["slots"]
-    loss, slope = jax.value_and_grad(lambda p: ((batch @ p["w"] + p["b"]) ** 2).mean())(params)
-    changes, slots = OPTIMIZER.update(slope, slots, params)
-    return {"params": optax.apply_updates(params, changes), "slots": slots}, {"loss": loss}
+    params, opt_state = state["params"], state["opt_state"]
+    loss, grads = jax.value_and_grad(lambda p: ((batch @ p["w"] + p["b"]) ** 2).mean())(params)
+    changes, opt_state = OPTIMIZER.update(grads, opt_state, params)
+    return {"params": optax.apply_updates(params, changes), "opt_state": opt_state}, {"loss": loss}
 
 
 def init():
     params = {"w": jnp.ones((4, 2)), "b": jnp.zeros(2)}
-    return {"params": params, "slots": OPTIMIZER.init(params)}
+    return {"params": params, "opt_state": OPTIMIZER.init(params)}
 
 
 def batches():
@@ -41,9 +41,9 @@ def test_it_says_what_the_state_is_and_what_would_be_written(tmp_path):
         checkpoints=hl.train.CheckpointOptions(save_steps=10),
         logging=hl.train.LoggingOptions(summary_steps=None),
     )
-    params, slots = made.parts
+    opt_state, params = made.parts
     assert (params.name, params.arrays, params.parameters, params.size_bytes) == ("params", 2, 10, 40)
-    assert (slots.name, slots.arrays, slots.parameters) == ("slots", 5, 21)
+    assert (opt_state.name, opt_state.arrays, opt_state.parameters) == ("opt_state", 5, 21)
     assert made.batch == "float32[8, 4]"
     assert made.begins == "It begins with the given state, to step 20."
     run = tmp_path / "run"
@@ -163,14 +163,14 @@ def test_it_says_how_the_state_is_split():
 
 
 def test_it_says_what_a_step_carries_beside_the_state_and_calls_parts_as_parameters():
-    def step(model, slots, batch):
-        after, told = train_step({"params": model, "slots": slots}, batch)
-        return after["params"], after["slots"], told
+    def step(model, opt_state, batch):
+        after, told = train_step({"params": model, "opt_state": opt_state}, batch)
+        return after["params"], after["opt_state"], told
 
     made = hl.train.Loop(step, tuple(init().values()), batches, ema=0.9, mean_over=5).describe()
     assert [(part.name, part.parameters, part.size_bytes) for part in made.parts] == [
         ("model", 10, 40),
-        ("slots", 21, 84),
+        ("opt_state", 21, 84),
         ("ema", 10, 40),
         ("mean_over", 6, 24),
     ]

@@ -19,8 +19,8 @@ SCRIPT = hl.train.CheckpointOptions(restore_hyperparams=False)
 
 
 def step(state, batch):
-    loss, slope = jax.value_and_grad(lambda params: jnp.mean((params["w"] - batch) ** 2))(state.params)
-    return state.apply_gradients(grads=slope), {"loss": loss}
+    loss, grads = jax.value_and_grad(lambda params: jnp.mean((params["w"] - batch) ** 2))(state.params)
+    return state.apply_gradients(grads=grads), {"loss": loss}
 
 
 def loop_state(rate):
@@ -109,8 +109,8 @@ def test_objects_of_nnx_have_them_too(tmp_path, caplog):
     caplog.set_level(logging.INFO, "hookline")
 
     def train_step(model, optimizer, batch):
-        loss, slope = nnx.value_and_grad(lambda model: jnp.mean(model(batch) ** 2))(model)
-        optimizer.update(model, slope)
+        loss, grads = nnx.value_and_grad(lambda model: jnp.mean(model(batch) ** 2))(model)
+        optimizer.update(model, grads)
         return loss
 
     for rate, last in ((0.01, 1), (0.1, 2)):

@@ -20,12 +20,12 @@ DECAY = 0.75
 SCHEDULE = optax.linear_schedule(0.5, 0.0, 10)
 
 
-def loss_of(params, batch):
+def loss_fn(params, batch):
     return jnp.mean((params["w"] - batch) ** 2)
 
 
 def train_step(state, batch):
-    loss, grads = jax.value_and_grad(loss_of)(state.params, batch)
+    loss, grads = jax.value_and_grad(loss_fn)(state.params, batch)
     return state.apply_gradients(grads=grads), {"loss": loss}
 
 
@@ -165,7 +165,7 @@ def test_counts_of_which_any_may_be_meant_are_refused():
 
 def test_a_step_of_ones_own_is_declared(caplog):
     def step(state, batch):  # It counts its updates, and accumulates gradients in two steps.
-        loss, grads = jax.value_and_grad(loss_of)(state["params"], batch)
+        loss, grads = jax.value_and_grad(loss_fn)(state["params"], batch)
         total = jax.tree.map(jnp.add, state["total"], grads)
         ends = state["calls"] % 2 == 1
         pick = lambda new, old: jax.tree.map(lambda a, b: jnp.where(ends, a, b), new, old)  # noqa: E731

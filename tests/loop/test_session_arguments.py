@@ -97,12 +97,12 @@ def test_what_a_step_was_given_is_said_where_it_fails():
     told = "step is given the state as state, a batch as images, and a random key as labels"
     assert any(told in note for note in caught.value.__notes__)
 
-    def spread(model, slots, x, y):
-        return model.no_such_thing, slots
+    def spread(model, opt_state, x, y):
+        return model.no_such_thing, opt_state
 
     with pytest.raises(AttributeError) as caught:
         hl.train.Loop(spread, (STATE, STATE), batches())
-    told = "spread is given the parts of the state as model, slots, the parts of a batch as x, y"
+    told = "spread is given the parts of the state as model, opt_state, the parts of a batch as x, y"
     assert any(told in note for note in caught.value.__notes__)
 
 

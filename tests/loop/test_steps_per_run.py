@@ -102,14 +102,14 @@ OPTIMIZERS = {
 
 def plain_step(loss_fn, optimizer):
     def step(state, batch, key):
-        loss, slope = jax.value_and_grad(loss_fn)(state["params"], batch)
-        changes, slots = optimizer.update(slope, state["slots"], state["params"])
+        loss, grads = jax.value_and_grad(loss_fn)(state["params"], batch)
+        changes, opt_state = optimizer.update(grads, state["opt_state"], state["params"])
         params = optax.apply_updates(state["params"], changes)
         average = optax.incremental_update(params, state["average"], 0.1)
         noise = 1e-3 * jax.random.normal(key)
-        return {"params": params, "slots": slots, "average": average, "noise": state["noise"] + noise}, {
+        return {"params": params, "opt_state": opt_state, "average": average, "noise": state["noise"] + noise}, {
             "loss": loss,
-            "norm": optax.tree.norm(slope),
+            "norm": optax.tree.norm(grads),
         }
 
     return step
@@ -128,7 +128,7 @@ def plain_step(loss_fn, optimizer):
 )
 def test_the_state_has_the_bits_of_single_steps(make, loss_fn, optimizer, many):
     params, chosen = make(jax.random.key(0)), OPTIMIZERS[optimizer]
-    state = {"params": params, "slots": chosen.init(params), "average": params, "noise": jnp.zeros(())}
+    state = {"params": params, "opt_state": chosen.init(params), "average": params, "noise": jnp.zeros(())}
     step = plain_step(loss_fn, chosen)
 
     def trained(steps_per_run):
@@ -145,7 +145,7 @@ def test_the_state_has_the_bits_of_single_steps(make, loss_fn, optimizer, many):
 def test_so_has_the_program_for_a_gpu_where_a_full_run_has_a_loop_of_its_own(monkeypatch):
     """It is compiled for the processor here."""
     state = {"params": mlp(jax.random.key(0)), "noise": jnp.zeros(())}
-    state |= {"slots": OPTIMIZERS["sgd"].init(state["params"]), "average": state["params"]}
+    state |= {"opt_state": OPTIMIZERS["sgd"].init(state["params"]), "average": state["params"]}
 
     def trained(steps_per_run):
         loop = train.Loop(

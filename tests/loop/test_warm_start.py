@@ -22,10 +22,10 @@ def state(**params):
 
 
 def train_step(state, batch):
-    loss, slope = jax.value_and_grad(
+    loss, grads = jax.value_and_grad(
         lambda params: sum(jnp.mean((leaf - batch.mean()) ** 2) for leaf in jax.tree.leaves(params))
     )(state["params"])
-    updates, opt = OPTIMIZER.update(slope, state["opt"])
+    updates, opt = OPTIMIZER.update(grads, state["opt"])
     return {"params": optax.apply_updates(state["params"], updates), "opt": opt, "step": state["step"] + 1}, loss
 
 
@@ -179,7 +179,7 @@ def test_what_is_wrong_is_said_with_the_names_of_arrays(old, tmp_path):
         {"path": "a", "rename": ["b"]},
         {"path": "a", "rename": {"b": 3}},
         {"path": "a", "cast": 1},
-        {"path": "a", "slots": 1},
+        {"path": "a", "opt_state": 1},
     ):
         with pytest.raises(TypeError, match="WarmStart"):
             WarmStart(**arguments)

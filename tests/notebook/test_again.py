@@ -29,8 +29,8 @@ del objects
 
 DEFINES = """
 def step(state, batch):
-    loss, slope = jax.value_and_grad(lambda w: ((batch @ w - batch.sum(1)) ** 2).mean())(state["w"])
-    return {"w": state["w"] - 0.01 * slope}, {"loss": loss}
+    loss, grads = jax.value_and_grad(lambda w: ((batch @ w - batch.sum(1)) ** 2).mean())(state["w"])
+    return {"w": state["w"] - 0.01 * grads}, {"loss": loss}
 
 loop = train.Loop(step, {"w": jnp.zeros(4)}, rows)
 """

@@ -35,16 +35,16 @@ net, tx, x = Net(), optax.adam(1e-2), np.random.default_rng(0).normal(size=(8, 3
 def init():
     key, rest = jax.random.split(jax.random.key(0))
     params = net.init(key, x)["params"]
-    return {"params": params, "slots": tx.init(params), "key": rest, "none": None}
+    return {"params": params, "opt_state": tx.init(params), "key": rest, "none": None}
 
 
 @jax.jit
 def step(state):
-    def loss_of(params):
+    def loss_fn(params):
         return jnp.mean((net.apply({"params": params}, x)[:, 0] - x.sum(1)) ** 2)
-    loss, slope = jax.value_and_grad(loss_of)(state["params"])
-    updates, slots = tx.update(slope, state["slots"])
-    return state | {"params": optax.apply_updates(state["params"], updates), "slots": slots}, loss
+    loss, grads = jax.value_and_grad(loss_fn)(state["params"])
+    updates, opt_state = tx.update(grads, state["opt_state"])
+    return state | {"params": optax.apply_updates(state["params"], updates), "opt_state": opt_state}, loss
 
 
 def trained(state):
@@ -65,7 +65,7 @@ for name, rule in made.items():
     shardings = rule(abstract)
     state = jax.jit(init, out_shardings=shardings)()
     result["trained"][name] = trained(state)
-    inside = state["slots"][0].mu["inner"]["kernel"].value, state["params"]["outer"]["kernel"]
+    inside = state["opt_state"][0].mu["inner"]["kernel"].value, state["params"]["outer"]["kernel"]
     result["shards"][name] = [leaf.addressable_shards[0].data.shape for leaf in inside]
     put = jax.device_put(jax.jit(init)(), shardings)
     same = [a.sharding.is_equivalent_to(b.sharding, a.ndim) for a, b in zip(*map(jax.tree.leaves, (put, state)))]
