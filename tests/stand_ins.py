@@ -6,14 +6,13 @@ import sys
 import threading
 from pathlib import Path
 
+from tests.direct_transport import DirectTransport
+
 from hookline.distributed import ParameterServer, RemoteStore
 
 # Processes that end together, and the way to servers that are Ray actors.
 from hookline.distributed.cluster.processes import ProcessGroup
 from hookline.distributed.cluster.ray_actors import RayTransport
-
-# Servers without processes, whose calls a test may hold, lose or repeat; users have those that are Ray actors.
-from hookline.distributed.transport import DirectTransport
 from hookline.train import SessionRunContext, SessionRunHook
 
 __all__ = [

@@ -51,17 +51,6 @@ def test_a_process_that_has_computed_has_devices_in_use():
     assert jax_internals.devices_are_in_use(), RENAMED.format("backends_are_initialized")
 
 
-@pytest.mark.parametrize("value", [jnp.arange(3.0), jax.random.key(0)])
-def test_an_array_that_was_put_on_a_device_is_made_one_that_was_not_without_a_copy(value):
-    put = jax.device_put(value, jax.devices()[0])
-    free = jax_internals.uncommitted(put)
-    assert put.committed, "or it compares nothing"
-    assert not free.committed, RENAMED.format("ArrayImpl, or its arguments")
-    assert (free == put).all()
-    data = [jax.random.key_data(array) if value.ndim == 0 else array for array in (free, put)]
-    assert data[0].unsafe_buffer_pointer() == data[1].unsafe_buffer_pointer()
-
-
 def test_a_scan_says_what_it_carries():
     def scan(factor, offset, carried, rows):
         step = lambda carry, row: ({"a": carry["a"] * factor + offset, "b": carry["b"] + 1}, row)  # noqa: E731

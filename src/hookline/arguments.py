@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 import operator
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 
@@ -35,7 +36,8 @@ def whole(who: str, name: str, value: Any, at_least: int | None = None) -> int:
         number = None
     if number is None or isinstance(value, bool):
         raise TypeError(f"{who} requires a whole number as {name}, got {value!r}.")
-    _check_least(who, name, number, at_least)
+    if at_least is not None and number < at_least:
+        raise ValueError(f"{who} requires {name} >= {at_least}, got {number}.")
     return number
 
 
@@ -72,12 +74,21 @@ def number(who: str, name: str, value: Any, at_least: float | None = None) -> fl
     real = float(value)
     if math.isnan(real):
         raise ValueError(f"{who} requires a number as {name}, got nan.")
-    _check_least(who, name, real, at_least)
+    if at_least is not None and real < at_least:
+        raise ValueError(f"{who} requires {name} >= {at_least}, got {real}.")
     return real
 
 
-def instance(who: str, name: str, value: Any, kind: type) -> Any:
-    """Returns an object of a class, or `None` if `None` was given.
+def instance(who: str, name: str, value: Any, kind: Any, *, what: str = "", optional: bool = True) -> Any:
+    """Returns an object of a class.
+
+    Args:
+        who: As in `whole`.
+        name: As in `whole`.
+        value: As in `whole`.
+        kind: The class.
+        what: The requirement, for the message; by default the name of the class.
+        optional: Whether None is allowed.
 
     Raises:
         TypeError: It has another type.
@@ -87,12 +98,24 @@ def instance(who: str, name: str, value: Any, kind: type) -> Any:
         Traceback (most recent call last):
         ...
         TypeError: MonitoredSession requires a dict (or None) as coordinator, got 3.
+        >>> function("FeedFnHook", "feed_fn", None)
+        Traceback (most recent call last):
+        ...
+        TypeError: FeedFnHook requires a function as feed_fn, got None.
     """
-    return _checked(isinstance(value, kind), who, f"a {kind.__name__}", name, value, optional=True)
+    if isinstance(value, kind) or (optional and value is None):
+        return value
+    raise _refused(who, what or f"a {kind.__name__}", name, value, optional)
+
+
+# As `instance`, but None is allowed only with `optional=True`.
+text = functools.partial(instance, kind=str, what="text", optional=False)
+function = functools.partial(instance, kind=Callable, what="a function", optional=False)
+mapping = functools.partial(instance, kind=Mapping, what="a dict", optional=False)
 
 
 def path(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
-    """Returns a path as text. The arguments are as in `whole`; `optional` allows None.
+    """Returns a path as text. The arguments are as in `instance`.
 
     Raises:
         TypeError: It is neither text nor an `os.PathLike` of text.
@@ -103,32 +126,9 @@ def path(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
         ...
         TypeError: CheckpointSaverHook requires a path as checkpoint_dir, got 5.
     """
-    found = os.fspath(value) if isinstance(value, str | os.PathLike) else value
-    return _checked(isinstance(found, str), who, "a path", name, found, optional)
-
-
-def text(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
-    """Returns text. The arguments are as in `path`.
-
-    Raises:
-        TypeError: It is not text.
-    """
-    return _checked(isinstance(value, str), who, "text", name, value, optional)
-
-
-def function(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
-    """Returns a function or another callable. The arguments are as in `path`.
-
-    Raises:
-        TypeError: It cannot be called.
-
-    Example:
-        >>> function("FeedFnHook", "feed_fn", None)
-        Traceback (most recent call last):
-        ...
-        TypeError: FeedFnHook requires a function as feed_fn, got None.
-    """
-    return _checked(callable(value), who, "a function", name, value, optional)
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    return instance(who, name, value, str, what="a path", optional=optional)
 
 
 def several(who: str, name: str, value: Any, *, optional: bool = False) -> list[Any]:
@@ -145,17 +145,9 @@ def several(who: str, name: str, value: Any, *, optional: bool = False) -> list[
     """
     if optional and value is None:
         return []
-    is_several = isinstance(value, Iterable) and not isinstance(value, str | bytes)
-    return list(_checked(is_several, who, "a list", name, value, optional))
-
-
-def mapping(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
-    """Returns a dict, or another mapping. The arguments are as in `path`.
-
-    Raises:
-        TypeError: It is not a mapping.
-    """
-    return _checked(isinstance(value, Mapping), who, "a dict", name, value, optional)
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes):
+        raise _refused(who, "a list", name, value, optional)
+    return list(value)
 
 
 def having(who: str, name: str, value: Any, kind: str, attribute: str, *, optional: bool = False) -> Any:
@@ -178,15 +170,10 @@ def having(who: str, name: str, value: Any, kind: str, attribute: str, *, option
         ...
         TypeError: Saver.save requires a session as sess, got None.
     """
-    return _checked(hasattr(value, attribute), who, kind, name, value, optional)
+    if hasattr(value, attribute) or (optional and value is None):
+        return value
+    raise _refused(who, kind, name, value, optional)
 
 
-def _checked(is_right: bool, who: str, what: str, name: str, value: Any, optional: bool) -> Any:
-    if not (is_right or (optional and value is None)):
-        raise TypeError(f"{who} requires {what}{' (or None)' if optional else ''} as {name}, got {value!r}.")
-    return value
-
-
-def _check_least(who: str, name: str, value: float, at_least: float | None) -> None:
-    if at_least is not None and value < at_least:
-        raise ValueError(f"{who} requires {name} >= {at_least}, got {value}.")
+def _refused(who: str, what: str, name: str, value: Any, optional: bool) -> TypeError:
+    return TypeError(f"{who} requires {what}{' (or None)' if optional else ''} as {name}, got {value!r}.")

@@ -337,19 +337,15 @@ def from_exception(exc: BaseException) -> BaseException:
         >>> from_exception(error) is error
         True
     """
-    if not _is_engine_error(exc):
+    # By name: importing JAX to check an exception would load it in programs that do not use it.
+    if not any(
+        kind.__name__ in ("JaxRuntimeError", "XlaRuntimeError")
+        and kind.__module__.partition(".")[0] in ("jax", "jaxlib")
+        for kind in type(exc).__mro__
+    ):
         return exc
     message = str(exc)
     status, _, _ = message.partition(":")
     mapped = _CLASS_OF_STATUS.get(status.strip(), UnknownError)(None, None, message)
     mapped.__cause__ = exc
     return mapped
-
-
-def _is_engine_error(exc: BaseException) -> bool:
-    # By name: importing JAX to check an exception would load it in programs that do not use it.
-    return any(
-        kind.__name__ in ("JaxRuntimeError", "XlaRuntimeError")
-        and kind.__module__.partition(".")[0] in ("jax", "jaxlib")
-        for kind in type(exc).__mro__
-    )

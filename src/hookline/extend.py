@@ -6,10 +6,10 @@ with held_back():
     from hookline import log
     from hookline.data.reader import Stream
     from hookline.errors import from_os_error
+    from hookline.graph.conditions import Guard
     from hookline.graph.front_end import FrontEnd
     from hookline.graph.gradient import Gradient
     from hookline.graph.graph import Function, default_graph, holds_tensor
-    from hookline.graph.guard import Guard
     from hookline.graph.nodes import spec as specs
     from hookline.graph.nodes.check import Check
     from hookline.graph.nodes.nodes import Constant, HostCall, SessionCall, Source

@@ -10,9 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax._src import distributed, xla_bridge
-from jax._src.array import ArrayImpl
 from jax.extend import core
 
 from hookline import log
@@ -64,17 +62,6 @@ def keep_gloo_on(host: str) -> None:
 
 def _warn_of_gloo() -> None:
     _logger.warning("Gloo listens on the address of this machine's name: hookline knows no other way in this JAX.")
-
-
-def uncommitted(array: jax.Array) -> jax.Array:
-    """Returns an array of one device as JAX makes it by default, without a copy: free to follow other arguments.
-
-    JAX compiles a program anew for arrays that were put on a device.
-    """
-    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(uncommitted(jax.random.key_data(array)), impl=jax.random.key_impl(array))
-    held: Any = [array]
-    return ArrayImpl(array.aval, array.sharding, held, committed=False)
 
 
 def kept_arguments(lowered: Any) -> frozenset[int] | None:

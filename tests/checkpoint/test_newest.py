@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import hookline as hl
 from hookline import train
-from hookline.checkpoint.directory.manifest import Manifest
+from hookline.checkpoint.directory.manifest import Lineage, Manifest
 
 # The rule alone, for any histories.
-from hookline.checkpoint.restoring.lineage import Described, Lineage, choose
+from hookline.checkpoint.restoring.lineage import Described, choose
 from hookline.cli import main
 from hookline.testing import FakeClock
 from hookline.train import Saver, get_checkpoint_state, latest_checkpoint

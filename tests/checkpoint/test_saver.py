@@ -29,8 +29,8 @@ from hookline import errors, train
 
 # Moments of a save and of a restore in which something fails.
 from hookline.checkpoint import orbax_io
+from hookline.checkpoint.directory.leaves import Match
 from hookline.checkpoint.restoring import reading
-from hookline.checkpoint.restoring.compatibility import Match
 from hookline.checkpoint.saving import manager, moves
 from hookline.testing import FakeClock
 from hookline.train import RetryPolicy, Saver

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 # What a stranger may write on the board, which no session does.
-from hookline.coordination import token
 from hookline.coordination.agreement import Agreement
-from hookline.coordination.board import MemoryBoard, Seal, SealedBoard, greeted
+from hookline.coordination.board import TOKEN, TOKEN_PATH, MemoryBoard, Seal, SealedBoard, find_token, greeted
 from hookline.coordination.peers import Peers
 from hookline.coordination.roll_call import RollCall
 from hookline.errors import UnauthenticatedError
@@ -152,27 +151,27 @@ def test_a_token_comes_from_the_argument_or_the_launcher_or_a_named_file(tmp_pat
     (tmp_path / "named").write_text("named" * 8)
     for path in tmp_path.iterdir():
         path.chmod(0o600)
-    environ = {token.TOKEN: "launched" * 8, token.TOKEN_PATH: str(tmp_path / "named")}
-    assert token.found(str(tmp_path / "given"), dict(environ)) == b"given" * 8
-    assert token.found(None, environ) == b"launched" * 8
-    assert environ.keys() == {token.TOKEN_PATH}, "It does not reach processes that this one starts."
-    assert token.found(None, environ) == b"named" * 8
-    assert token.found(None, {}) is None
+    environ = {TOKEN: "launched" * 8, TOKEN_PATH: str(tmp_path / "named")}
+    assert find_token(str(tmp_path / "given"), dict(environ)) == b"given" * 8
+    assert find_token(None, environ) == b"launched" * 8
+    assert environ.keys() == {TOKEN_PATH}, "It does not reach processes that this one starts."
+    assert find_token(None, environ) == b"named" * 8
+    assert find_token(None, {}) is None
 
 
 def test_a_token_that_is_missing_short_or_read_by_others_is_told(tmp_path, caplog):
     with pytest.raises(UnauthenticatedError, match=r"absent is not a file.*HOOKLINE_TOKEN_PATH"):
-        token.found(str(tmp_path / "absent"), {})
+        find_token(str(tmp_path / "absent"), {})
     with pytest.raises(UnauthenticatedError, match=r"token file /proc/self/mem cannot be read: Input/output error"):
-        token.found("/proc/self/mem", {})
+        find_token("/proc/self/mem", {})
     with pytest.raises(UnauthenticatedError, match=r"cannot be read: File name too long"):
-        token.found("a" * 300, {})
+        find_token("a" * 300, {})
     caplog.clear()
     short = tmp_path / "short"
     short.write_text("guess me\n")
     short.chmod(0o644)
     with pytest.raises(UnauthenticatedError, match=r"short has 8 characters.*token_hex"):
-        token.found(str(short), {})
+        find_token(str(short), {})
     assert [record.message for record in caplog.records] == [
         f"The token file {short} can be read by others: chmod 600 it."
     ]

@@ -14,7 +14,7 @@ from hookline import Graph, clock
 from hookline.distributed import RemoteStore, StalenessHook
 
 # What a target of a session gives to its store.
-from hookline.distributed.transport import Transport
+from hookline.distributed.protocol import Transport
 
 
 class Target:

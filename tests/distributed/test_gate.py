@@ -12,10 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 import hookline as hl
 from hookline import errors
 from hookline.distributed import ParameterServer
-from hookline.distributed.protocol import Epoch, flatten
 
 # The protocol of a server, in orders that no worker takes on purpose.
-from hookline.distributed.server.gate import LEASE_SECS, Gate
+from hookline.distributed.gate import LEASE_SECS, Gate
+from hookline.distributed.protocol import Epoch, flatten
 from hookline.distributed.server.server_state import Apply, Put
 from hookline.distributed.worker.updates import portable
 from hookline.testing import FakeClock
@@ -167,11 +167,11 @@ def test_a_sign_of_life_is_heard_while_the_step_server_compiles():
 
     update = portable(hl.update(hl.Variable(np.float32(0), name="v"), slow).op)
     server, ticket = begun(0)
-    server.register(ticket, [update])
-    server.commit(ticket, ("chief sets", 1), [Put("v", *flatten(np.float32(0)))])
+    server.receive(("register", ticket, [update]))
+    server.receive(("commit", ticket, ("chief sets", 1), [Put("v", *flatten(np.float32(0)))]))
 
     with FakeClock() as clock:
-        assert server.admit(ticket, "alive", 1, 0, 0.0) is not None
+        assert server.receive(("admit", ticket, "alive", 1, 0, 0.0)) is not None
         compiling = threading.Thread(
             target=server.receive, args=(("commit", ticket, ("chief sets", 2), [Apply(update.name, [])]),)
         )
@@ -183,7 +183,7 @@ def test_a_sign_of_life_is_heard_while_the_step_server_compiles():
                 sign = threading.Thread(target=server.receive, args=(("renew", ticket, "alive"),), daemon=True)
                 sign.start()
                 sign.join(5)
-                assert server.admit(ticket, "other", 1, 0, 0.0) is None
+                assert server.receive(("admit", ticket, "other", 1, 0, 0.0)) is None
         finally:
             go_on.set()
             compiling.join()
@@ -216,10 +216,10 @@ def test_who_is_let_in_while_another_commits_sees_that_update_counted(bound):
     def work(name):
         since = 0
         for number in range(1, 400):
-            while (found := server.admit(ticket, name, number, since, 1.0)) is None:
+            while (found := server.receive(("admit", ticket, name, number, since, 1.0))) is None:
                 pass
             with commits:
-                before = server.commit(ticket, (name, number), []).counts[0] - 1
+                before = server.receive(("commit", ticket, (name, number), [])).counts[0] - 1
             worst.append(before - found[0])
             since = before + 1
 

@@ -12,11 +12,11 @@ from tests.stand_ins import DirectTransport
 import hookline as hl
 from hookline import errors
 from hookline.distributed import ParameterServer, RemoteStore
-from hookline.distributed.plain import NotPlainError
-from hookline.distributed.server.gate import LEASE_SECS
 
 # Messages that come late or twice, which a worker sends only where a network fails.
-from hookline.distributed.worker.entrance import Entrance
+from hookline.distributed.gate import LEASE_SECS, Entrance
+from hookline.distributed.plain import NotPlainError
+from hookline.distributed.server.server import Decisions
 from hookline.testing import FakeClock
 from hookline.train import latest_checkpoint
 
@@ -346,7 +346,7 @@ def test_who_learns_that_its_update_was_applied_holds_nobody_back():
     with sums.session() as sess:
         sums.network.lose("commit")
         sums.run(sess, BATCHES[:1])
-        assert sums.network.servers[0]._gate._within == {}
+        assert sums.network.servers[0]._decisions._gate._within == {}
 
 
 def test_a_chief_that_died_between_the_seal_and_the_last_checkpoint_writes_it_when_it_is_back(sums, tmp_path):
@@ -378,7 +378,7 @@ def test_an_answer_of_the_gate_that_is_lost_holds_nobody_back():
     sums.network.lose("admit")
     with pytest.raises(errors.UnavailableError):
         session.run(sums.train, {sums.x: 1})
-    assert sums.network.servers[0]._gate._within == {}
+    assert sums.network.servers[0]._decisions._gate._within == {}
 
 
 def other_may_begin(sums, session):
@@ -422,10 +422,8 @@ def test_an_update_whose_outcome_is_not_known_is_refused_before_the_next_run_beg
 @pytest.mark.parametrize("servers", [pytest.param(1, marks=pytest.mark.campaign), 2])
 def test_the_session_after_an_update_that_never_came_does_not_wait_for_the_one_before(servers, monkeypatch):
     sums = Sums(servers, max_staleness=0)
-    admit = sums.network.servers[0].admit
-    monkeypatch.setattr(
-        sums.network.servers[0], "admit", lambda *args: admit(*args[:-1], 0.0) or pytest.fail("somebody waits")
-    )
+    admit = Decisions.admit
+    monkeypatch.setattr(Decisions, "admit", lambda *args: admit(*args[:-1], 0.0) or pytest.fail("somebody waits"))
     with sums.session() as sess:
         sums.network.lose("commit", after=1, late=True)
         sums.run(sess)
@@ -435,7 +433,7 @@ def test_the_session_after_an_update_that_never_came_does_not_wait_for_the_one_b
 
 def test_an_update_that_a_closed_session_left_undecided_holds_nobody_back():
     sums, session, late = with_an_undecided_update(max_staleness=0)
-    gate = sums.network.servers[0]._gate
+    gate = sums.network.servers[0]._decisions._gate
     assert gate.admit("other", 0) is None
     session.close()
     assert gate.admit("other", 0) is not None
@@ -458,18 +456,17 @@ def test_a_session_closes_though_the_servers_cannot_be_told_what_it_gave_up(monk
 
 def test_what_another_thread_leaves_undecided_while_a_run_comes_to_the_gate_is_not_forgotten(monkeypatch):
     sums, session, _ = with_an_undecided_update(max_staleness=1)
-    outcome, asked, go_on = sums.network.servers[0].outcome, threading.Event(), threading.Event()
+    receive, asked, go_on = sums.network.servers[0].receive, threading.Event(), threading.Event()
 
-    def hold(*args):
-        found = outcome(*args)
+    def hold(message):
+        found = receive(message)
         if not asked.is_set():
             asked.set()
             assert go_on.wait(30)
         return found
 
     # The server could not take another call meanwhile, so the answer is what is held up.
-    receive = sums.network.servers[0].receive
-    monkeypatch.setattr(sums.network.servers[0], "receive", lambda m: hold(*m[1:]) if m[0] == "outcome" else receive(m))
+    monkeypatch.setattr(sums.network.servers[0], "receive", lambda m: hold(m) if m[0] == "outcome" else receive(m))
     thread = threading.Thread(target=lambda: session.run(sums.train, {sums.x: 2}))
     thread.start()
     try:
@@ -490,14 +487,15 @@ def test_what_another_thread_leaves_undecided_while_a_run_comes_to_the_gate_is_n
 
 def test_who_gave_up_an_update_and_does_nothing_more_gives_no_sign_of_life(clock, monkeypatch):
     sums, session, _ = with_an_undecided_update(max_staleness=5)
-    renew, renewed, heard = sums.network.servers[0].renew, [], threading.Semaphore(0)
+    decisions, renewed, heard = sums.network.servers[0]._decisions, [], threading.Semaphore(0)
+    renew = decisions.renew
 
-    def hear(ticket, sender):
-        renew(ticket, sender)
+    def hear(sender):
+        renew(sender)
         renewed.append(sender)
         heard.release()
 
-    monkeypatch.setattr(sums.network.servers[0], "renew", hear)
+    monkeypatch.setattr(decisions, "renew", hear)
     alive = Entrance(sums.network, session.lowlevel.store._members.ticket(0), "alive")
     alive.enter(0)
     for _ in range(6):
@@ -541,7 +539,7 @@ def test_values_that_are_set_during_a_run_do_not_end_it():
 def test_a_session_can_be_read_and_closed_while_a_run_waits_for_slower_workers():
     sums = Sums(1, max_staleness=0)
     session = sums.plain_session()
-    sums.network.servers[0]._gate.admit("slower", 0)
+    sums.network.servers[0]._decisions._gate.admit("slower", 0)
     outcome = []
 
     def run():

@@ -20,7 +20,8 @@ from hookline.distributed.protocol import METHODS, SMALL_BYTES, Epoch, flatten, 
 
 # The protocol of a server, in orders that no worker takes on purpose.
 from hookline.distributed.server.ballots import LATE_SECS, UNDECIDED_SECS
-from hookline.distributed.server.owner import ASK_SECS, CUT_SECS, LONGEST_SECS, STAGED_SECS
+from hookline.distributed.server.owner import ASK_SECS, CUT_SECS, LONGEST_SECS, STAGED_SECS, Owner
+from hookline.distributed.server.server import Decisions
 from hookline.distributed.server.server_state import Apply, Put
 from hookline.distributed.worker.updates import portable
 from hookline.testing import FakeClock
@@ -109,7 +110,7 @@ def servers():
     return Servers(2)
 
 
-@pytest.mark.parametrize("method", ["_break", "receive", "__init__", "nonsense"])
+@pytest.mark.parametrize("method", ["_decisions_of", "receive", "__init__", "nonsense"])
 def test_only_what_is_meant_for_others_can_be_called(method):
     servers = Servers(1)
     with pytest.raises(errors.UnimplementedError, match="no method"):
@@ -118,8 +119,9 @@ def test_only_what_is_meant_for_others_can_be_called(method):
 
 
 def test_all_that_a_server_has_in_public_can_be_called():
-    public = {name for name in dir(ParameterServer) if not name.startswith("_")}
-    assert public - {"receive", "answer"} == METHODS
+    public = {name for part in (ParameterServer, Owner, Decisions) for name in vars(part) if not name.startswith("_")}
+    among_themselves = {"check", "waited", "could_not_apply", "break_off", "give_up", "tell", "held_values", "end"}
+    assert public - {"receive", "answer"} - among_themselves == METHODS
 
 
 @pytest.mark.parametrize("restart", [0, 1])
@@ -188,8 +190,8 @@ def in_thread(server, call):
 def test_a_wait_for_a_step_ends_with_the_step_and_with_a_new_epoch():
     servers = Servers(1)
     server, ticket = servers.transport.servers[0], servers.tickets[0]
-    near, near_outcome = in_thread(server, lambda: server.wait_for_step(ticket, 1, 60.0))
-    far, far_outcome = in_thread(server, lambda: server.wait_for_step(ticket, 5, 60.0))
+    near, near_outcome = in_thread(server, lambda: server.receive(("wait_for_step", ticket, 1, 60.0)))
+    far, far_outcome = in_thread(server, lambda: server.receive(("wait_for_step", ticket, 5, 60.0)))
 
     servers.train(("a", 1))
     near.join()
@@ -211,7 +213,7 @@ def test_a_wait_on_a_server_is_limited_whatever_is_asked_for(servers, monkeypatc
     live = servers.transport.servers
     with FakeClock(autojump_secs=0.01) as fake:
         start = fake.monotonic()
-        assert live[0].wait_for_step(servers.tickets[0], 10, 1e9) == (0, False)
+        assert live[0].receive(("wait_for_step", servers.tickets[0], 10, 1e9)) == (0, False)
         assert fake.monotonic() - start <= LONGEST_SECS
     monkeypatch.setattr("hookline.distributed.server.server.UNDECIDED_SECS", 0.05)
     with pytest.raises(errors.UnavailableError, match="server 1 has heard of no decision"):
@@ -270,7 +272,7 @@ def test_a_transaction_that_was_given_up_is_refused_and_its_late_parts_are_dropp
     servers.transport.deliver_all()
 
     assert int(held(late.get().values, "v1")) == 0
-    assert not servers.transport.servers[1]._staged
+    assert not servers.transport.servers[1]._decisions.owner._staged
     with pytest.raises(errors.InternalError, match="given up"):
         servers.train(("a", 1), owners=[1])
     assert servers.value(0) == 0
@@ -301,18 +303,18 @@ def test_a_request_or_a_part_that_comes_twice_is_refused_and_the_first_one_count
     again = servers.stage(("a", 1), 1, 5)
     servers.transport.deliver_all()
     assert int(held(again.get().values, "v1")) == 5
-    assert not servers.transport.servers[1]._staged
+    assert not servers.transport.servers[1]._decisions.owner._staged
 
 
 def test_a_sender_that_falls_silent_between_its_parts_is_shut_out_and_they_are_dropped(servers):
     with FakeClock() as fake:
         servers.stage(("silent", 1), 1, 5)
         for number in range(2):
-            assert ("silent", 1) in servers.transport.servers[1]._staged
+            assert ("silent", 1) in servers.transport.servers[1]._decisions.owner._staged
             fake.advance(STAGED_SECS / 2 + 1)
             servers.others_train(number)
 
-        assert not servers.transport.servers[1]._staged
+        assert not servers.transport.servers[1]._decisions.owner._staged
         with pytest.raises(errors.AbortedError, match="shut out"):
             servers.train(("silent", 1), 5, owners=[1])
         # What it still sends is dropped at once.
@@ -320,7 +322,7 @@ def test_a_sender_that_falls_silent_between_its_parts_is_shut_out_and_they_are_d
         servers.transport.deliver_all()
 
     assert servers.value(1) == 6 * 31 + 6
-    assert not servers.transport.servers[1]._staged
+    assert not servers.transport.servers[1]._decisions.owner._staged
 
 
 def test_a_worker_whose_request_lies_at_the_step_server_waits_for_a_busy_owner_and_is_not_shut_out():
@@ -365,7 +367,7 @@ def test_who_has_gone_before_all_its_parts_came_is_shut_out_although_its_request
 
     with pytest.raises(errors.AbortedError, match="shut out"):
         asked.get()
-    assert not servers.transport.servers[1]._staged
+    assert not servers.transport.servers[1]._decisions.owner._staged
 
 
 def test_a_request_without_parts_is_not_kept_for_ever(servers):
@@ -386,7 +388,7 @@ def test_who_waits_for_a_decision_is_told_that_a_server_was_lost(lost):
     # As the connection to it does.
     for server in {0, 2} - {lost}:
         live = servers.transport.servers[server]
-        live._failure_in(servers.epoch)(errors.UnavailableError(None, None, f"server {lost} cannot be reached"))
+        live._decisions.owner._note_failure(errors.UnavailableError(None, None, f"server {lost} cannot be reached"))
 
     for reply, server in ((part, 2), (asked, 0)):
         if server != lost:
@@ -399,7 +401,7 @@ def test_an_owner_hears_from_the_step_server_that_another_one_was_lost():
     part = servers.stage(("a", 1), 1, 5)
     asked = servers.ask(("a", 1), [servers.entry(0, 4)], owners=[1, 2])
     step_server = servers.transport.servers[0]
-    step_server._failure_in(servers.epoch)(errors.UnavailableError(None, None, "server 2 cannot be reached"))
+    step_server._decisions.owner._note_failure(errors.UnavailableError(None, None, "server 2 cannot be reached"))
     servers.transport.deliver_all()
 
     for reply in (asked, part):
@@ -431,7 +433,7 @@ def test_a_part_that_is_gone_when_it_is_accepted_ends_the_epoch_and_is_never_sil
 
 def test_a_broken_server_names_its_first_error_and_the_others_name_it_too(monkeypatch, caplog):
     servers = Servers(3)
-    state = servers.transport.servers[0]._state
+    state = servers.transport.servers[0]._decisions.owner.state
 
     def fail(*args):
         state.lost = True
@@ -463,13 +465,13 @@ def test_values_that_were_pulled_do_not_change_with_later_updates(count):
     servers.call(0, "register", servers.tickets[0], [double])
     servers.commit(("chief", 2), [Put("v", *flatten(np.ones(count)))])
     live = servers.transport.servers[0]
-    before = held(live.pull(servers.tickets[0], ["v"]).values, "v")
+    before = held(live.receive(("pull", servers.tickets[0], ["v"])).values, "v")
 
     for number in range(3):
         servers.commit(("a", number), [Apply("double", [])])
 
     assert np.array_equal(before, np.ones(count))
-    assert held(live.pull(servers.tickets[0], ["v"]).values, "v")[0] == 8
+    assert held(live.receive(("pull", servers.tickets[0], ["v"])).values, "v")[0] == 8
 
 
 class Sent:
@@ -614,7 +616,7 @@ class Protocol(RuleBasedStateMachine):
 
     def see_who_is_out(self):
         """Nobody is shut out but whose request was missing for long, or one of its parts for very long."""
-        out = self.servers.transport.servers[0]._senders._out
+        out = self.servers.transport.servers[0]._decisions._senders._out
         for sent in [*self.open.values(), *self.left]:
             if sent.name[0] in out - self.out and not sent.decided and sent.since is not None:
                 limit = STAGED_SECS if sent.asked is None else UNDECIDED_SECS
@@ -690,7 +692,7 @@ class Protocol(RuleBasedStateMachine):
             assert servers.value(server) == self.expected(server)
         waiting = {sent.name for sent in [*self.open.values(), *self.left] if not sent.decided}
         for server in range(1, servers.count):
-            assert set(servers.transport.servers[server]._staged) <= waiting
+            assert set(servers.transport.servers[server]._decisions.owner._staged) <= waiting
         for sent in self.left:
             for server, part in sent.parts.items():
                 if sent.decided:
@@ -757,7 +759,7 @@ class Protocol(RuleBasedStateMachine):
             self.settle()
         assert gone <= self.out
         for server in self.servers.transport.servers:
-            assert {sender for sender, _ in server._staged} <= {sent.name[0] for sent in silent} - gone
+            assert {sender for sender, _ in server._decisions.owner._staged} <= {sent.name[0] for sent in silent} - gone
 
     @invariant()
     def the_global_step_counts_accepted_updates(self):
@@ -785,16 +787,17 @@ def test_a_call_that_has_waited_while_an_epoch_ended_says_so(servers, monkeypatc
     """The server begins anew between the end of the wait and the reading of what was waited for."""
     servers.call(0, "cut", servers.tickets[0], "cut", {1: ["v1"]})
     servers.transport.deliver_all()
-    server, ticket = servers.transport.servers[1], servers.tickets[1]
-    check, checks = ParameterServer._check, []
+    owner, ticket = servers.transport.servers[1]._decisions.owner, servers.tickets[1]
+    check, checks = Owner.check, []
 
-    def check_and_lose(self, ticket):
-        check(self, ticket)
-        if self is server and not checks:
-            checks.append(ticket)
-            servers.begin()
+    def check_and_lose(self):
+        check(self)
+        if self is owner:
+            checks.append(self)
+            if len(checks) == 2:  # The first one is before the wait.
+                servers.begin()
 
-    monkeypatch.setattr(ParameterServer, "_check", check_and_lose)
+    monkeypatch.setattr(Owner, "check", check_and_lose)
     with pytest.raises(errors.AbortedError, match="anew"):
         servers.transport.call(1, method, ticket, *args).get()
 
@@ -805,7 +808,7 @@ def test_values_of_a_snapshot_that_nobody_collects_are_dropped(servers):
             servers.call(0, "cut", servers.tickets[0], f"cut{number}", {1: ["v1"]})
             servers.transport.deliver_all()
             fake.advance(CUT_SECS / 4)
-        assert len(servers.transport.servers[1]._cuts) <= 5
+        assert len(servers.transport.servers[1]._decisions.owner._cuts) <= 5
         assert servers.call(1, "collect", servers.tickets[1], "cut19", 0.0)["v1"]
 
 
@@ -816,7 +819,7 @@ def test_a_staged_part_whose_sender_went_on_without_it_is_dropped(servers):
         fake.advance(STAGED_SECS + 1)
         servers.stage(("b", 1), 1, 9)
         servers.transport.deliver_all()
-        assert set(servers.transport.servers[1]._staged) == {("b", 1)}
+        assert set(servers.transport.servers[1]._decisions.owner._staged) == {("b", 1)}
         servers.train(("a", 3), 7)
 
 

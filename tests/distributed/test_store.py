@@ -21,6 +21,7 @@ from hookline.distributed import Cluster, ParameterServer, StalenessHook
 
 # Times of the protocol, which a test waits for by its own clock.
 from hookline.distributed.protocol import WAITING
+from hookline.distributed.server.owner import Owner
 from hookline.distributed.worker.pulls import FRESH_SECS
 from hookline.testing import FakeClock, read_events
 
@@ -309,7 +310,7 @@ def test_a_chief_that_died_before_it_had_sent_its_updates_does_not_block_the_nex
     transport = in_process(2)
     first = Model(Target(transport))
     with monkeypatch.context() as patch:
-        patch.setattr(ParameterServer, "register", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(Owner, "register", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             first.session.run(first.init)
 

@@ -54,7 +54,9 @@ def undecided(actor):
     """How many requests and parts of transactions a server holds; the lambda travels by value."""
     import ray
 
-    return ray.get(actor.__ray_call__.remote(lambda live: len(live._ballots._open) + len(live._staged)))
+    return ray.get(
+        actor.__ray_call__.remote(lambda live: len(live._decisions._ballots._open) + len(live._decisions.owner._staged))
+    )
 
 
 def assert_that_a_part_of_a_dead_worker_holds_nobody_back(pair, handles):

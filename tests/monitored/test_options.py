@@ -95,6 +95,14 @@ def test_a_session_of_a_graph_takes_the_same_options(tmp_path):
         ),
         ({"checkpoints": train.CheckpointOptions(restore_hyperparams=False)}, "is for a Loop"),
         ({"logging": train.LoggingOptions(peak_flops=1e12)}, "XLA counts them for a Loop alone"),
+        (
+            {"logging": train.LoggingOptions(rate_steps=None, per_step={"tokens": 7})},
+            "takes per_step with rate_steps, and these rates are off",
+        ),
+        (
+            {"logging": train.LoggingOptions(per_step={"tokens": 7}), "log_step_count_steps": None},
+            "takes per_step with rate_steps, and these rates are off",
+        ),
     ],
 )
 def test_what_is_said_twice_or_has_no_effect_is_refused(arguments, said):
@@ -112,7 +120,12 @@ def test_what_is_said_twice_or_has_no_effect_is_refused(arguments, said):
         (lambda: train.CheckpointOptions(restore="newest"), ValueError, "^CheckpointOptions requires restore='latest'"),
         (lambda: train.LoggingOptions(per_step={"tokens": 0}), ValueError, r"above 0 as per_step\['tokens'\], got 0"),
         (lambda: train.LoggingOptions(peak_flops=0), ValueError, "^LoggingOptions requires peak_flops > 0, got 0"),
-        (lambda: train.LoggingOptions(sinks=hl.sinks.Csv("a")), TypeError, r"a list as sinks, got one sink"),
+        (
+            lambda: train.LoggingOptions(sinks=hl.sinks.Csv("a")),
+            TypeError,
+            "^LoggingOptions requires a list as sinks, got one sink",
+        ),
+        (lambda: train.LoggingOptions(sinks=[3]), TypeError, "^LoggingOptions requires objects of a subclass of Sink"),
         (lambda: train.LoggingOptions(hparams=np.ones(2)), TypeError, "a dict or a dataclass as hparams"),
         (lambda: train.CheckpointOptions(lease_wait_secs=-1), ValueError, "lease_wait_secs >= 0"),
         (lambda: train.LoggingOptions(rate_steps=0), ValueError, "rate_steps > 0"),
@@ -127,6 +140,33 @@ def test_what_is_said_twice_or_has_no_effect_is_refused(arguments, said):
 def test_a_wrong_option_is_refused_where_it_is_written(make, error, said):
     with pytest.raises(error, match=said):
         make()
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"save_steps": 5, "saver": SAVER}, "save_steps=..., saver=..."),
+        ({"restore": "latest-readable"}, "restore=..."),
+        ({"save_steps": None, "recovery": None, "restore_hyperparams": True}, None),
+    ],
+)
+def test_options_for_checkpoints_without_a_directory_are_said_to_need_one(tmp_path, caplog, options, names):
+    checkpoints = train.CheckpointOptions(**options)
+    loop().session(progress=False, checkpoints=checkpoints).close()
+    session(checkpoints=checkpoints).close()
+    session(save_checkpoint_steps=5).close()  # As TensorFlow, which says nothing.
+    saves = train.CheckpointSaverHook(str(tmp_path), save_steps=5, saver=train.Saver())
+    session(checkpoints=checkpoints, hooks=[saves]).close()
+    said = [line for line in caplog.messages if "saves no checkpoints" in line]
+    assert said == (
+        [
+            f"{who} saves no checkpoints, because it has no directory, and CheckpointOptions({names}) needs one: give "
+            f"it {name}."
+            for who, name in (("Loop", "logdir"), ("MonitoredTrainingSession", "checkpoint_dir"))
+        ]
+        if names
+        else []
+    )
 
 
 @pytest.mark.parametrize(("saver", "kept"), [(None, [0, 6, 12]), (train.Saver(max_to_keep=2), [6, 12])])

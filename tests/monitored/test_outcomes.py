@@ -166,6 +166,21 @@ def test_a_requested_stop_survives_a_recovery(training, recorder, how):
         assert sess.should_stop()
 
 
+@pytest.mark.parametrize("how", ["coordinator", "session"])
+def test_a_stop_that_the_coordinator_forgets_is_forgotten(training, recorder, how):
+    a = recorder("a", fails={"after": [None, AbortedError(None, None, "x"), None]})
+    with MonitoredSession(hooks=[a]) as sess:
+        (a.coord if how == "coordinator" else sess).request_stop()
+        a.coord.clear_stop()
+        assert not sess.should_stop()
+        sess.run(training.train_op)
+        sess.run(training.train_op)  # The session is lost, and created again: the stop does not come back.
+        assert not sess.should_stop()
+        assert not a.coord.should_stop()
+        sess.request_stop()
+        assert sess.should_stop()
+
+
 # Beyond -------------------------------------------------------------------------------------------------------------
 
 

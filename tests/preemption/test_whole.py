@@ -196,6 +196,35 @@ def test_it_hides_no_error_of_the_end(train_op, caplog):
         session.run(train_op)
 
 
+def test_after_a_second_one_that_the_script_catches_the_session_has_its_time_again(train_op):
+    """Both come in code of hookline's own, which the second one leaves at once."""
+    presses = [True]
+
+    def press_twice():
+        if presses:
+            presses.clear()
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(0.5)
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(30)
+            pytest.fail("The second Ctrl-C did not come here.")
+
+    own = {"press": press_twice}
+    exec(compile("def after_run(context, values): press()", HERE + "own.py", "exec"), own)
+
+    class Pressed(SessionRunHook):
+        after_run = staticmethod(own["after_run"])
+
+    with train.MonitoredSession(hooks=[Pressed()]) as session:
+        with pytest.raises(KeyboardInterrupt):
+            session.run(train_op)
+        session.run(train_op)
+        thread = threading.Thread(target=lambda: time.sleep(1))
+        thread.start()
+        session.coordinator.register_thread(thread)
+    assert not thread.is_alive()
+
+
 def test_in_the_constructor_it_leaves_nothing_behind(train_op):
     class Creator(train.ChiefSessionCreator):
         def create_session(self):

@@ -44,51 +44,31 @@ logging.getLogger("asyncio").addFilter(
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppresses Orbax's log messages about failures, mostly stack traces, because the failures are also raised.
+def _opened(directory: str) -> Iterator[str]:
+    """Gives the name of a directory for Orbax, and suppresses Orbax's log messages, mostly stack traces, meanwhile.
 
-    Each use has its own filter, so that two at once (a save in the background, a restore) do not end each other's.
+    The failures that they are about are also raised. Each use has its own filter, so that two at once (a save in the
+    background, a restore) do not end each other's. TensorStore takes names in UTF-8 alone, whatever the locale says.
     """
 
     def of_others(record: logging.LogRecord) -> bool:
         return f"{os.sep}orbax{os.sep}" not in record.pathname
 
     logger = logging.getLogger("absl")
-    logger.addFilter(of_others)
-    try:
-        yield
-    finally:
-        logger.removeFilter(of_others)
-
-
-@contextmanager
-def _in_utf8(directory: str) -> Iterator[str]:
-    """Gives a name of a directory that TensorStore takes as well: it must be UTF-8, whatever the locale says."""
-    try:
-        directory.encode()
-    except UnicodeEncodeError:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    with ExitStack() as until_done:
+        named = directory
         try:
+            directory.encode()
+        except UnicodeEncodeError:
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+            until_done.callback(os.close, descriptor)
             if not os.path.isdir(named := f"/proc/self/fd/{descriptor}"):
                 raise FailedPreconditionError.from_message(
                     f"'{directory}' has a name that is no text in this locale: set PYTHONUTF8=1."
                 ) from None
-            yield named
-        finally:
-            os.close(descriptor)
-    else:
-        yield directory
-
-
-def _context() -> ocp.Context:
-    context = ocp.Context()
-    # This is a second list of shapes and key types. The manifest has them, and Orbax loses coroutines if reading it
-    # fails.
-    context.array.saving.array_metadata_store = None
-    if placement.is_in_step():  # Orbax would wait for the other processes, which may not come.
-        context.multiprocessing.primary_host = ocp.multihost.process_index()
-        context.multiprocessing.active_processes = {ocp.multihost.process_index()}
-    return context
+        logger.addFilter(of_others)
+        until_done.callback(logger.removeFilter, of_others)
+        yield named
 
 
 def _to_be_split(stored: Mapping[str, HostCopy]) -> set[str]:
@@ -135,8 +115,7 @@ def start_writing(directory: str, stored: Mapping[str, HostCopy]) -> Callable[[]
         name: orbax.checkpoint.SaveArgs(chunk_byte_size=_CHUNK_BYTES if name in split else None) for name in arrays
     }
     with ExitStack() as until_written:
-        tree = ocp.path.Path(os.path.join(until_written.enter_context(_in_utf8(directory)), _TREE))
-        until_written.enter_context(_quiet())
+        tree = ocp.path.Path(os.path.join(until_written.enter_context(_opened(directory)), _TREE))
         with closing(asyncio.new_event_loop()) as loop:  # `asyncio.run` ends with a look at the tasks of other threads.
             saving = _handler().async_save(tree, args=orbax.checkpoint.args.PyTreeSave(arrays, chunks))
             begun = loop.run_until_complete(saving)
@@ -160,7 +139,7 @@ def join_parts(directory: str, parts: Iterable[int]) -> None:
     tree = os.path.join(directory, _TREE)
     for index in parts:
         os.stat(os.path.join(tree, f"{_PART}{index}", "manifest.ocdbt"))  # Orbax would silently skip a missing part.
-    with _quiet(), _in_utf8(tree) as named:
+    with _opened(tree) as named:
         _handler().finalize(ocp.path.Path(named))
     with open(os.path.join(directory, _METADATA), "w", encoding="utf-8") as file:
         json.dump(_IS_TREE, file)
@@ -188,17 +167,23 @@ def read(directory: str, wanted: Mapping[str, Any], at_once_bytes: int) -> dict[
     """Reads arrays of a checkpoint by name; `wanted` has a `jax.ShapeDtypeStruct` with a sharding, or `np.ndarray`."""
     if not wanted:
         return {}
-    context = _context()
+    context = ocp.Context()
+    # This is a second list of shapes and key types. The manifest has them, and Orbax loses coroutines if reading it
+    # fails.
+    context.array.saving.array_metadata_store = None
+    if placement.is_in_step():  # Orbax would wait for the other processes, which may not come.
+        context.multiprocessing.primary_host = ocp.multihost.process_index()
+        context.multiprocessing.active_processes = {ocp.multihost.process_index()}
     context.pytree.loading.partial_load = True
     # Devices that need parts of one chunk each read all of it, one after another. Sizes must be below the limit.
     context.memory.read_concurrent_bytes = at_once_bytes + 1
-    with _quiet(), context, _in_utf8(directory) as named:
+    with context, _opened(directory) as named:
         return ocp.load(named, dict(wanted))
 
 
 def described(directory: str) -> dict[str, tuple[tuple[int, ...], str]]:
     """Returns the shapes and dtypes of the arrays of another program's tree, by path; other leaves are left out."""
-    with _quiet(), _in_utf8(directory) as named:
+    with _opened(directory) as named:
         pairs, _ = _tree_in(named)
     return {
         path: (tuple(leaf.shape), np.dtype(leaf.dtype).name)
@@ -209,7 +194,7 @@ def described(directory: str) -> dict[str, tuple[tuple[int, ...], str]]:
 
 def read_tree(directory: str, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, Any]:
     """Reads arrays of another program's tree by path, in the given dtypes: NumPy arrays where the sharding is None."""
-    with _quiet(), _in_utf8(directory) as named:
+    with _opened(directory) as named:
         pairs, structure = _tree_in(named)
         left_out = structure.unflatten([orbax.checkpoint.PLACEHOLDER if path not in wanted else 0 for path, _ in pairs])
         how = structure.unflatten([_restore_args(wanted.get(path)) for path, _ in pairs])

@@ -12,15 +12,14 @@ from hookline import arguments, log
 from hookline.checkpoint.directory import layout, together
 from hookline.checkpoint.directory.lease import DEFAULT_WAIT_SECS
 from hookline.checkpoint.directory.state_file import STATE_FILE_NAME
-from hookline.checkpoint.restoring import lineage
-from hookline.checkpoint.saving import contents, failures
+from hookline.checkpoint.saving import contents
 from hookline.checkpoint.saving.failures import RetryPolicy
 from hookline.checkpoint.saving.manager import CheckpointManager
 from hookline.checkpoint.saving.retention import Retention
 from hookline.checkpoint.saving.save import PendingSave, Save
 from hookline.errors import InvalidArgumentError, NotFoundError
 from hookline.graph import GraphKeys, Variable, get_global_step
-from hookline.graph.guard import counts_runs
+from hookline.graph.conditions import counts_runs
 from hookline.session import Session
 
 _logger = log.of(__name__)
@@ -280,7 +279,7 @@ class Saver:
             DataLossError: Its files are broken, or differ from the saved values.
         """
         self.wait()
-        sess, path = _raw(sess, "Saver.restore"), arguments.path("Saver.restore", "save_path", save_path)
+        sess, path = _raw(sess, "Saver.restore"), layout.in_file_system("Saver.restore", "save_path", save_path)
         contents.load(sess, path, self._of(sess), reshapes=self._reshape, verifies=self._verify)
 
     def prove(self, step: int) -> None:
@@ -309,7 +308,7 @@ class Saver:
         self.wait()
         newest = next(reversed(self._manager.paths), sess.lowlevel.restored[0])
         path = f"{layout.base_of(newest)}-{step:0{self._digits}d}"
-        found = together.current().chief(lambda: self._manager.recover_best(step, path, lineage.last_of(sess)))
+        found = together.current().chief(lambda: self._manager.recover_best(step, path, contents.last_lineage(sess)))
         if found:
             self._manager.keep_best(step)
         return found
@@ -385,8 +384,7 @@ def _by_name(var_list: Iterable[Variable] | Mapping[str, Variable], allow_empty:
 
 
 def _checked(save_path: str) -> str:
-    path = arguments.path("Saver.save", "save_path", save_path)
-    failures.refuse_url("Saver", path)
+    path = layout.in_file_system("Saver.save", "save_path", save_path)
     if not os.path.basename(path):
         raise InvalidArgumentError.from_message(
             f"Saver.save requires a directory and a name, such as 'runs/a/model.ckpt', got '{path}'."

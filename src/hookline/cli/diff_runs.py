@@ -121,7 +121,7 @@ def _is_array(leaf: Leaf) -> bool:
 
 
 def _form(leaf: Leaf) -> str:
-    return f"{leaf.dtype} {shown.shape(leaf.shape)}" if leaf.shape else leaf.dtype
+    return f"{leaf.dtype} {tuple(leaf.shape)}" if leaf.shape else leaf.dtype
 
 
 def _show(a: Found, b: Found, changes: list[Change], notes: list[str]) -> None:

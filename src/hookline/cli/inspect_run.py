@@ -61,9 +61,9 @@ class _Report:
     """The report about a run, or about one checkpoint."""
 
     def __init__(self, path: str, *, reads: bool, reads_all: bool, shows_all: bool) -> None:
-        self.contents, self.all = _look(path)
-        self.newest = None if self.contents is None else self.contents.newest
-        self.due = None if self.contents is None else self.contents.due
+        self.contents, self._is_run = _look(path)
+        self.all = list(self.contents.checkpoints)
+        self.newest, self.due = self.contents.newest, self.contents.due
         self._read: dict[str, list[Variable]] = {}
         self._reads, self._reads_all, self._all = reads, reads_all, shows_all
         for found in [each for each in self._candidates() if reads]:
@@ -127,7 +127,7 @@ class _Report:
 
     def _about(self) -> Iterator[str]:
         contents, due, inspected = self.contents, self.due, self.inspected
-        if contents is None:
+        if not self._is_run:
             yield self.all[0].path
             return
         complete = units.count(sum(found.manifest is not None for found in self.all), "complete checkpoint")
@@ -160,11 +160,11 @@ class _Report:
     def _state(self, found: Found) -> str:
         if flaw := self.flaw(found):
             return flaw if found.is_unfinished else "cannot be read" if examine.is_denied(flaw) else "broken"
-        state = None if self.contents is None else self.contents.state
+        state = self.contents.state
         marks = []
         if found is self.due:
             marks = ["newest"]
-        elif found is self.inspected and self.contents is not None:
+        elif found is self.inspected and self._is_run:
             marks = ["newest that can be read"]
         if state is not None:
             marks += ["best"] * (found.path == state.best) + ["last good"] * (found.path == state.last_good)
@@ -173,16 +173,14 @@ class _Report:
         return ", ".join(marks) or "complete"
 
     def as_json(self) -> dict[str, Any]:
-        contents, inspected = self.contents, self.inspected
-        state = None if contents is None else contents.state
-        writer = None if contents is None else contents.writer
+        inspected, state, writer = self.inspected, self.contents.state, self.contents.writer
         return {
-            "directory": os.path.dirname(self.all[0].path) if contents is None else contents.directory,
+            "directory": self.contents.directory,
             "newest": self.newest and self.newest.name,
             "best": state and state.best and os.path.basename(state.best),
             "last_good": state and state.last_good and os.path.basename(state.last_good),
             "max_to_keep": state and state.max_to_keep,
-            "note": "" if contents is None else "; ".join(contents.notes),
+            "note": "; ".join(self.contents.notes),
             "writer": writer and {"process": writer.owner.pid, "host": writer.owner.host, "runs": writer.runs},
             "checkpoints": [self._checkpoint(found) for found in self.all],
             "inspected": inspected and inspected.name,
@@ -225,14 +223,16 @@ def _is_broken(flaw: str) -> str:
     return "cannot be read" if examine.is_denied(flaw) else "is broken"
 
 
-def _look(path: str) -> tuple[Contents | None, list[Found]]:
+def _look(path: str) -> tuple[Contents, bool]:
+    """Returns the checkpoints of a run, or a single one; and whether it is a run."""
     path = runs.normal(path)
     if examine.is_one(path):
-        return None, [examine.one(path)]
+        found = examine.one(path)
+        return Contents(os.path.dirname(found.path), (found,), None, None, None, "", (), None), False
     contents = examine.contents(runs.folder(path))
     if not contents.checkpoints and not runs.is_run(path):
         raise runs.no_run(path, "it has no checkpoint and no event file")
-    return contents, list(contents.checkpoints)
+    return contents, True
 
 
 def _devices(found: Found) -> str:
@@ -252,14 +252,14 @@ def _cells(variable: Variable, was_read: bool) -> list[str]:
         if was_read
         else ""
     )
-    return [leaf.name, shown.shape(leaf.shape), leaf.dtype, units.size(leaves.nbytes(leaf)), _pieces(leaf), last]
+    return [leaf.name, str(tuple(leaf.shape)), leaf.dtype, units.size(leaves.nbytes(leaf)), _pieces(leaf), last]
 
 
 def _pieces(leaf: Leaf) -> str:
     if len(leaf.pieces) < 2:
         return "whole" if leaf.pieces else ""
     shapes = {tuple(stop - start for start, stop in zip(piece.start, piece.stop, strict=True)) for piece in leaf.pieces}
-    return f"{len(leaf.pieces)} of {' or '.join(map(shown.shape, sorted(shapes)))}"
+    return f"{len(leaf.pieces)} of {' or '.join(map(str, sorted(shapes)))}"
 
 
 def _measured(variable: Variable) -> str:

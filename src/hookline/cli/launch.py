@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import functools
 import os
 import secrets
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,62 +19,13 @@ from hookline.distributed.cluster.connection import await_head
 from hookline.distributed.cluster.processes import ProcessGroup, stop_all
 from hookline.distributed.cluster.ray_cluster import PrivateRayCluster, require_ray
 from hookline.errors import CancelledError
-from hookline.monitored import RecoveryPolicy
 from hookline.signals.preemption import KILLED
 
 _LOOK_EVERY_SECS = 0.1
 _STOP_SERVERS_SECS = 60.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Launch:
-    """The job to start.
-
-    Attributes:
-        command: The script and its arguments, with the interpreter.
-        workers: The number of processes that train, including the chief.
-        address: The head of the Ray cluster to join; None for a private cluster.
-        token_path: The token of the cluster to join; None for Ray's default place.
-        job: Name of the job; None for a new one.
-        grace_secs: The time for workers to end after the chief, and for tasks to end when they are stopped.
-        restarts: The number of restarts of a failed task, and the waits before them; None for no restart.
-    """
-
-    command: tuple[str, ...]
-    workers: int = 1
-    servers: int = 1
-    address: str | None = None
-    token_path: str | None = None
-    job: str | None = None
-    grace_secs: float = 30.0
-    restarts: RecoveryPolicy | None = None
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Starts the processes, waits, and returns the exit status."""
-    return launch(
-        Launch(
-            command=(sys.executable, str(arguments.script), *arguments.arguments),
-            workers=arguments.workers or 1,
-            servers=arguments.servers or 1,
-            address=arguments.address,
-            token_path=arguments.token_path,
-            job=arguments.job,
-            grace_secs=arguments.grace,
-            restarts=restarts(arguments),
-        )
-    )
-
-
-def stop(arguments: argparse.Namespace) -> int:
-    """Ends the parameter servers of a job, and returns the exit status."""
-    options = ClusterOptions(token_path=arguments.token_path)
-    count = Cluster(arguments.address, job=arguments.job, options=options).stop_servers()
-    print(f"Ended {count} parameter servers of job {arguments.job!r}.")
-    return 0
-
-
-def launch(what: Launch) -> int:
+def run(what: argparse.Namespace) -> int:
     """Starts a job, shows the output of its tasks, and waits for its end.
 
     A failed worker is reported, and the others continue. Once the chief has ended, the workers have the grace period to
@@ -97,7 +46,7 @@ def launch(what: Launch) -> int:
     job = what.job or f"hookline-{secrets.token_hex(4)}"
     with (
         Signals() as signals,
-        Guardian(what.grace_secs, _stop_command(what, job)) as guardian,
+        Guardian(what.grace, _stop_command(what, job)) as guardian,
         _ray(what, job, signals) as environment,
     ):
         if signals.caught:
@@ -105,8 +54,16 @@ def launch(what: Launch) -> int:
         return _Job(what, {**environment, "HOOKLINE_JOB": job}, signals, guardian).run()
 
 
+def stop(arguments: argparse.Namespace) -> int:
+    """Ends the parameter servers of a job, and returns the exit status."""
+    options = ClusterOptions(token_path=arguments.token_path)
+    count = Cluster(arguments.address, job=arguments.job, options=options).stop_servers()
+    print(f"Ended {count} parameter servers of job {arguments.job!r}.")
+    return 0
+
+
 @contextlib.contextmanager
-def _ray(what: Launch, job: str, signals: Signals) -> Iterator[dict[str, str]]:
+def _ray(what: argparse.Namespace, job: str, signals: Signals) -> Iterator[dict[str, str]]:
     """Yields the variables with the address of the Ray cluster; afterwards removes the job from the cluster."""
     if what.address is not None:
         Cluster(what.address, job=job)
@@ -126,7 +83,7 @@ def _ray(what: Launch, job: str, signals: Signals) -> Iterator[dict[str, str]]:
         private.stop()
 
 
-def _stop_servers(what: Launch, job: str) -> None:
+def _stop_servers(what: argparse.Namespace, job: str) -> None:
     """Ends the servers of the job, in a separate process, because a process that joined Ray ends with the cluster."""
     stopper = ProcessGroup(_stop_command(what, job), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     if stopper.wait(_STOP_SERVERS_SECS) != 0:
@@ -134,7 +91,7 @@ def _stop_servers(what: Launch, job: str) -> None:
         say(f"the parameter servers of job {job!r} on {what.address} could not be ended. Do it with `hookline stop`.")
 
 
-def _stop_command(what: Launch, job: str) -> list[str]:
+def _stop_command(what: argparse.Namespace, job: str) -> list[str]:
     """Returns the command that ends the job's servers; none for a private cluster, which ends with its servers."""
     if what.address is None:
         return []
@@ -145,7 +102,9 @@ def _stop_command(what: Launch, job: str) -> list[str]:
 class _Job:
     """The tasks of a job."""
 
-    def __init__(self, what: Launch, environment: dict[str, str], signals: Signals, guardian: Guardian) -> None:
+    def __init__(
+        self, what: argparse.Namespace, environment: dict[str, str], signals: Signals, guardian: Guardian
+    ) -> None:
         self._what, self._signals, self._guardian = what, signals, guardian
         self._environment = {**os.environ, **environment}
         self._environment.pop("TF_CONFIG", None)
@@ -164,17 +123,18 @@ class _Job:
             for task in self._tasks.values():
                 task.start_no_more()
             if status == 0:
-                self._wait(list(self._tasks), self._what.grace_secs)
+                self._wait(list(self._tasks), self._what.grace)
             late = self._running()
             if self._signals.caught and not status:
-                return self._stop_on_signal(late)
+                self._signals.stop(self._processes(), self._what.grace, lambda: not self._running())
+                return self._status(late, self._signals.exit_status)
             if not status:
                 if late:
-                    secs = self._what.grace_secs
+                    secs = self._what.grace
                     say(f"{', '.join(late)} did not end within {secs:g} seconds after the chief: stopped.")
                 return 0
             # Only a chief saves the results of workers.
-            stop_all(self._processes(), self._what.grace_secs, lambda: self._signals.again)
+            stop_all(self._processes(), self._what.grace, lambda: self._signals.again)
             return as_of_shell(status) if is_failure(status) else self._status(late, as_of_shell(status))
         finally:
             stop_all(self._processes())
@@ -187,8 +147,9 @@ class _Job:
         task = {"HOOKLINE_TASK_TYPE": "worker" if rank else "chief", "HOOKLINE_TASK_INDEX": str(max(rank - 1, 0))}
         environment = {**self._environment, **task}
         name = _name(rank)
-        start = functools.partial(started, name, self._what.command, environment, self._guardian, self._echo)
-        self._tasks[name] = Task(name, start, self._what.restarts, say)
+        command = (sys.executable, str(self._what.script), *self._what.arguments)
+        start = functools.partial(started, name, command, environment, self._guardian, self._echo)
+        self._tasks[name] = Task(name, start, restarts(self._what), say)
 
     def _wait(self, names: list[str], timeout_secs: float | None) -> int | None:
         """Waits until the named tasks have ended for good, and returns the status of the first."""
@@ -202,17 +163,6 @@ class _Job:
 
     def _running(self) -> list[str]:
         return [name for name, task in self._tasks.items() if task.status() is None]
-
-    def _stop_on_signal(self, running: list[str]) -> int:
-        first = signal.Signals(self._signals.caught[0])
-        say(f"stopping on {first.name}, within {self._what.grace_secs:g} s; once more to stop at once.")
-        for task in self._tasks.values():
-            task.process.ask_to_end()
-        deadline = clock.monotonic() + self._what.grace_secs
-        while not self._signals.again and self._running() and clock.monotonic() < deadline:
-            clock.sleep(_LOOK_EVERY_SECS)
-        stop_all(self._processes())
-        return self._status(running, self._signals.exit_status)
 
     def _status(self, stopped: list[str], in_order: int) -> int:
         """Returns the exit status when these tasks were asked to end: `in_order` unless one failed or was killed."""

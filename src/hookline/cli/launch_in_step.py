@@ -139,7 +139,8 @@ class _Job:
                 self._start(index)
             self._wait(is_enough=lambda: any(self._statuses()))
             if self._signals.caught:
-                return self._stop_on_signal()
+                self._signals.stop(self._groups, self._what.grace_secs)
+                return self._end_in_order(self._signals.exit_status)
             return self._end_after_failure() if any(self._statuses()) else 0
         finally:
             stop_all(self._groups)
@@ -216,9 +217,3 @@ class _Job:
         for index, each in failed.items():
             say(f"process {index} {ended(each)}.")
         return as_of_shell(self._first()[1]) if failed else status
-
-    def _stop_on_signal(self) -> int:
-        name = signal.Signals(self._signals.caught[0]).name
-        say(f"stopping on {name}, within {self._what.grace_secs:g} s; once more to stop at once.")
-        stop_all(self._groups, self._what.grace_secs, lambda: self._signals.again)
-        return self._end_in_order(self._signals.exit_status)

@@ -397,6 +397,8 @@ def _check_launch(arguments: argparse.Namespace) -> None:
         raise ValueError("--max-restarts requires --restart on-failure: without it no task is started again.")
     if arguments.in_step:
         arguments.module = "launch_in_step"
+    else:
+        arguments.workers, arguments.servers = arguments.workers or 1, arguments.servers or 1
 
 
 def _said(error: Exception) -> str:

@@ -100,16 +100,6 @@ def number(value: float) -> str:
     return f"{value:.6g}"
 
 
-def shape(sizes: Sequence[int]) -> str:
-    """Returns a shape as NumPy writes it.
-
-    Example:
-        >>> shape([2, 3])
-        '(2, 3)'
-    """
-    return str(tuple(sizes))
-
-
 def curve(points: Sequence[tuple[float, float]]) -> str:
     """Returns a curve of points (x, y): the mean in each part of the x axis, "x" for NaN and infinities.
 

@@ -16,7 +16,7 @@ from hookline import clock
 from hookline.cli import shown
 from hookline.cli.guardian import Guardian
 from hookline.cli.main import MAX_RESTARTS
-from hookline.distributed.cluster.processes import ProcessGroup
+from hookline.distributed.cluster.processes import ProcessGroup, stop_all
 from hookline.monitored import RecoveryPolicy
 from hookline.signals import preemption
 
@@ -114,6 +114,14 @@ class Signals:
         while not self.caught and (left := deadline - clock.monotonic()) > 0:
             clock.sleep(min(left, _LOOK_EVERY_SECS))
         return self.came()
+
+    def stop(
+        self, groups: Sequence[ProcessGroup], grace_secs: float, is_enough: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Ends processes on the first signal, within the grace period; a second signal, or enough, ends it at once."""
+        name = signal.Signals(self.caught[0]).name
+        say(f"stopping on {name}, within {grace_secs:g} s; once more to stop at once.")
+        stop_all(groups, grace_secs, lambda: self.again or is_enough())
 
     def __enter__(self) -> Signals:
         # Ignored signals stay ignored: this is how `nohup` and shells protect a background process.

@@ -1,4 +1,4 @@
-"""The board on which processes in step write, and seals, which keep strangers from it."""
+"""The board on which processes in step write; seals, which keep strangers from it; and the token that they need."""
 
 from __future__ import annotations
 
@@ -6,13 +6,21 @@ import hmac
 import json
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
+from pathlib import Path
 from typing import Any, Protocol
 
-from hookline import clock
+from hookline import clock, log
 from hookline.errors import UnauthenticatedError
 
+_logger = log.of(__name__)
+
 _VERSION, _CODE = "v1:", 64
+
+TOKEN, TOKEN_PATH = "HOOKLINE_TOKEN", "HOOKLINE_TOKEN_PATH"
+"""The environment variables with a token, which the launcher makes, and with the path of its file."""
+
+_LEAST_CHARACTERS = 16
 
 
 class Board(Protocol):
@@ -203,3 +211,59 @@ def _about(process: int, text: Any, ours: Seal | None, asking: int) -> str:
     if isinstance(text, str) and is_sealed(text):
         return f"process {process} has another token than process {asking}"
     return f"process {process} has no token, and process {asking} has one"
+
+
+# The token ----------------------------------------------------------------------------------------------------------
+
+
+def find_token(token_path: str | None, environ: MutableMapping[str, str]) -> bytes | None:
+    """Returns the token of processes in step; None if there is none.
+
+    A variable with the token itself is removed, so that it does not reach processes that this one starts.
+
+    Args:
+        token_path: The path of its file; takes precedence over the variables.
+        environ: The environment variables.
+
+    Raises:
+        UnauthenticatedError: There is no such file, it cannot be read, or the token is too short.
+    """
+    given = environ.pop(TOKEN, None)
+    if token_path is None and given:
+        return _checked_token(given, TOKEN)
+    path = token_path or environ.get(TOKEN_PATH)
+    if not path:
+        return None
+    missing = (
+        f"There is no token for the processes in step: {path} is not a file. Copy the job's token there (mode 0600), "
+        f"or name its file with {TOKEN_PATH}."
+    )
+    try:
+        text = token_file(path, missing).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UnauthenticatedError.from_message(f"The token file {path} cannot be read: {error.strerror}.") from error
+    return _checked_token(text, str(path))
+
+
+def token_file(path: str | Path, missing: str) -> Path:
+    """Returns the file of a token, and warns if others can read it.
+
+    Raises:
+        UnauthenticatedError: There is no such file; the error has the text `missing`.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UnauthenticatedError.from_message(missing)
+    if path.stat().st_mode & 0o077:
+        _logger.warning("The token file %s can be read by others: chmod 600 it.", path)
+    return path
+
+
+def _checked_token(text: str, where: str) -> bytes:
+    text = text.strip()
+    if len(text) < _LEAST_CHARACTERS:
+        raise UnauthenticatedError.from_message(
+            f"The token in {where} has {len(text)} characters, and anybody can guess it: take {_LEAST_CHARACTERS} or "
+            "more, such as of `python -c 'import secrets; print(secrets.token_hex(32))'`.",
+        )
+    return text.encode()

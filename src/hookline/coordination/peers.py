@@ -12,8 +12,8 @@ from typing import Any
 import jax
 
 from hookline import clock, log
-from hookline.coordination import service, token
-from hookline.coordination.board import Board, SealedBoard, greeted
+from hookline.coordination import service
+from hookline.coordination.board import TOKEN_PATH, Board, SealedBoard, find_token, greeted
 from hookline.errors import AbortedError, DeadlineExceededError
 from hookline.graph import placement
 
@@ -168,7 +168,7 @@ def greet(secret: bytes | None, index: int, count: int, timeout_secs: float = ST
                 "The processes of this job have no token: whoever reaches process 0 at %s can steer them. Give all of "
                 "them the same secret file, with %s or token_path of hookline.distributed.initialize.",
                 service.place().address,
-                token.TOKEN_PATH,
+                TOKEN_PATH,
             )
     return _board
 
@@ -176,7 +176,7 @@ def greet(secret: bytes | None, index: int, count: int, timeout_secs: float = ST
 @functools.cache
 def _of(index: int, count: int) -> Peers:
     _logger.info("%s", service.described())
-    return Peers(_board or greet(token.found(None, os.environ), index, count), index, count)
+    return Peers(_board or greet(find_token(None, os.environ), index, count), index, count)
 
 
 def speaks() -> bool:

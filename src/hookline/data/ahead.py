@@ -136,11 +136,6 @@ class Ahead:
         """
         return self._limit > 0 and (self._idle_secs > _HANDOVER_SECS or not self._on_one_cpu)
 
-    @property
-    def has_stopped(self) -> bool:
-        """Whether no more batches are wanted."""
-        return self.demand.is_over
-
     # By the thread ----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
@@ -153,9 +148,9 @@ class Ahead:
 
     def _wait_for_room(self) -> bool:
         with self._changed:
-            while not (self.has_stopped or self._has_room()):
-                clock.wait_for(self._changed, lambda: self.has_stopped or self._has_room())
-            return not self.has_stopped
+            while not (self.demand.is_over or self._has_room()):
+                clock.wait_for(self._changed, lambda: self.demand.is_over or self._has_room())
+            return not self.demand.is_over
 
     def _has_room(self) -> bool:
         # Of batches that come together, half are kept ready.
@@ -296,8 +291,8 @@ class Ahead:
     def wait(self) -> None:
         """Blocks until there is an item, or no thread reads ahead."""
         with self._changed:
-            while self.pays and not (self.items or self.has_stopped):
-                clock.wait_for(self._changed, lambda: bool(self.items) or self.has_stopped or not self.pays)
+            while self.pays and not (self.items or self.demand.is_over):
+                clock.wait_for(self._changed, lambda: bool(self.items) or self.demand.is_over or not self.pays)
 
     def _tell(self) -> None:
         """Wakes the thread, if it may have work, and the runs that wait for it."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -187,6 +187,9 @@ class Pass:
             "crc32c": source.sample_crc32c,
         }
 
+    def __iter__(self) -> Self:
+        return self
+
     @property
     def _has_ended(self) -> bool:
         return self.source.epochs is not None and self._epoch >= self.source.epochs * self.passes()
@@ -248,9 +251,6 @@ class Pass:
 class ArraysIterator(Pass):
     """One iteration over `Arrays`. Its batches are new memory, which the reader owns."""
 
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
     def __next__(self) -> Any:
         order = self._order_now()
         part = slice(self._example, self._example + self.source.batch_size)
@@ -297,9 +297,6 @@ class ArraysIterator(Pass):
 
 class RowsIterator(Pass):
     """One iteration over `Arrays` that gathers nothing: each array of a batch is a `Gathered`."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
 
     def __next__(self) -> Any:
         order, begin = self._order_now(), self._example

@@ -17,6 +17,7 @@ from hookline.coordination import peers
 from hookline.data import gathered
 from hookline.data.gathered import Gathered, room
 from hookline.errors import InvalidArgumentError
+from hookline.graph import placement
 from hookline.graph.nodes import spec as specs
 
 _logger = log.of(__name__)
@@ -138,8 +139,7 @@ def crc32c(batch: Any) -> int:
             total = google_crc32c.extend(total, _text_of(leaf).encode("utf-8", "surrogatepass"))
             continue
         is_key = isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        array = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
-        total = google_crc32c.extend(total, f"{array.dtype}{array.shape}".encode() + array.tobytes())
+        total = placement.crc32c(np.asarray(jax.random.key_data(leaf) if is_key else leaf), total)
     return total
 
 

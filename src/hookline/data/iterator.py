@@ -15,7 +15,7 @@ from hookline import arguments, log
 from hookline.coordination import peers
 from hookline.data.arrays import Arrays
 from hookline.data.batches import Form, LastBatch, Padded, check_last_batch, is_object
-from hookline.data.joint import Joint, unknown_length
+from hookline.data.joint import UNKNOWN_LENGTH, Joint
 from hookline.data.places import Places
 from hookline.data.reader import Reader
 from hookline.data.reader_in_step import ReaderInStep
@@ -153,7 +153,7 @@ def iterator(
     joint = None
     if in_step is not None:
         if begun is not None and left(START) is None:
-            raise ValueError(f"{who}: {unknown_length()}")
+            raise ValueError(f"{who}: {UNKNOWN_LENGTH}")
         if example is not None:
             _refuse_text(who, example)
         joint = Joint(in_step, who, source, places, left, distinct=distinct)

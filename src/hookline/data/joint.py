@@ -19,6 +19,14 @@ from hookline.graph.nodes import spec as specs
 
 _logger = log.of(__name__)
 
+UNKNOWN_LENGTH = (
+    "processes that run in step end at the same run, so each must know the number of its batches beforehand, and this "
+    "source has no length. Give it: hookline.data.iterator(source, length=...), the number of batches of this process, "
+    "or length=math.inf if there is no end (train.Loop takes the tensor as its batches). Or give a list, or "
+    "hookline.data.arrays."
+)
+"""The reason why a source of unknown length is refused, and the remedy."""
+
 
 class Report(NamedTuple):
     """The facts that a process reports about its batches.
@@ -64,11 +72,6 @@ class Joint:
         self._left, self._distinct = left, distinct
         self._has_warned = False
 
-    @property
-    def is_part(self) -> bool:
-        """Whether each process reads a part of the batches."""
-        return self._places.is_part
-
     def agree(
         self, about: str, batch: Any, position: dict[str, Any], error: BaseException | None
     ) -> tuple[float, OpError | None]:
@@ -111,7 +114,7 @@ class Joint:
         left, examples, crcs = 0.0, None, []
         if batch is not None:
             left = math.inf  # `arrays` know their end.
-            if self.is_part:
+            if self._places.is_part:
                 further = self._left(position)
                 left = None if further is None else max(1 + further, 0)
                 crcs = [batches.crc32c(leaf) for leaf in jax.tree.leaves(batch)]
@@ -141,8 +144,8 @@ class Joint:
                 f"process 0 {every[0].form}."
             )
         if any(report.left is None for report in every):
-            return self._refused(unknown_length())
-        if self.is_part and len(some) == len(every):
+            return self._refused(UNKNOWN_LENGTH)
+        if self._places.is_part and len(some) == len(every):
             return self._difference_of_parts([report.crcs for report in every])
         return None
 
@@ -175,16 +178,6 @@ class Joint:
 
     def _refused(self, why: str) -> InvalidArgumentError:
         return InvalidArgumentError.from_message(f"{self._who}: {why}")
-
-
-def unknown_length() -> str:
-    """Returns the reason why a source of unknown length is refused, and the remedy."""
-    return (
-        "processes that run in step end at the same run, so each must know the number of its batches beforehand, and "
-        "this source has no length. Give it: hookline.data.iterator(source, length=...), the number of batches of this "
-        "process, or length=math.inf if there is no end (train.Loop takes the tensor as its batches). Or give a list, "
-        "or hookline.data.arrays."
-    )
 
 
 def _other(values: list[Any]) -> int | None:

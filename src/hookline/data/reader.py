@@ -16,8 +16,8 @@ from hookline.data import batches
 from hookline.data.ahead import Ahead, Item
 from hookline.data.batches import Form, owned
 from hookline.data.places import Places
-from hookline.data.sequences import START, Demand, Read, Sequence, checked, in_arrays, passes_made, refusal
-from hookline.errors import OutOfRangeError
+from hookline.data.sequences import START, Demand, Read, Sequence, checked, in_arrays, passes_made
+from hookline.errors import FailedPreconditionError, OutOfRangeError
 from hookline.graph import placement
 from hookline.graph.nodes import spec as specs
 from hookline.graph.nodes.nodes import Source
@@ -81,7 +81,7 @@ class Reader:
         ahead = self._ahead
         if ahead.items:
             return 1 if most == 1 else ahead.in_row(most)
-        return int(ahead.has_stopped and not preemption.must_finish())
+        return int(ahead.demand.is_over and not preemption.must_finish())
 
     def wait(self, most: int = 1, capacity: int = 1, to_come: float = 1) -> None:
         """Blocks until batches are ready, or reading has been stopped; without a thread it reads up to `most`.
@@ -100,7 +100,7 @@ class Reader:
         if ahead.pays:
             ahead.start(f"hookline-data-{self._node.name}", self._coord)
             ahead.wait()
-        if not (ahead.items or ahead.has_stopped):
+        if not (ahead.items or ahead.demand.is_over):
             # No more than `to_come`: a later run takes the rest of a block, and would make fewer steps.
             at_once = self._at_once if self._capacity == 1 else int(min(to_come, self._length))
             ahead.read(most, at_once=at_once)
@@ -196,7 +196,7 @@ class Reader:
         position = checked(position, f"Iterator {self._node.name!r}")
         place = in_arrays(position, arrays)
         if arrays is not None and place is not None and (problem := self._places.problem_of(arrays, place, passes)):
-            raise refusal(f"{who} cannot resume at the checkpoint's position: {problem}")
+            raise FailedPreconditionError.from_message(f"{who} cannot resume at the checkpoint's position: {problem}")
         self._position = (lambda _: position), 0
         self._set_out_again()
 

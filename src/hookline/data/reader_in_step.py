@@ -96,19 +96,9 @@ class AheadInStep(Ahead):
         """
         if self.most is None or not self.items:
             return 0
-        count = 0
-        shapes: Any = None
-        while count < min(most, len(self.items)):
-            item = self.items[count]
-            if item.error is not None:
-                return max(count, 1)
-            if most > 1:
-                found = _shapes(item.value)
-                if shapes is not None and found != shapes:
-                    return count
-                shapes = found
-            count += 1
-        return count if count == most else 0
+        count = self.in_row(most)
+        is_all = count == most or count < len(self.items) or self.items[0].error is not None
+        return count if is_all else 0
 
     def take(self) -> Item:  # noqa: D102
         with self._lock:
@@ -173,7 +163,7 @@ class ReaderInStep(Reader):
         if ahead.most is None:
             self._agree()
         while not ahead.ready(most):
-            if ahead.pays and not ahead.has_stopped:
+            if ahead.pays and not ahead.demand.is_over:
                 ahead.start(f"hookline-data-{self._node.name}", self._coord)
                 ahead.wait()
             else:
@@ -181,7 +171,7 @@ class ReaderInStep(Reader):
 
     def _read(self, *, more: bool = False) -> None:
         """Reads a batch, if none is ready or `more`."""
-        if self._ahead.has_stopped:  # A further run happens in all processes.
+        if self._ahead.demand.is_over:  # A further run happens in all processes.
             self._ahead.read_on(1, ahead=more)
         else:
             self._ahead.read(1, ahead=more)
@@ -195,33 +185,24 @@ class ReaderInStep(Reader):
         position = front.position(0) if front is not None and error is None else START
         most, refused = self._joint.agree(node.name, batch, position, error)
         if error is None or isinstance(error, StopIteration):
-            ahead.end(node.node_def, most, refused, is_known=self._joint.is_part)
+            ahead.end(node.node_def, most, refused, is_known=self._places.is_part)
         else:
             ahead.end(node.node_def, math.inf, None, is_known=False)
 
     def position(self) -> Position:  # noqa: D102
         own = self._value()
         value = own
-        if self._joint.is_part:
+        if self._places.is_part:
             every = self._joint.peers.gather(f"position of {self._node.name}", _encoded(own))
-            value = _joined(every)
+            value = {"count": _decoded(every[0])["count"], "of": every}
         return Position(value, lambda: self._sequence.saved(own), self._sequence.before_save)
 
     def go_to(self, position: dict[str, Any]) -> None:  # noqa: D102
         peers = self._joint.peers
-        super().go_to(_own(position, peers.index, peers.count) if self._joint.is_part else position)
-
-
-def _shapes(batch: Any) -> list[Any]:
-    return [leaf.shape for leaf in jax.tree.leaves(batch)]
+        super().go_to(_own(position, peers.index, peers.count) if self._places.is_part else position)
 
 
 # A position of several processes as one: each has its own position in its part of the data.
-
-
-def _joined(positions: list[str]) -> dict[str, Any]:
-    """Joins the positions of all processes, each given as text, to one."""
-    return {"count": _decoded(positions[0])["count"], "of": positions}
 
 
 def _own(position: dict[str, Any], process: int, count: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import re
 import threading
@@ -68,6 +69,7 @@ class Restart(NamedTuple):
     more: str = "give more data, or data without an end (hookline.data.arrays(..., epochs=None))"
 
 
+@dataclasses.dataclass
 class Demand:
     """The demand on a sequence; its reader sets this before each read.
 
@@ -77,9 +79,9 @@ class Demand:
         is_over: No more batches are wanted, not even those that the source is reading towards.
     """
 
-    def __init__(self) -> None:
-        self.count = self.capacity = 1
-        self.is_over = False
+    count: int = 1
+    capacity: int = 1
+    is_over: bool = False
 
 
 class ReadCancelled(Exception):
@@ -214,7 +216,7 @@ class Repeatable(_InPasses):
             yield _checksummed(batches.owned(item), number)
 
     def _not_repeatable(self, why: str) -> FailedPreconditionError:
-        return refusal(
+        return FailedPreconditionError.from_message(
             f"{self._who} cannot resume at the checkpoint's position: the data are not repeatable, because {why}. Give "
             f"a source that gives the same batches each time (a fixed seed for its shuffling) or has a state "
             f"(get_state and set_state); or {self.restart.anew}, to start from the beginning."
@@ -263,7 +265,9 @@ class Resumable(_InPasses):
                 raise ReadCancelled
             with self._lock:
                 if next(iterator, _END) is _END:
-                    raise refusal(f"{self._who}: its source ended {done} batches after a state, and more were used.")
+                    raise FailedPreconditionError.from_message(
+                        f"{self._who}: its source ended {done} batches after a state, and more were used."
+                    )
         state = None
         while True:
             with self._lock:
@@ -356,20 +360,15 @@ def in_arrays(position: dict[str, Any], arrays: Arrays | None) -> tuple[int, int
     return (state["epoch"], state["example"]) if arrays.has(state.get("epoch"), state.get("example")) else None
 
 
-def refusal(text: str) -> FailedPreconditionError:
-    """Returns the error for a source that cannot serve a reader."""
-    return FailedPreconditionError.from_message(text)
-
-
 def _foreign(who: str, position: dict[str, Any], restart: Restart) -> FailedPreconditionError:
     if (of := position.get("of")) is not None:
         by = f"{len(of)} processes in step, each in its own part of the data" if len(of) > 1 else "one process alone"
-        return refusal(
+        return FailedPreconditionError.from_message(
             f"{who} cannot resume at the checkpoint's position: it was saved by {by}, and with another number of "
             f"processes the parts differ. Run the same number; or {restart.anew}, to start from the beginning. "
             f"hookline.data.arrays resume with any number of processes."
         )
-    return refusal(
+    return FailedPreconditionError.from_message(
         f"{who} cannot resume at the checkpoint's position, which is of another kind of source (with a state, or "
         f"without). Give the source that was used then; or {restart.anew}, to start from the beginning."
     )
@@ -377,7 +376,7 @@ def _foreign(who: str, position: dict[str, Any], restart: Restart) -> FailedPrec
 
 def taken_over(who: str) -> FailedPreconditionError:
     """Returns the error for a reader whose source another session reads now."""
-    return refusal(
+    return FailedPreconditionError.from_message(
         f"{who}: another session reads from its source, which serves one at a time. Give a function that makes the "
         f"iterator, so that each session has its own."
     )

@@ -24,9 +24,9 @@ from hookline.data.sequences import (
     Sequence,
     accessors,
     length_of,
-    refusal,
     taken_over,
 )
+from hookline.errors import FailedPreconditionError
 from hookline.signals.interrupts import door
 
 _logger = log.of(__name__)
@@ -82,7 +82,7 @@ class OneShot(Sequence):
         """Returns a kept batch, or else the next one."""
         with self._lock:
             if count < self._first:
-                raise refusal(
+                raise FailedPreconditionError.from_message(
                     f"{self._who} cannot go back to batch {count}: its source is an iterator that cannot be restarted, "
                     f"and only its last {self._keep_bytes} bytes are kept (keep_bytes), from batch {self._first} on. "
                     f"Give a function that makes the iterator, save more often, or keep more."
@@ -106,7 +106,7 @@ class OneShot(Sequence):
         except StopIteration:
             raise
         except KeyboardInterrupt as error:
-            self._error = refusal(
+            self._error = FailedPreconditionError.from_message(
                 f"{self._who}: a KeyboardInterrupt came while its source, an iterator, was reading, and the iterator "
                 f"may not be able to continue. Give a function that makes the iterator, so that it can be restarted."
             )

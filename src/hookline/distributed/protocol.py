@@ -1,4 +1,4 @@
-"""The messages between servers and workers, and the form of values in them: NumPy arrays or their bytes, and trees."""
+"""The calls between servers and workers, and the form of values in them: NumPy arrays or their bytes, and trees."""
 
 from __future__ import annotations
 
@@ -191,6 +191,35 @@ class Peers(Protocol):
 
     def close(self) -> None:
         """Forgets the other servers."""
+        ...
+
+
+class Reply(Protocol):
+    """The result of a call under way."""
+
+    def get(self) -> Any:
+        """Waits for the result and returns it, or raises the server's error."""
+        ...
+
+
+class Transport(Protocol):
+    """Calls servers by number."""
+
+    @property
+    def count(self) -> int:
+        """The number of servers."""
+        ...
+
+    def call(self, server: int, method: str, *args: Any) -> Reply:
+        """Starts a call. Calls to one server that are under way at the same time may be carried out in any order."""
+        ...
+
+    def peers(self) -> Peers | None:
+        """Returns the object with which servers call each other."""
+        ...
+
+    def close(self) -> None:
+        """Ends the connections of the caller; those of servers to each other stay."""
         ...
 
 

@@ -1,5 +1,6 @@
 """The computation: graphs, operations, tensors, variables and their updates."""
 
+from hookline.graph.conditions import latch, skip_updates_if
 from hookline.graph.global_step import (
     assert_global_step,
     create_global_step,
@@ -16,7 +17,6 @@ from hookline.graph.graph import (
     get_default_graph,
     reset_default_graph,
 )
-from hookline.graph.guard import skip_updates_if
 from hookline.graph.initialisers import (
     global_variables,
     global_variables_initializer,
@@ -28,7 +28,6 @@ from hookline.graph.initialisers import (
     variables_initializer,
 )
 from hookline.graph.moving_average import ExponentialMovingAverage
-from hookline.graph.nodes.latch import latch
 from hookline.graph.nodes.ops import (
     add_to_collection,
     constant,

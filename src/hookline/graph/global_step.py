@@ -30,7 +30,7 @@ def create_global_step(graph: Graph | None = None) -> Variable:
     References:
         `tf.train.create_global_step`. Its dtype is int64 if JAX has 64-bit types enabled, else int32.
     """
-    graph = _checked(graph)
+    graph = get_default_graph() if graph is None else graph
     if get_global_step(graph) is not None:
         raise ValueError("The graph already has a global step: use get_global_step or get_or_create_global_step.")
     return _counter(graph, "global_step", [GraphKeys.GLOBAL_VARIABLES, GraphKeys.GLOBAL_STEP])
@@ -48,7 +48,9 @@ def get_global_step(graph: Graph | None = None) -> Variable | None:
     References:
         `tf.train.get_global_step`.
     """
-    graph = _checked(graph)
+    graph = get_default_graph() if graph is None else graph
+    if not isinstance(graph, Graph):
+        raise TypeError(f"The global step is one of a graph: give a hookline.Graph or None, got {graph!r}.")
     found = _only(graph, GraphKeys.GLOBAL_STEP, "global step")
     if found is None:
         named = (v for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES) if v.op.name == "global_step")
@@ -56,12 +58,6 @@ def get_global_step(graph: Graph | None = None) -> Variable | None:
     if found is not None:
         assert_global_step(found)
     return found
-
-
-def _checked(graph: Any) -> Graph:
-    if graph is not None and not isinstance(graph, Graph):
-        raise TypeError(f"The global step is one of a graph: give a hookline.Graph or None, got {graph!r}.")
-    return graph or get_default_graph()
 
 
 def counted_global_step(graph: Graph) -> Variable | None:

@@ -32,7 +32,7 @@ class InsideTraceError(TypeError):
     """A tensor was used inside a function that JAX is tracing, where its value is not available."""
 
 
-class Graph(Registry, placement.Placed):
+class Graph(Registry):
     """The description of a computation: operations in the order in which they were made.
 
     Operations are added to the default graph of the calling thread, which `as_default` sets. A finalized graph can be
@@ -66,9 +66,12 @@ class Graph(Registry, placement.Placed):
     front_end = FrontEnd()
 
     def __init__(self, seed: int = 0) -> None:
-        Registry.__init__(self)
-        placement.Placed.__init__(self)
+        super().__init__()
         self.seed = seed
+        self.home: jax.sharding.Sharding | None = None
+        self.context: jax.sharding.Sharding | None = None
+        self.moves = 0
+        self._is_everywhere = False  # No sharding was given; in step the home is then all devices of all processes.
         self._operations: dict[str, Operation] = {}
         self._blocks = threading.local()
 
@@ -96,6 +99,24 @@ class Graph(Registry, placement.Placed):
         """Whether nothing has been made in it, and no block or scope of it is open."""
         is_empty = not (self._operations or self._collections)
         return is_empty and not (self.finalized or self.current_scope or self.current_control_inputs)
+
+    def settle(self, who: str, shardings: Iterable[Any]) -> None:
+        """Records the shardings of arrays in its sessions, so that all other arrays go to the same devices.
+
+        Raises:
+            ValueError: JAX does not compute with these shardings and the earlier ones together. The error begins with
+                `who`.
+        """
+        known = None if self._is_everywhere else self.home
+        home = placement.home_of([known, *shardings], f"{who}: the graph it belongs to")
+        if home is None and placement.is_in_step():
+            home, self._is_everywhere = jax.NamedSharding(placement.everywhere(), jax.P()), True
+        elif home is not None:
+            self._is_everywhere = False
+            placement.check_in_step(who, home)
+        self.home = home or self.home
+        needed = self.home if placement.has_explicit_axes(self.home) else None
+        self.context = self.context or placement.current() or needed
 
     # Scopes -----------------------------------------------------------------------------------------------------
 
@@ -131,12 +152,12 @@ class Graph(Registry, placement.Placed):
     @contextmanager
     def as_default(self) -> Iterator[Graph]:
         """Makes this the default graph of the calling thread inside the `with` block."""
-        stack = _stack()
-        stack.append(self)
+        graphs = _thread.graphs
+        graphs.append(self)
         try:
             yield self
         finally:
-            stack.pop()
+            graphs.pop()
 
     # Looking up -------------------------------------------------------------------------------------------------
 
@@ -210,6 +231,7 @@ class Operation(OfFrontEnd):
         type: The kind of node; for a function, its name.
         inputs: Tensors whose values it takes.
         control_inputs: Operations that run before this one.
+        op: The operation itself, so that operations and tensors both have `op`.
         output: The tensor of its value. `outputs` is a list of this one.
         host_only: Whether its value is text, or an object that no device holds.
         outside: A copy without control inputs, if an initial value needs one.
@@ -230,7 +252,7 @@ class Operation(OfFrontEnd):
 
     def __init__(self, name: str, args: Any = (), spec: Any = specs.UNKNOWN) -> None:
         check_name(name.removesuffix("/") if isinstance(name, str) else name)
-        self.graph = get_default_graph()
+        self.op, self.graph = self, get_default_graph()
         self._leaves, self._treedef = jax.tree.flatten(args)
         self.inputs = [leaf for leaf in self._leaves if isinstance(leaf, Tensor)]
         for leaf in self._leaves:
@@ -258,11 +280,6 @@ class Operation(OfFrontEnd):
                 f"{self.type} {name!r}: {tensors} is used inside a function that JAX is tracing, where it has no "
                 f"value. Hand it to that function as an argument: hookline.op(fn)(..., tensor)."
             )
-
-    @property
-    def op(self) -> Operation:
-        """The operation itself, so that operations and tensors both have `op`."""
-        return self
 
     @property
     def check(self) -> Check | None:
@@ -362,6 +379,8 @@ class Tensor(OfFrontEnd, Views["Tensor"]):
 
     Attributes:
         op: The operation that computes it.
+        graph: The graph it belongs to.
+        key: The identity of this value: two views of the same part have the same key.
         spec: Pytree of `jax.ShapeDtypeStruct`, or `UNKNOWN`.
 
     Example:
@@ -382,14 +401,9 @@ class Tensor(OfFrontEnd, Views["Tensor"]):
         return args[0].graph if args and isinstance(args[0], Operation) else get_default_graph()
 
     def __init__(self, op: Operation, path: Path = (), spec: Any = specs.UNKNOWN) -> None:
-        self.op = op
-        self.path = path
-        self.spec = spec
-
-    @property
-    def graph(self) -> Graph:
-        """The graph it belongs to."""
-        return self.op.graph
+        self.op, self.graph = op, op.graph
+        self.path, self.spec = path, spec
+        self.key = op, path
 
     @property
     def name(self) -> str:
@@ -407,11 +421,6 @@ class Tensor(OfFrontEnd, Views["Tensor"]):
     def shape(self) -> tuple[int | None, ...] | None:
         """The shape of an array value, `None` for open dimensions; `None` if unknown or a larger structure."""
         return specs.open_shape(self.spec)
-
-    @property
-    def key(self) -> tuple[Operation, Path]:
-        """The identity of this value: two views of the same part have the same key."""
-        return (self.op, self.path)
 
     def as_fed(self, value: Any) -> Any:
         """Returns the array for a fed value, before it is checked; a subclass may convert it."""
@@ -458,20 +467,20 @@ TRACED: ContextVar[Graph | None] = ContextVar("TRACED", default=None)
 It is not the default graph: a traced function adds nothing to it.
 """
 
-_LOCAL = threading.local()
+
+class _Thread(threading.local):
+    """The default graphs of a thread: its own, and those of the `as_default` blocks that it is in."""
+
+    def __init__(self) -> None:
+        self.graphs = [Graph()]
 
 
-def _stack() -> list[Graph]:
-    if not hasattr(_LOCAL, "stack"):
-        _LOCAL.stack = []
-        _LOCAL.bottom = Graph()
-    return _LOCAL.stack
+_thread = _Thread()
 
 
 def get_default_graph() -> Graph:
     """Returns the default graph of the calling thread: the innermost `as_default`, else the thread's own."""
-    stack = _stack()
-    return stack[-1] if stack else _LOCAL.bottom
+    return _thread.graphs[-1]
 
 
 def default_graph(kind: type[AnyGraph]) -> AnyGraph:
@@ -483,9 +492,9 @@ def default_graph(kind: type[AnyGraph]) -> AnyGraph:
         TypeError: It is of another class.
     """
     graph = get_default_graph()
-    if not (_stack() or isinstance(graph, kind)) and graph.is_untouched:
+    if len(_thread.graphs) == 1 and not isinstance(graph, kind) and graph.is_untouched:
         seed, graph = graph.seed, kind()
-        graph.seed, _LOCAL.bottom = seed, graph
+        graph.seed, _thread.graphs[0] = seed, graph
     if not isinstance(graph, kind):
         wanted, given = (f"{each.__module__}.{each.__qualname__}" for each in (kind, type(graph)))
         raise TypeError(
@@ -497,6 +506,6 @@ def default_graph(kind: type[AnyGraph]) -> AnyGraph:
 
 def reset_default_graph() -> None:
     """Gives the calling thread a new, empty default graph; an error inside `as_default`."""
-    if _stack():
+    if len(_thread.graphs) > 1:
         raise RuntimeError("reset_default_graph must not be called inside a `with graph.as_default():` block.")
-    _LOCAL.bottom = Graph()
+    _thread.graphs[0] = Graph()

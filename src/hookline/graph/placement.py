@@ -85,38 +85,6 @@ def home_of(shardings: Iterable[Any], what: str) -> jax.sharding.Sharding | None
     return None
 
 
-class Placed:
-    """The placement of a graph's arrays.
-
-    Attributes:
-        home, context, moves: As in `Graph`.
-    """
-
-    def __init__(self) -> None:
-        self.home: jax.sharding.Sharding | None = None
-        self.context: jax.sharding.Sharding | None = None
-        self.moves = 0
-        self._is_everywhere = False  # No sharding was given; in step the home is then all devices of all processes.
-
-    def settle(self, who: str, shardings: Iterable[Any]) -> None:
-        """Records the shardings of arrays in its sessions, so that all other arrays go to the same devices.
-
-        Raises:
-            ValueError: JAX does not compute with these shardings and the earlier ones together. The error begins with
-                `who`.
-        """
-        known = None if self._is_everywhere else self.home
-        home = home_of([known, *shardings], f"{who}: the graph it belongs to")
-        if home is None and is_in_step():
-            home, self._is_everywhere = jax.NamedSharding(everywhere(), jax.P()), True
-        elif home is not None:
-            self._is_everywhere = False
-            check_in_step(who, home)
-        self.home = home or self.home
-        needed = self.home if has_explicit_axes(self.home) else None
-        self.context = self.context or current() or needed
-
-
 def inside(home: Any) -> contextlib.AbstractContextManager[Any]:
     """Returns a context in which a home's mesh is the mesh of JAX, as after `jax.set_mesh`."""
     mesh = getattr(home, "mesh", None)

@@ -73,32 +73,31 @@ class GraphKeys:
 
 
 class Registry:
-    """Names, collections, and a lock on both: the part of a `Graph` without operations."""
+    """Names, collections, and a lock on both: the part of a `Graph` without operations.
+
+    Attributes:
+        finalized: Whether additions are refused.
+    """
 
     def __init__(self) -> None:
         self._collections: dict[Hashable, list[Any]] = {}
-        self._finalized = False
+        self.finalized = False
         self._lock = threading.RLock()
         # By the name in lower case: a checkpoint's folders may lie on a file system that ignores case.
         self._counts: dict[str, int] = {}
         self._local = threading.local()
 
-    @property
-    def finalized(self) -> bool:
-        """Whether additions are refused."""
-        return self._finalized
-
     def finalize(self) -> None:
         """Refuses every later addition with a `RuntimeError`; harmless when repeated."""
-        self._finalized = True
+        self.finalized = True
 
     def reopen(self) -> None:
         """Allows additions again; a monitored session calls this at its end if it found the graph open."""
-        self._finalized = False
+        self.finalized = False
 
     def check_open(self, addition: str) -> None:
         """Raises `RuntimeError` if the graph is finalized; `addition` names the addition."""
-        if self._finalized:
+        if self.finalized:
             of_cell = "" if notebooks.shell() is None else _IN_A_NOTEBOOK
             raise RuntimeError(
                 f"{FINALIZED} {addition} was to be added: make it before the graph is finalized (in a hook: in begin)."

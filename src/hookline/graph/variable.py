@@ -139,6 +139,7 @@ class Variable(Tensor):
 
     Attributes:
         trainable: Whether optimizers change it by default.
+        initializer: The operation that gives it its initial value.
         shardings: The shardings of its arrays, in order, with `None` for arrays without one; empty if no array has one.
             Initialisation, programs, `load` and a restore keep them.
         per_worker: Whether each worker has its own copy even if variables are shared, as for the counters of random
@@ -189,7 +190,7 @@ class Variable(Tensor):
                 self.spec = placement.with_places(self.spec, self.shardings)
                 if isinstance(self._initial.op, Constant) and self._initial is self._initial.op.output:
                     self._initial.op.places = self.places
-                self._initializer = Update("initializer", self, _replace, (self._initial,), initialises=True)
+                self.initializer: Operation = Update("initializer", self, _replace, (self._initial,), initialises=True)
         for key in dict.fromkeys(keys):
             graph.add_to_collection(key, self)
         if trainable:
@@ -223,11 +224,6 @@ class Variable(Tensor):
         )
 
     @property
-    def initializer(self) -> Operation:
-        """The operation that gives it its initial value."""
-        return self._initializer
-
-    @property
     def initial_value(self) -> Tensor:
         """Its initial value as a tensor."""
         return self._initial
@@ -246,7 +242,7 @@ class Variable(Tensor):
         """
         with self.graph.control_dependencies(None), self.graph.name_scope(f"{self.op.name}/"):
             initializer = Update("initializer", self, _replace, (value,), initialises=True)
-        self._initial, self._initializer = value, initializer
+        self._initial, self.initializer = value, initializer
 
     def read_value(self) -> Tensor:
         """Returns a tensor that reads the variable at this place: after the updates in `control_dependencies`."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from hookline import arguments, clock
 from hookline.graph import Operation
-from hookline.graph.nodes.latch import Latch
+from hookline.graph.conditions import Latch
 from hookline.hooks.timers import SecondOrStepTimer
 from hookline.hooks.trigger import NEVER, Trigger
 from hookline.signals.interrupts import door
@@ -84,7 +84,7 @@ class _Seconds(Trigger):
         return f"each {self._secs:g} seconds"
 
 
-class _OffSteps(Trigger):
+class OffSteps(Trigger):
     """A trigger that ignores the global step.
 
     It has no phase for checkpoints, and `start` does not reset it: after a step back, only the next firing has no
@@ -93,29 +93,30 @@ class _OffSteps(Trigger):
 
     @property
     def has_steps(self) -> bool:
+        """False."""
         return False
 
     def next_step(self, after: int) -> int:
-        return NEVER
-
-    def steps_until_trigger(self, step: int) -> int:
+        """Returns `NEVER`."""
         return NEVER
 
     def start(self, step: int) -> None:
+        """Notes a step back."""
         if self._fired_step is not None and step < self._fired_step:
             self._went_back = True
 
     def get_state(self) -> dict[str, Any]:
+        """Returns nothing."""
         return {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        pass
+        """Does nothing."""
 
     def _take_over(self, state: Mapping[str, Any]) -> None:
         pass
 
 
-class Runs(_OffSteps):
+class Runs(OffSteps):
     """Fires on the first run, then a number of runs after the last firing; `every(runs=...)` makes it.
 
     Attributes:
@@ -156,7 +157,7 @@ class Runs(_OffSteps):
         return f"each {self._runs} runs"
 
 
-class FirstRun(_OffSteps):
+class FirstRun(OffSteps):
     """Fires on one run of each raw session, the first by default; `first_run` makes it."""
 
     def __init__(self, number: int = 1) -> None:
@@ -199,7 +200,7 @@ class FirstRun(_OffSteps):
         return "first_run()"
 
 
-class Latched(_OffSteps):
+class Latched(OffSteps):
     """Fires once the session has noticed that a latch has latched; `latched` makes it.
 
     Attributes:
@@ -217,10 +218,6 @@ class Latched(_OffSteps):
     def should_trigger_for_step(self, step: int) -> bool:
         """Returns False: the session reads the latch itself."""
         return False
-
-    def runs_until_trigger(self) -> int:
-        """Returns `NEVER`: the session reads the latch itself."""
-        return NEVER
 
     def __repr__(self) -> str:
         return f"latched({self.operation.name})"

@@ -13,9 +13,8 @@ import jax.numpy as jnp
 from hookline import arguments
 from hookline.checkpoint import CheckpointState, get_checkpoint_state, latest_checkpoint, list_variables, load_variable
 from hookline.checkpoint.directory import layout
-from hookline.checkpoint.directory import leaves as paths
+from hookline.checkpoint.directory import leaves as fitting
 from hookline.checkpoint.directory.manifest import Entry, Leaf, Manifest
-from hookline.checkpoint.restoring import compatibility as fitting
 from hookline.checkpoint.restoring import foreign, reading
 from hookline.checkpoint.restoring.foreign import Weights
 from hookline.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
@@ -23,6 +22,7 @@ from hookline.graph.nodes import spec as specs
 from hookline.loop.passes import BATCHES
 from hookline.loop.step.forms import NnxObjects, Tree
 from hookline.loop.step.leaf_types import are_nnx, is_number, is_weak
+from hookline.paths import with_paths
 
 STATE = "state"
 """The name of the state's variable, also in checkpoints."""
@@ -293,7 +293,7 @@ def _with_numbers(like: Any, there: dict[str, Leaf]) -> Any:
             return jax.ShapeDtypeStruct(leaf.shape, _spec(there[path]).dtype, sharding=leaf.sharding)
         return leaf
 
-    pairs, structure = paths.with_paths(like)
+    pairs, structure = with_paths(like)
     return structure.unflatten([typed(path, leaf) for path, leaf in pairs])
 
 
@@ -304,7 +304,7 @@ def _widened(values: Any, plain: dict[str, Leaf], there: dict[str, Leaf]) -> Any
         is_average = path in there and there[path] != plain[path] and plain[path].dtype == str(leaf.dtype)
         return jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(there[path].dtype)) if is_average else leaf
 
-    pairs, structure = paths.with_paths(specs.of_value(values))
+    pairs, structure = with_paths(specs.of_value(values))
     return structure.unflatten([widened(path, leaf) for path, leaf in pairs])
 
 
@@ -315,7 +315,7 @@ def _spec(leaf: Leaf) -> jax.ShapeDtypeStruct:
 def _match(path: str, manifest: Manifest, root: str, wanted: Any, averaged: bool) -> fitting.Match:
     there = below(manifest, root, averaged=averaged)
     if not root:  # Checkpoints of a training with a graph hold more than variables.
-        tops = {name.partition("/")[0] for name, _ in paths.with_paths(wanted)[0]}
+        tops = {name.partition("/")[0] for name, _ in with_paths(wanted)[0]}
         there = {name: leaf for name, leaf in there.items() if name.partition("/")[0] in tops}
     part = Entry(tuple(dataclasses.replace(leaf, path=relative) for relative, leaf in there.items()))
     name = root or "."

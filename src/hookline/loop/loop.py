@@ -129,6 +129,7 @@ class Loop(StepGraph):
     _memory: Memory | None = None
     _has_run = False
     _recorders: Sequence[tuple[str, Any]] = ()
+    _handover: _Handover | None = None
 
     def __repr__(self) -> str:
         count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.form.values))
@@ -246,7 +247,7 @@ class Loop(StepGraph):
 
         Arguments and errors are those of `run`.
         """
-        if is_claimed(self._hyperparameters):
+        if self._handover is not None and is_claimed(self._handover):
             raise RuntimeError("This Loop has an open session, and it takes one at a time. Close that first.")
         logdir, last_step = _checked_end(logdir, last_step)
         checkpoints, logging, preemption = checked_options("Loop", checkpoints, logging, preemption)
@@ -254,16 +255,23 @@ class Loop(StepGraph):
         own = self._own_hooks(logdir, last_step, epochs, hooks, progress, log_steps, watch, on_nan, logging)
         feeds, writers = usual_hooks("Loop", logdir, checkpoints, logging, scaffold)
         found = [*feeds, *writers, FinalStop(own, train_on), *own]
-        warn_if_nothing_saves("Loop", logdir, found)
+        warn_if_nothing_saves("Loop", "logdir", logdir, checkpoints, found)
         self._passes.prepare(epochs)
         if self._is_one_shot and not self._has_run:
             check_repeatable(logdir)
-        self._hyperparameters.keeps = checkpoints.restore_hyperparams
+        if self._hyperparameters is not None:
+            self._hyperparameters.keeps = checkpoints.restore_hyperparams
+        elif not checkpoints.restore_hyperparams:
+            _logger.warning(
+                "Loop: CheckpointOptions(restore_hyperparams=False) does nothing: the state has none of "
+                "optax.inject_hyperparams."
+            )
+        self._handover = _Handover(self, last_step)
         self.logdir = logging.summary_dir or logdir
         with self.graph.as_default(), advising(logdir):
             session = MonitoredSession(
                 ChiefSessionCreator(scaffold, "", self._config, logdir, restore=checkpoints.restore),
-                [*found, _Handover(self, last_step)],
+                [*found, self._handover],
                 recovery=checkpoints.recovery,
                 summary_dir=self.logdir,
                 strict_events=logging.strict_events,

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline import log, paths
-from hookline.checkpoint.restoring import lineage
-from hookline.checkpoint.restoring.lineage import Lineage
+from hookline.checkpoint.directory.manifest import Lineage
+from hookline.checkpoint.saving import contents
 from hookline.coordination import peers
 from hookline.graph import GraphKeys, Variable, placement
 from hookline.graph.nodes import spec as specs
@@ -51,12 +51,14 @@ class Memory:
         """Takes the content from a session that makes no further run."""
         engine = session.lowlevel
         values, positions = engine.values_with_positions(
-            engine.variables(GraphKeys.GLOBAL_VARIABLES), engine.iterators()
+            engine.variables(GraphKeys.GLOBAL_VARIABLES), engine.sources.names()
         )
         for position in positions.values():
             position.saved()
         where = {name: position.value for name, position in positions.items()}
-        return cls(session.global_step, values, where, dict(engine.hook_states()), passes, lineage.last_of(session))
+        return cls(
+            session.global_step, values, where, dict(engine.hook_states()), passes, contents.last_lineage(session)
+        )
 
     def warn_left(self, session: Session, logdir: str | None) -> None:
         """Warns if a session begins at another step, which is that of a checkpoint."""
@@ -81,7 +83,7 @@ class Memory:
             )
         session.lowlevel.load(self.values, positions=self.positions)
         session.lowlevel.restored_hook_states = dict(self.hook_states)
-        lineage.restored(session, self.lineage)
+        contents.begin_from(session, self.lineage)
         session.origin = FROM_MEMORY
 
 

@@ -73,21 +73,22 @@ def batches_of(source: Any, mesh: Mesh | None, sharding: Any, last_batch: LastBa
     batch = source
     if not is_given:
         batch = iterator(source, last_batch=last_batch, spec=ANY_LENGTHS, resume=resume, name=BATCHES)
-    node = batch.op
-    if isinstance(node, BatchSource) and not is_given:
-        node.sequence.restart = _RESTART
-    if isinstance(node, BatchSource) and is_given:
+    node = batch.op if isinstance(batch.op, BatchSource) else None
+    if node is not None and is_given:
         node.open_lengths()
-    if isinstance(node, BatchSource) and (node.places.sharding is None or node.places.is_default):
+    elif node is not None:
+        node.sequence.restart = _RESTART
+    if node is not None and (node.places.sharding is None or node.places.is_default):
         node.put_over(wanted, is_default=sharding is None)
     elif sharding is not None:
         raise ValueError(
             "Loop takes batch_sharding with a source of batches, and batches is a tensor that has a sharding already. "
             "Give the sharding to its iterator alone: hookline.data.iterator(source, sharding=...)."
         )
-    if isinstance(node, BatchSource):
-        check_mesh("Loop", mesh, node.places)
-    is_whole = sharding is None and node.places.sharding == wanted if isinstance(node, BatchSource) else False
+    if node is None:
+        return batch
+    check_mesh("Loop", mesh, node.places)
+    is_whole = sharding is None and node.places.sharding == wanted
     if is_whole and mesh and mesh.size > 1 and placement.DATA_AXIS not in mesh.axis_names:
         _logger.info(
             "Loop: each device gets whole batches, because the mesh of the state, %s, has no axis 'data'. Split them "

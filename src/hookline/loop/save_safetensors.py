@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from hookline import arguments
-from hookline.checkpoint.directory import leaves as paths
+from hookline import arguments, paths
+from hookline.checkpoint.directory import layout
 from hookline.checkpoint.restoring import foreign
 from hookline.checkpoint.saving import durable, failures
 from hookline.coordination import peers
@@ -51,8 +51,7 @@ def save_safetensors(path: str, params: Any, *, metadata: Mapping[str, str] | No
         ...         print(file.read()[8:].partition(b"}")[0].decode())
         {"dense.kernel": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]
     """
-    path = arguments.path(_WHO, "path", path)
-    failures.refuse_url(_WHO, path)
+    path = layout.in_file_system(_WHO, "path", path)
     header: dict[str, Any] = {}
     if arguments.mapping(_WHO, "metadata", metadata, optional=True):
         header["__metadata__"] = {**metadata} if metadata else {}

@@ -14,9 +14,8 @@ import jax.numpy as jnp
 from hookline import arguments, log
 from hookline.checkpoint import load_variable
 from hookline.checkpoint.directory import layout, together
-from hookline.checkpoint.directory import leaves as paths
+from hookline.checkpoint.directory import leaves as fitting
 from hookline.checkpoint.directory.manifest import Leaf, Manifest
-from hookline.checkpoint.restoring import compatibility as fitting
 from hookline.checkpoint.restoring import foreign, reading
 from hookline.checkpoint.restoring.foreign import Weights
 from hookline.coordination import peers
@@ -25,6 +24,7 @@ from hookline.graph import Variable, get_global_step
 from hookline.log import in_a_line
 from hookline.loop.load import AVERAGE, STATE, below, check_step, checkpoint_of, root_of
 from hookline.loop.step.optimizer_state import of_optimizer
+from hookline.paths import with_paths
 from hookline.session import Session
 from hookline.signals import interrupts
 
@@ -130,7 +130,7 @@ def begin(warm: WarmStart, session: Session, state: Variable, own: Collection[st
     """
     source = _same_source_of(warm)
     found = _chosen(warm, source, state.spec, own)
-    pairs = paths.with_paths(state.spec)[0]
+    pairs = with_paths(state.spec)[0]
     places = dict(zip((name for name, _ in pairs), state.places or [None] * len(pairs), strict=True))
     specs = {name: leaf for name, leaf in pairs if name in found.taken}
     there = source.leaves
@@ -183,7 +183,7 @@ def check(warm: WarmStart, state: Variable, own: Collection[str]) -> tuple[str, 
 
 def replace(session: Session, variable: Variable, new: Mapping[str, Any]) -> None:
     """Sets some leaves of a variable, by path, to arrays that the caller gives away."""
-    pairs, structure = paths.with_paths(session.lowlevel.handed_over(variable))
+    pairs, structure = with_paths(session.lowlevel.handed_over(variable))
     leaves = [new.get(path, leaf) for path, leaf in pairs]
     session.lowlevel.load({variable.op.name: structure.unflatten(leaves)}, owned=True)
 
@@ -233,7 +233,7 @@ class _Found(NamedTuple):
 
 
 def _chosen(warm: WarmStart, source: _Checkpoint | Weights, spec: Any, own: Collection[str]) -> _Found:
-    pairs = paths.with_paths(spec)[0]
+    pairs = with_paths(spec)[0]
     there = source.leaves
     renamed = _renamed(warm, source, [name for name, _ in pairs])
     found = _Found({}, {}, [], [])

@@ -6,8 +6,7 @@ from hookline.monitored.evaluate_checkpoints import evaluate_once, evaluate_repe
 from hookline.monitored.hooked.hook_list import HookList
 from hookline.monitored.hooked.hooked_session import HookedSession
 from hookline.monitored.monitored_session import MonitoredSession, SingularMonitoredSession
-from hookline.monitored.recoverable import RecoverableSession
-from hookline.monitored.recovery import DEFAULT_RECOVERY, RecoveryPolicy
+from hookline.monitored.recoverable import DEFAULT_RECOVERY, RecoverableSession, RecoveryPolicy
 from hookline.monitored.starting.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from hookline.monitored.starting.scaffold import Scaffold
 from hookline.monitored.starting.session_manager import SessionManager

@@ -149,7 +149,7 @@ class Ending:
     def _release(self) -> list[BaseException]:
         """Leaves the other processes, and gives back threads, session, files, signals, hooks and graph."""
         return _errors_of(
-            self._leave_step,
+            *([] if self._in_step is None else [self._in_step.leave]),
             self._session.close,
             lambda: FileWriterCache.release(self._writers),
             self._preemption.close,
@@ -202,11 +202,6 @@ class Ending:
             if self._preemption.number is None:
                 self.say_why(f"process {process} has got {signal.Signals(number).name}")
             preemption.agree(number)
-
-    def _leave_step(self) -> None:
-        if self._in_step is not None:
-            self._stop.agree = None
-            self._in_step.leave()
 
     # Words ------------------------------------------------------------------------------------------------------
 

@@ -1,15 +1,16 @@
-"""RecoverableSession: ends with the threads that serve it, and is created again when it is lost."""
+"""RecoverableSession: ends with the threads that serve it, and is created again when it is lost; RecoveryPolicy."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
-from hookline import log
+from hookline import arguments, log
 from hookline.coordination import Coordinator
 from hookline.errors import LEFT_IN_ORDER, PREEMPTION_ERRORS
 from hookline.monitored.hooked.hooked_session import HookedSession
-from hookline.monitored.recovery import RecoveryPolicy
 from hookline.monitored.session_guard import Claim, SessionGuard
 from hookline.monitored.starting.opening import close
 from hookline.monitored.stop_request import StopRequest
@@ -22,6 +23,83 @@ logger = log.of(__name__)
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class RecoveryPolicy:
+    """The limits and waits with which a recoverable session creates its session again.
+
+    Attempts are counted until there is progress: until the global step passes the highest one reached before the
+    failure. So a step that always fails ends the job instead of repeating for ever.
+
+    Args:
+        max_attempts: The number of attempts in a row, without progress between them; at least 1.
+        initial_backoff_secs: The wait before the first attempt.
+        multiplier: The factor by which the wait grows from one attempt to the next.
+        max_backoff_secs: The longest wait.
+        jitter: The fraction by which a wait may vary either way, so that workers do not all come back at once.
+        seed: The seed of the variation.
+
+    Raises:
+        TypeError: An argument is not a number.
+        ValueError: An argument is out of range.
+
+    Example:
+        >>> policy = RecoveryPolicy(max_attempts=3, initial_backoff_secs=1, multiplier=4, jitter=0)
+        >>> [policy.backoff_secs(attempt, policy.generator()) for attempt in (1, 2, 3)]
+        [1.0, 4.0, 16.0]
+
+    References:
+        No counterpart in `tf.train`, which creates sessions again without limits and waits.
+    """
+
+    max_attempts: int = 12
+    initial_backoff_secs: float = 0.1
+    multiplier: float = 2.0
+    max_backoff_secs: float = 60.0
+    jitter: float = 0.2
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        arguments.whole("RecoveryPolicy", "max_attempts", self.max_attempts)
+        for name in ("initial_backoff_secs", "multiplier", "max_backoff_secs", "jitter"):
+            arguments.number("RecoveryPolicy", name, getattr(self, name))
+        if self.seed is not None:
+            arguments.whole("RecoveryPolicy", "seed", self.seed)
+        if self.max_attempts < 1:
+            raise ValueError(
+                f"RecoveryPolicy requires max_attempts >= 1, got {self.max_attempts}; recovery=None turns recovery off."
+            )
+        if self.initial_backoff_secs < 0 or self.max_backoff_secs < 0:
+            raise ValueError(
+                "RecoveryPolicy requires waits >= 0, got "
+                f"initial_backoff_secs={self.initial_backoff_secs} and max_backoff_secs={self.max_backoff_secs}."
+            )
+        if self.multiplier < 1:
+            raise ValueError(f"RecoveryPolicy requires multiplier >= 1, got {self.multiplier}: waits do not shrink.")
+        if not 0 <= self.jitter <= 1:
+            raise ValueError(f"RecoveryPolicy requires 0 <= jitter <= 1, got {self.jitter}.")
+
+    def generator(self) -> random.Random:
+        """Returns a new source of the variation, which depends only on the seed."""
+        return random.Random(self.seed)
+
+    def backoff_secs(self, attempt: int, generator: random.Random) -> float:
+        """Returns the wait before an attempt, in seconds.
+
+        Args:
+            attempt: 1 for the first.
+            generator: The source of the variation.
+        """
+        # The exponent is bounded because 2.0 ** 1024 is an OverflowError; the wait has long reached its maximum by
+        # then.
+        grown = self.initial_backoff_secs * self.multiplier ** min(attempt - 1, 64)
+        return min(grown, self.max_backoff_secs) * (1 + self.jitter * generator.uniform(-1, 1))
+
+
+DEFAULT_RECOVERY = RecoveryPolicy()
+"""The default policy of a monitored session."""
+
+
 class RecoverableSession:
     """A hooked session with the coordinator of its threads; it survives `AbortedError` and `UnavailableError`.
 
@@ -31,8 +109,8 @@ class RecoverableSession:
     Args:
         create: Creates the session and its coordinator; called by `open` and at each recovery.
         policy: The limits and waits of recoveries; None lets every error pass.
-        stop: The state of the request to stop, which outlives each session; a new one by default.
-        guard: Admits one thread at a time; a new one by default.
+        stop: The state of the request to stop, which outlives each session.
+        guard: Admits one thread at a time.
         grace_secs: The longest wait of `close` for the threads.
 
     Attributes:
@@ -47,12 +125,12 @@ class RecoverableSession:
         self,
         create: Callable[[], tuple[HookedSession, Coordinator]],
         policy: RecoveryPolicy | None,
-        stop: StopRequest | None = None,
-        guard: SessionGuard | None = None,
-        grace_secs: float = 120,
+        stop: StopRequest,
+        guard: SessionGuard,
+        grace_secs: float,
     ) -> None:
         self._create, self._policy = create, policy
-        self._stop, self._guard, self._grace_secs = stop or StopRequest(), guard or SessionGuard(), grace_secs
+        self._stop, self._guard, self._grace_secs = stop, guard, grace_secs
         self._generator = policy.generator() if policy else None
         self._attempts = 0
         self._highest_step: int | None = None
@@ -164,8 +242,10 @@ class RecoverableSession:
         """
         while self.failure is None:
             # The coordinator of a session that is being replaced was stopped for the replacement.
-            if self._recovering or not self.coord.should_stop():
+            if self._recovering:
                 return self._stop.in_effect
+            if not self.coord.should_stop():
+                return self._stop.requested or self._stop.carried
             error = self.reported_error()
             if error is None or not self._recovers_from(error):
                 return True
@@ -180,10 +260,12 @@ class RecoverableSession:
         return True
 
     def request_stop(self) -> None:
-        """Asks the coordinator to stop; the request survives a recovery under way."""
+        """Asks the coordinator to stop; the request survives a recovery, unless `clear_stop` was called before it."""
         self._stop.demanded = True
         if self._current is not None:
             self.coord.request_stop()
+        if not self._stop.demanded:  # A recovery that began between these lines has taken it for one that was cleared.
+            self.request_stop()
 
     def reported_error(self) -> BaseException | None:
         """Returns the error that a thread has reported, if any, mapped like the errors of a run."""
@@ -251,8 +333,9 @@ class RecoverableSession:
             self._recovering = False
 
     def _replace(self, exc: BaseException) -> None:
-        if self.coord.should_stop() and self.reported_error() is None:
-            self._stop.demanded = True  # A hook has stopped the coordinator.
+        # A hook may have stopped the coordinator, or the user have cleared the stop.
+        stops = self.coord.should_stop()
+        self._stop.demanded = stops and (self._stop.demanded or self.reported_error() is None)
         step_before = _global_step(self.raw)
         highest = self._highest_step or 0
         # Runs on the fast path are not noted one by one. Without a global step, any of them is progress.

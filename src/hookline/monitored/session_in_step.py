@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import math
@@ -15,7 +16,7 @@ from typing import Any
 import jax
 
 from hookline import clock, log
-from hookline.coordination import peers, service
+from hookline.coordination import service
 from hookline.coordination.agreement import FAILURE, Agreement, Decision
 from hookline.coordination.peers import Peers
 from hookline.errors import LEFT_IN_ORDER, AbortedError, OpError, UnauthenticatedError
@@ -51,11 +52,11 @@ class InStep:
 
     Args:
         found: The processes.
-        act: Called with each decision, between two runs.
+        stop: The request to stop of this process's session, which takes effect when all have agreed.
+        say_why: Called with the reasons for a stop, once all have agreed on it.
 
     Attributes:
         is_chief: Whether this process decides, saves and writes.
-        count: The number of processes.
         has_failed: Whether this or another process has failed.
         is_running: Whether a run is under way.
         is_inside: Returns whether a hook is being called.
@@ -65,8 +66,8 @@ class InStep:
         DeadlineExceededError: Another process has not made its session in time.
     """
 
-    def __init__(self, found: Peers, act: Callable[[Decision], None]) -> None:
-        self._peers, self._act, self._number, self.count = found, act, next(_numbers), found.count
+    def __init__(self, found: Peers, stop: StopRequest, say_why: Callable[[str], None]) -> None:
+        self._peers, self._stop, self._say_why, self._number = found, stop, say_why, next(_numbers)
         found_launches = launches.current()
         assert found_launches is not None, "They are several."
         self._launches = found_launches
@@ -90,12 +91,8 @@ class InStep:
         self.is_running, self.thread = False, threading.get_ident()
         self._launches.sessions.append(self)
         self.hear_end(None, self._launches.distrusted)  # It may have come before.
-
-    @classmethod
-    def joined(cls, act: Callable[[Decision], None]) -> InStep | None:
-        """Returns an instance if this process is one of several in step; else None."""
-        found = peers.current()
-        return None if found is None else cls(found, act)
+        preemption.agree()
+        stop.agree = functools.partial(self.propose, STOP)
 
     # Runs -------------------------------------------------------------------------------------------------------
 
@@ -109,13 +106,29 @@ class InStep:
         if self._is_reserved or self._is_left:
             return
         while (decision := self._agreement.before_run()) is not None:
-            self._act(decision)
+            self._carry_out(decision)
         self._is_reserved = True
         self._runs += 1
         if self._runs % _COMPARE_EVERY_RUNS == 0:
             self._compare()
         if self._difference is not None:
             raise self._difference
+
+    def _carry_out(self, decision: Decision) -> None:
+        """Carries out a decision, before the same run in all processes."""
+        for _, kind, value in decision.proposals:
+            if kind == FAILURE:
+                self.has_failed = True
+                raise self._error_of(*value)
+        if reasons := _reasons(decision, self._peers.count):
+            self._say_why(reasons)
+        for _, kind, value in decision.proposals:
+            if kind == DUE:
+                self._become_due(value)
+            elif kind == SIGNAL:
+                preemption.agree(value)
+            elif kind == STOP:
+                self._stop.hold(_asked(value)[1])
 
     def use(self) -> None:
         """Uses up the reservation, for a run that begins now."""
@@ -177,12 +190,8 @@ class InStep:
         """Returns the failed process and the reason, if a failure is known."""
         return self._told or self._agreement.failure()
 
-    def end_with(self, process: int, why: str) -> OpError:
-        """Returns the error with which this process ends because another has failed."""
-        self.has_failed = True
-        return self._error_of(process, why)
-
     def _error_of(self, process: int, why: str) -> OpError:
+        """Returns the error with which this process ends because another has failed."""
         text = f"Process {process} has failed, and the others end with it: {why}"
         return self._launches.difference or AbortedError.from_message(text)
 
@@ -209,6 +218,7 @@ class InStep:
 
     def leave(self) -> None:
         """Ends the participation of this process: the session is over."""
+        self._stop.agree = None
         if not self._is_left:
             self._is_left = True
             if self._comparing is not None:
@@ -306,7 +316,7 @@ class InStep:
         is_due, self._is_due = self._is_due, False
         return math.inf if is_due else -math.inf
 
-    def become_due(self, numbers: Iterable[int]) -> None:
+    def _become_due(self, numbers: Iterable[int]) -> None:
         """Notes that these triggers are due, as all processes have agreed."""
         for number in numbers:
             self._proposed.discard(number)
@@ -314,18 +324,18 @@ class InStep:
                 self._leaves[number].held = self._is_due = True
 
 
-def reasons(decision: Decision, count: int) -> str:
+def _reasons(decision: Decision, count: int) -> str:
     """Returns the reasons for a stop with those who have proposed it; an empty text if it is none."""
     found: dict[str, list[int]] = {}
     for process, kind, value in decision.proposals:
         if kind == STOP:
-            found.setdefault(f"asked for it ({asked(value)[0]})", []).append(process)
+            found.setdefault(f"asked for it ({_asked(value)[0]})", []).append(process)
         elif kind == SIGNAL:
             found.setdefault(f"got {signal.Signals(value).name}", []).append(process)
     return "; ".join(f"{_named(who, count)} {what}" for what, who in found.items())
 
 
-def asked(value: Any) -> tuple[Any, str]:
+def _asked(value: Any) -> tuple[Any, str]:
     """Returns who has asked for a stop, and the reason if it is final; a stranger may have written anything else."""
     by, final = value if isinstance(value, list) and len(value) == 2 else (value, "")
     return by, final if isinstance(final, str) else ""

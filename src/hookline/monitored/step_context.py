@@ -18,19 +18,17 @@ class StepContext:
         run_with_hooks: Runs with the hooks.
         request_stop: Asks the monitored session to stop.
 
+    Attributes:
+        session: The raw session; its runs call no hooks.
+
     References:
         `tf.train.MonitoredSession.StepContext`.
     """
 
     def __init__(self, session: Session, run_with_hooks: Callable[..., Any], request_stop: Callable[[], None]) -> None:
-        self._session = session
+        self.session = session
         self._run_with_hooks = run_with_hooks
         self._request_stop = request_stop
-
-    @property
-    def session(self) -> Session:
-        """The raw session; its runs call no hooks."""
-        return self._session
 
     def run_with_hooks(self, *args: Any, **kwargs: Any) -> Any:
         """Does the same as `run` of the monitored session, inside a step function."""

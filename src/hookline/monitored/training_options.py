@@ -10,9 +10,9 @@ from typing import Any
 from hookline import arguments
 from hookline.checkpoint import Saver
 from hookline.checkpoint.directory.lease import DEFAULT_WAIT_SECS
-from hookline.hooks import SinkHook
+from hookline.hooks.reporting.sink_hook import checked
 from hookline.hooks.reporting.step_counter import rates_given
-from hookline.monitored.recovery import DEFAULT_RECOVERY, RecoveryPolicy
+from hookline.monitored.recoverable import DEFAULT_RECOVERY, RecoveryPolicy
 from hookline.monitored.starting.restoring import LATEST, check_restore
 from hookline.signals import preemption
 from hookline.sinks import Sink
@@ -37,6 +37,8 @@ Cadence = tuple[float | None, int | None]
 class CheckpointOptions:
     """Configures how a training saves and restores, for `Loop.run` and `MonitoredTrainingSession`.
 
+    A training without a directory saves nothing, and warns of options for that.
+
     Args:
         save_secs: Seconds from one checkpoint to the next: 600, if neither cadence is given. None for none.
         save_steps: Global steps from one checkpoint to the next. With both, whichever comes first.
@@ -48,6 +50,9 @@ class CheckpointOptions:
             `optax.inject_hyperparams`), or else with those of the script. The log shows where they differ.
         recovery: The policy for a lost session, which goes on from its last checkpoint; None lets the error pass.
         lease_wait_secs: The longest wait while another process saves its checkpoints in the directory.
+
+    Attributes:
+        cadence: The seconds and the steps from one checkpoint to the next.
 
     Raises:
         TypeError, ValueError: An option has the wrong type, or is out of range.
@@ -74,19 +79,16 @@ class CheckpointOptions:
     restore_hyperparams: bool = True
     recovery: RecoveryPolicy | None = DEFAULT_RECOVERY
     lease_wait_secs: float = DEFAULT_WAIT_SECS
+    cadence: Cadence = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_cadence("CheckpointOptions", save_secs=self.save_secs, save_steps=self.save_steps)
+        object.__setattr__(self, "cadence", _cadence(self.save_secs, self.save_steps, (600, None)))
         arguments.instance("CheckpointOptions", "saver", self.saver, Saver)
         check_restore("CheckpointOptions", self.restore)
         _check_bool("CheckpointOptions", "restore_hyperparams", self.restore_hyperparams)
         arguments.instance("CheckpointOptions", "recovery", self.recovery, RecoveryPolicy)
         arguments.number("CheckpointOptions", "lease_wait_secs", self.lease_wait_secs, at_least=0)
-
-    @property
-    def cadence(self) -> Cadence:
-        """The seconds and the steps from one checkpoint to the next."""
-        return _cadence(self.save_secs, self.save_steps, (600, None))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,6 +110,9 @@ class LoggingOptions:
         hparams: Hyperparameters, for sinks and for TensorBoard, as of `SinkHook`.
         strict_events: Whether the training ends if summaries or other events cannot be written (a full disk). By
             default they are lost, with a warning.
+
+    Attributes:
+        cadence: The seconds and the steps from one summary to the next.
 
     Raises:
         TypeError, ValueError: An option has the wrong type, or is out of range.
@@ -134,23 +139,20 @@ class LoggingOptions:
     sinks: Iterable[Sink] = ()
     hparams: Any = None
     strict_events: bool = False
+    cadence: Cadence = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_cadence("LoggingOptions", summary_secs=self.summary_secs, summary_steps=self.summary_steps)
         _check_cadence("LoggingOptions", rate_steps=self.rate_steps)
+        object.__setattr__(self, "cadence", _cadence(self.summary_secs, self.summary_steps, (None, 100)))
         summary_dir = arguments.path("LoggingOptions", "summary_dir", self.summary_dir, optional=True)
         rates_given("LoggingOptions", self.per_step)
         if self.peak_flops is not None and arguments.number("LoggingOptions", "peak_flops", self.peak_flops) <= 0:
             raise ValueError(f"LoggingOptions requires peak_flops > 0, got {self.peak_flops}.")
-        sinks = SinkHook(self.sinks, hparams=self.hparams).sinks  # Which checks both.
+        sinks, _ = checked("LoggingOptions", self.sinks, self.hparams)
         object.__setattr__(self, "summary_dir", summary_dir)
         object.__setattr__(self, "sinks", tuple(sinks))  # An iterator would serve the first training alone.
         _check_bool("LoggingOptions", "strict_events", self.strict_events)
-
-    @property
-    def cadence(self) -> Cadence:
-        """The seconds and the steps from one summary to the next."""
-        return _cadence(self.summary_secs, self.summary_steps, (None, 100))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ _logger = log.of(__name__)
 Options = TypeVar("Options", CheckpointOptions, LoggingOptions)
 
 _WHO = "MonitoredTrainingSession"
+_NEED_A_DIRECTORY = ("save_secs", "save_steps", "saver", "restore", "lease_wait_secs")
 _CHECKPOINTS, _LOGGING, _PREEMPTION = CheckpointOptions(), LoggingOptions(), PreemptionOptions()
 
 
@@ -84,7 +85,8 @@ def MonitoredTrainingSession(
         save_summaries_secs: Seconds between summaries.
         config: The raw session's configuration.
         stop_grace_period_secs: The longest wait of closing for the threads.
-        log_step_count_steps: Global steps between two measurements of the speed; None or <= 0 for none.
+        log_step_count_steps: Global steps between two measurements of the speed; None or <= 0 for none. TensorFlow's
+            100 counts as not given, beside `rate_steps` of `logging`.
         max_wait_secs: The longest wait of a worker for the chief.
         save_checkpoint_steps: Global steps between checkpoints.
         summary_dir: The directory for summaries; `checkpoint_dir` if None.
@@ -122,8 +124,9 @@ def MonitoredTrainingSession(
     arguments.number(_WHO, "max_wait_secs", max_wait_secs, at_least=0)
     arguments.whole(_WHO, "steps_per_run", steps_per_run, at_least=1)
     checkpoints, logging, preemption = checked_options(_WHO, checkpoints, logging, preemption)
+    given = checkpoints
     checkpoints = _filled(
-        checkpoints,
+        given,
         save_secs=("save_checkpoint_secs", save_checkpoint_secs),
         save_steps=("save_checkpoint_steps", save_checkpoint_steps),
     )
@@ -141,6 +144,8 @@ def MonitoredTrainingSession(
             f"{_WHO} takes peak_flops with the operations of a step, LoggingOptions(per_step={{{FLOPS!r}: ...}}, "
             f"peak_flops=...): XLA counts them for a Loop alone."
         )
+    if logging.per_step is not None and logging.rate_steps is None:
+        raise ValueError(f"{_WHO} takes per_step with rate_steps, and these rates are off. Give both, or neither.")
     target, others = resolve_target(master), peers.current()
     if others is not None and target is not None:
         raise ValueError(
@@ -174,7 +179,7 @@ def MonitoredTrainingSession(
             rates = {"per_step": logging.per_step, "peak_flops": logging.peak_flops}
             writers.insert(0, StepCounterHook(every_n_steps=logging.rate_steps, output_dir=summary_dir, **rates))
         all_hooks = [*feeds, *(of_chief if peers.speaks() else map(silenced, of_chief)), *writers, *own]
-        warn_if_nothing_saves(_WHO, checkpoint_dir, all_hooks)
+        warn_if_nothing_saves(_WHO, "checkpoint_dir", checkpoint_dir, given, all_hooks)
         creator = ChiefSessionCreator(scaffold, master, config, checkpoint_dir, restore=checkpoints.restore)
     else:  # The chief saves and writes.
         all_hooks, summary_dir = own, None
@@ -240,15 +245,36 @@ def usual_hooks(
     return feeds, writers
 
 
-def warn_if_nothing_saves(who: str, checkpoint_dir: str | None, hooks: Iterable[Any]) -> None:
-    """Warns of a directory for checkpoints in which no hook saves."""
-    if checkpoint_dir and peers.speaks() and not any(override(hook, "save_last") for hook in hooks):
+def warn_if_nothing_saves(
+    who: str, name: str, checkpoint_dir: str | None, checkpoints: CheckpointOptions, hooks: Iterable[Any]
+) -> None:
+    """Warns of a directory for checkpoints in which no hook saves, and of options for checkpoints without one.
+
+    Args:
+        who: The caller, for messages.
+        name: The name of its argument for the directory.
+        checkpoint_dir: The directory.
+        checkpoints: The options.
+        hooks: All hooks.
+    """
+    if not peers.speaks() or any(override(hook, "save_last") for hook in hooks):
+        return
+    values = {each: getattr(checkpoints, each) for each in _NEED_A_DIRECTORY}
+    in_vain = [each for each, value in values.items() if value not in (None, getattr(_CHECKPOINTS, each))]
+    if checkpoint_dir:
         _logger.warning(
             "%s saves no checkpoints in '%s', because both cadences are off (one that is given, also as None, replaces "
             "the default of 600 seconds): the training cannot be resumed. Give CheckpointOptions(save_steps=) or "
             "save_secs=; for summaries alone, LoggingOptions(summary_dir=) in place of this directory.",
             who,
             checkpoint_dir,
+        )
+    elif in_vain:
+        _logger.warning(
+            "%s saves no checkpoints, because it has no directory, and CheckpointOptions(%s) needs one: give it %s.",
+            who,
+            ", ".join(f"{each}=..." for each in in_vain),
+            name,
         )
 
 

@@ -1,10 +1,11 @@
-"""Variables in this process."""
+"""Variables in this process: the places of their values, each alone in a slot or together in the block of a program."""
 
 # The methods are documented in `VariableStore`.
 # ruff: noqa: D102
 
 from __future__ import annotations
 
+import collections
 import itertools
 import threading
 import weakref
@@ -15,26 +16,148 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline import clock, jax_internals
+from hookline import clock
 from hookline.errors import FailedPreconditionError
 from hookline.graph import placement
 from hookline.graph.global_step import get_global_step
 from hookline.graph.graph import Graph
 from hookline.graph.nodes import spec as specs
 from hookline.graph.variable import Variable, check_value, is_counter
-from hookline.session.slots import Block, Leaves, Slot
-from hookline.session.store import VariableStore
+from hookline.session.store import Leaves, VariableStore
+
+Flat = Sequence[Leaves]
+
+# Bounds of every counter: it has 32 bits or 64.
+_LEAST, _MOST = -(2**31), 2**31 - 1
+
+
+class Slot:
+    """The value of one variable: its leaves, and for an integer scalar the host's copy (`None`: ask the device).
+
+    Attributes:
+        leaves: The leaves; None if they are in the block, or if only the host has counted.
+        structure: Their tree, unless that is in the block, too.
+        block: The block that the value is in, as long as the block has any values.
+        place: Its index there; None for a counter that only the host counts.
+    """
+
+    __slots__ = ("block", "leaves", "mirror", "place", "structure")
+
+    def __init__(self) -> None:
+        self.leaves: Leaves | None = None
+        self.structure: Any = None
+        self.mirror: int | None = None
+        self.block: Block | None = None
+        self.place: int | None = None
+
+    def held(self) -> Leaves | None:
+        """Returns the leaves; None if only the host has counted."""
+        block = self.block
+        if block is not None and block.groups is not None:
+            return None if self.place is None else block.leaves(self.place)
+        return self.leaves
+
+    def values(self, variable: Variable) -> Leaves:
+        """Returns the leaves, made from the host's count if only the host has counted.
+
+        Raises:
+            KeyError: The variable has no value.
+        """
+        held = self.held()
+        if held is None and self.mirror is None:
+            raise KeyError(variable)
+        if held is not None:
+            return held
+        return (placement.put(jnp.asarray(np.asarray(self.mirror).astype(variable.dtype)), variable.graph.home),)
+
+    def form(self) -> Any:
+        """Returns the tree of the leaves."""
+        block = self.block
+        if block is None or block.groups is None or self.place is None:
+            return self.structure
+        return block.structures[self.place]
+
+    def put(self, leaves: Leaves | None, structure: Any) -> None:
+        """Sets the value; None frees it."""
+        if self.block is not None:
+            self.block.dissolve()
+        self.leaves, self.structure = leaves, structure
+
+    def count(self, variable: Variable, gain: int | None) -> None:
+        """Advances the host's copy by `gain`; drops it if the gain is unknown."""
+        if gain is None or self.mirror is None:
+            self.mirror = None
+            return
+        mirror = self.mirror + gain
+        self.mirror = mirror if _LEAST <= mirror <= _MOST else int(np.asarray(mirror).astype(variable.dtype))
+
+
+class Block:
+    """The values that a program has written, in the form in which its next run takes them.
+
+    As long as nothing else writes one of these variables, a run moves no value. Programs that write the same variables
+    share one block. `hosted` are the slots of variables that the program leaves to the host to count.
+
+    Example:
+        A step writes `w` and `b`, and leaves the global step to the host. Each line is the state after a run.
+
+        - The initializer has run: `w` = 1, `b` = 2 are in their slots, the step's mirror is 0. The block is empty.
+        - The step takes 1 and 2 from the slots, and gives 3 and 4. The block takes over: groups = ((3, 4), (), ()),
+          the slots point to it (places 0 and 1) and hold nothing, the mirror is 1.
+        - The step takes `groups` as they are, and gives ((5, 6), (), ()): one assignment. The mirror is 2.
+        - `w.assign(9)` has a block of its own, of `w` alone, which takes over: first the block of the step dissolves,
+          so that `b` = 6 is in its slot, and then `w` = 9 is in the new one.
+        - The step finds its block empty, and gathers 9 and 6 again.
+
+        In each line every value is in one place, and donated with it: no array has two owners.
+
+    Attributes:
+        groups: The values; None if they are in the slots.
+        structures: The tree structure of each variable.
+    """
+
+    __slots__ = ("__weakref__", "_hosted", "_slots", "groups", "structures")
+
+    def __init__(self, slots: Sequence[Slot], hosted: Sequence[Slot]) -> None:
+        self._slots, self._hosted = slots, hosted
+        self.groups: tuple[Flat, Flat, Flat] | None = None
+        self.structures: Sequence[Any] = ()
+
+    def leaves(self, place: int) -> Leaves:
+        """Returns the leaves at an index."""
+        assert self.groups is not None
+        for group in self.groups[:2]:
+            if place < len(group):
+                return group[place]
+            place -= len(group)
+        return self.groups[2][place]
+
+    # `groups` says where the values are. It changes last: a Ctrl-C before that changes nothing.
+
+    def take_over(self, groups: tuple[Flat, Flat, Flat], structures: Sequence[Any]) -> None:
+        """Makes this the block of its variables, and dissolves their other blocks."""
+        for place, slot in [*enumerate(self._slots), *((None, slot) for slot in self._hosted)]:
+            if slot.block is not None:
+                slot.block.dissolve()
+            slot.block, slot.place = self, place
+        self.structures = structures
+        self.groups = groups
+        for slot in (*self._slots, *self._hosted):
+            slot.leaves = None
+
+    def dissolve(self) -> None:
+        """Puts each value into its slot."""
+        if self.groups is not None:
+            for slot, leaves, form in zip(self._slots, itertools.chain(*self.groups), self.structures, strict=True):
+                slot.leaves, slot.structure = leaves, form
+            for slot in self._hosted:
+                slot.leaves = None
+            self.groups = None
 
 
 @jax.jit
 def _copied(leaves: Any) -> Any:
     return jax.tree.map(jnp.copy, leaves)
-
-
-def _as_made(array: jax.Array) -> jax.Array:
-    """Returns an array that was read to where it would be anyway like one that a program has made."""
-    is_put = getattr(array, "committed", False) and len(array.devices()) == 1 and specs.place_of(array) is None
-    return jax_internals.uncommitted(array) if is_put else array
 
 
 def _own(leaf: Any, dtype: Any, place: Any) -> jax.Array:
@@ -62,7 +185,7 @@ class LocalStore(VariableStore):
         self._graph = graph
         self._lock = lock or threading.RLock()
         self.step_changes = 0
-        self._slots: dict[Variable, Slot] = {}
+        self._slots = collections.defaultdict[Variable, Slot](Slot)
         self._blocks: weakref.WeakValueDictionary[Any, Block] = weakref.WeakValueDictionary()
         self._global_step: Variable | None = None
         self._step_slot: Slot | None = None
@@ -116,7 +239,7 @@ class LocalStore(VariableStore):
 
     def slots(self, variables: Iterable[Variable]) -> list[Slot]:
         """Returns the slots of variables."""
-        return [self._slots.setdefault(variable, Slot()) for variable in variables]
+        return [self._slots[variable] for variable in variables]
 
     def block(self, *groups: Sequence[Variable]) -> Block:
         """Returns the block of the variables that a program writes, by group, and last those that the host counts."""
@@ -190,15 +313,13 @@ class LocalStore(VariableStore):
                 check_value(variable.op.name, variable.spec, value)
         # All are converted before the first is set.
         converted = [(variable, *self._converted(variable, value, owned)) for variable, value in values.items()]
+        counts = {variable: int(np.asarray(leaves[0])) for variable, leaves, _ in converted if is_counter(variable)}
         for variable, leaves, structure in converted:
-            (slot,) = self.slots([variable])
+            slot = self._slots[variable]
             slot.put(leaves, structure)
-            slot.mirror = None
+            slot.mirror = counts.get(variable)
             if variable is self._global_step:
                 self.stepped()
-        for variable in values:
-            if is_counter(variable):
-                self.counter(variable)
 
     def _converted(self, variable: Variable, value: Any, owned: bool) -> tuple[Leaves, Any]:
         leaves, structure = jax.tree.flatten(value)
@@ -208,7 +329,7 @@ class LocalStore(VariableStore):
         places: Sequence[Any] = variable.places or [None] * len(leaves)
         try:
             kept = tuple(
-                placement.put(_as_made(leaf) if place is None else leaf, place)
+                placement.put(leaf, place)
                 if owned and isinstance(leaf, jax.Array) and leaf.dtype == dtype
                 else _own(leaf, dtype, place)
                 for leaf, dtype, place in zip(leaves, dtypes, places, strict=True)

@@ -8,7 +8,8 @@ from typing import Any, Self
 from hookline import arguments, errors
 from hookline.graph.graph import Graph, Operation
 from hookline.session.options import RunMetadata, RunOptions
-from hookline.session.running.hook_fetches import DeferredResults, HookFetches
+from hookline.session.plan.getters import DeferredResults
+from hookline.session.plan.request import HookFetches
 
 
 class RawSession:

@@ -240,7 +240,9 @@ class Session(OfFrontEnd, RawSession):
         engine = self.lowlevel
         if variables is None:
             variables = engine.variables(GraphKeys.GLOBAL_VARIABLES)
-        return engine.snapshot(variables)
+        with engine.lock:
+            engine.check_usable()
+            return engine.store.snapshot(variables)
 
     def load(self, values: Mapping[str, Any]) -> None:
         """Sets variables to concrete values, all or none.

@@ -6,9 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
+import jax
+
 from hookline.graph.graph import Graph
 from hookline.graph.variable import Update, Variable
-from hookline.session.slots import Leaves
+
+Leaves = tuple[jax.Array, ...]
+"""The arrays of one variable."""
 
 
 class VariableStore(Protocol):
@@ -93,9 +97,6 @@ class VariableStore(Protocol):
     """The number of writes to the global step."""
 
     # For stores elsewhere; the defaults fit a store in this process ---------------------------------------------
-
-    shared: bool = False
-    """Whether other processes may change the variables."""
 
     worker_index: int = 0
     """The number of this worker; 0 is the chief."""

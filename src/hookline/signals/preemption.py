@@ -111,17 +111,6 @@ class Watch:
         return None if self.number is None else _error(self.number)
 
 
-def renew() -> None:
-    """Catches signals again if other code has replaced the handlers of an open session, as a notebook does."""
-    _signals.renew()
-
-
-def raise_noted() -> None:
-    """Raises a Ctrl-C that came while the main thread was inside a session, which is whole now."""
-    if _signals.noted:
-        _signals.raise_noted()
-
-
 def heard() -> int | None:
     """Returns the signal that was heard, whether or not it has an effect yet."""
     return _signals.heard
@@ -276,10 +265,12 @@ class _Signals:
             self._install()
 
     def renew(self) -> None:
+        """Catches signals again if other code has replaced the handlers of an open session, as a notebook does."""
         with self._changing:
             if self.watches or self.others:
                 if self.interrupted_at is not None and not self.watches:
-                    self._reset()  # A second Ctrl-C has ended a cell, and the next one goes on.
+                    self._reset()  # A second Ctrl-C has ended a cell or a run, and the next one goes on.
+                    self._exit.set()
                 self._install()
 
     def remove(self, watch: Watch) -> int | None:
@@ -370,7 +361,7 @@ class _Signals:
         return is_inside and not is_in_users_code(frame)
 
     def raise_noted(self) -> None:
-        """Raises the Ctrl-C that was noted, in the main thread."""
+        """Raises, in the main thread, a Ctrl-C that came while that was inside a session, which is whole now."""
         if self.noted and threading.get_ident() == threading.main_thread().ident:
             self.noted, self.heard_at = False, None
             raise KeyboardInterrupt
@@ -488,6 +479,7 @@ class _Signals:
 
 _real_time = clock.Clock()
 _signals = _Signals()
+renew, raise_noted = _signals.renew, _signals.raise_noted
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_signals.before_fork, after_in_parent=_signals.after_fork, after_in_child=_signals.forget

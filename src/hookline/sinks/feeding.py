@@ -7,6 +7,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from hookline import clock, errors, log
 from hookline.signals import interrupts
 from hookline.sinks.sink import Histogram, Point, Sink, Start
 from hookline.summary.event_queue import Outage
+from hookline.summary.writer_cache import close_all
 
 _HPARAMS = "_hparams_/"
 
@@ -361,19 +363,12 @@ class Feeding:
         Raises:
             UnknownError: A strict sink has failed. The others are still closed.
         """
-        failures: list[Exception] = []
-        for feeder in self._feeders:
-            try:
-                feeder.close(failed)
-            except Exception as failure:
-                failures.append(failure)
-        with _lock:
-            _serving.difference_update(map(id, self._sinks))
-        self._sinks = ()
-        for other in failures[1:]:
-            failures[0].add_note(f"Another sink failed too: {other}")
-        if failures:
-            raise failures[0]
+        try:
+            close_all("sink", [partial(feeder.close, failed) for feeder in self._feeders])
+        finally:
+            with _lock:
+                _serving.difference_update(map(id, self._sinks))
+            self._sinks = ()
 
 
 class _Follower:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -138,7 +138,7 @@ class FileWriterCache:
         with cls._lock:
             left = [cls._shared.pop(name).writer for name, shared in list(cls._shared.items()) if not shared.scopes]
         try:
-            _close(left)
+            close_all("writer", [writer.close for writer in left])
         except OpError as error:
             _logger.warning("%s", error)
 
@@ -172,7 +172,7 @@ class FileWriterCache:
                     shared.writer.unfollow(scope)
                     if not shared.scopes:
                         left.append(cls._shared.pop(name).writer)
-        _close(left)
+        close_all("writer", [writer.close for writer in left])
 
     @classmethod
     def clear(cls) -> None:
@@ -184,7 +184,7 @@ class FileWriterCache:
         with cls._lock:
             writers = [shared.writer for shared in cls._shared.values()]
             cls._shared.clear()
-        _close(writers)
+        close_all("writer", [writer.close for writer in writers])
 
 
 def writer_of(directory: str | None, name: str = "") -> Any:
@@ -200,14 +200,15 @@ def writer_of(directory: str | None, name: str = "") -> Any:
     return None if scope is None or scope.following is None else scope.following.named(name)
 
 
-def _close(writers: Iterable[FileWriter]) -> None:
-    failures = []
-    for writer in writers:
+def close_all(thing: str, closes: Iterable[Callable[[], None]]) -> None:
+    """Closes all things of a kind; raises the first error, with the others noted on it."""
+    failures: list[Exception] = []
+    for close in closes:
         try:
-            writer.close()
+            close()
         except Exception as error:
             failures.append(error)
+    for other in failures[1:]:
+        failures[0].add_note(f"Another {thing} failed too: {other}")
     if failures:
-        for other in failures[1:]:
-            failures[0].add_note(f"Another writer failed too: {other}")
         raise failures[0]

@@ -215,9 +215,9 @@ def _checked(name: str, callback: Callback) -> Callback:
     return call
 
 
-def _call(hook: Any, callback: str, *given: Any) -> Any:
+def _call(hook: Any, callback: str) -> Any:
     method = getattr(hook, callback, None)
-    return None if method is None else method(*given)
+    return None if method is None else method()
 
 
 def _compare(make_hook: MakeHook, runs: Callable[[_Model], list[Any]], failures: Any = None) -> None:

@@ -131,13 +131,10 @@ class FakeClock(clock.Clock):
                 done = (pause(_LOOK_EVERY_REAL_SECS) or looks % 1000 == 0) and bool(happened())
                 blocked_secs += _LOOK_EVERY_REAL_SECS
                 if jumps and self._autojump_secs is not None and blocked_secs >= self._autojump_secs:
-                    self._jump_to(deadline)
+                    with self._changed:
+                        self._now = max(self._now, deadline)
         # If the time passed at the same moment as the event, the event counts.
         return done or bool(happened())
-
-    def _jump_to(self, deadline: float) -> None:
-        with self._changed:
-            self._now = max(self._now, deadline)
 
     @contextlib.contextmanager
     def _counted_as_waiter(self) -> Iterator[None]:

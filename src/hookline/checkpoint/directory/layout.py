@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import re
 import stat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hookline import arguments, errors
 from hookline.checkpoint.directory.manifest import FILE_NAME, MOST_BYTES, Manifest, OtherFormat
-from hookline.checkpoint.saving import durable, failures
+from hookline.checkpoint.saving import failures
 from hookline.regular_file import NotReadable, read_text
 
 SAVING_SUFFIX = ".hookline-saving"
@@ -33,6 +33,21 @@ class Leftover(NamedTuple):
     kind: str
 
 
+def in_file_system(who: str, name: str, path: Any) -> str:
+    """Checks a path that a caller has got as an argument; an object store lacks renames and locks.
+
+    Raises:
+        TypeError: It is no path.
+        InvalidArgumentError: It is the address of an object store.
+    """
+    path = arguments.path(who, name, path)
+    if "://" in path:
+        raise errors.InvalidArgumentError.from_message(
+            f"{who} requires a directory of a file system, got '{path}': mount it as a directory."
+        )
+    return path
+
+
 def base_of(path: str) -> str:
     """Returns the path of a checkpoint without the number of its step."""
     return re.sub(r"-\d+$", "", path)
@@ -41,8 +56,8 @@ def base_of(path: str) -> str:
 def locate(path: str) -> str | None:
     """Returns the directory that holds the complete checkpoint `path` now; None if there is none."""
     for directory in (path, path + SAVING_SUFFIX, path):  # Once more: it may have been renamed in the meantime.
-        status = _status(os.path.join(directory, FILE_NAME))
-        if status is not None and stat.S_ISREG(status.st_mode):
+        found = status(os.path.join(directory, FILE_NAME))
+        if found is not None and stat.S_ISREG(found.st_mode):
             return directory
     return None
 
@@ -123,8 +138,6 @@ def read_manifest(path: str) -> tuple[str, Manifest]:
 
 def manifest_text(path: str) -> tuple[str, str]:
     """Returns the directory that a checkpoint is in now, and the text of its manifest; raises as `read_manifest`."""
-    path = arguments.path("Restoring", "the checkpoint", path)
-    failures.refuse_url("Restoring", path)
     directory = locate(path)
     if directory is None:
         if is_one_of_several(path):
@@ -209,11 +222,16 @@ def entries(directory: str) -> list[str]:
 
 def is_there(path: str) -> bool:
     """Returns whether there is anything at a path, even a dangling link."""
-    return _status(path, follow_symlinks=False) is not None
+    return status(path, follow_symlinks=False) is not None
 
 
-def _status(path: str, *, follow_symlinks: bool = True) -> os.stat_result | None:
+def status(path: str, *, follow_symlinks: bool = True) -> os.stat_result | None:
+    """Returns the status of a file, or None if it is missing or not visible; raises temporary errors."""
     try:
-        return durable.status(path, follow_symlinks=follow_symlinks)
+        return os.stat(path, follow_symlinks=follow_symlinks)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
     except OSError as error:
-        raise failures.not_read(error, path, "") from error
+        if failures.may_pass(error):
+            raise failures.not_read(error, path, "") from error
+        return None

@@ -231,17 +231,21 @@ class Lease:
     def _lost_to(self, whose: str) -> str:
         silent_secs = clock.monotonic() - self._beaten
         is_silent = silent_secs > _BEATS_TO_MISS * _HEARTBEAT_SECS
-        silent, advice = f"this process gave no sign of life for {silent_secs:.0f} s", " Was it stopped?"
+        silent = f"this process gave no sign of life for {silent_secs:.0f} s"
+        advice = " Was it stopped?" if is_silent else ""
         if whose == _UNKNOWN:
             return (
                 f"The lease files in '{self._directory}' ({LOCK_NAME}, {OWNER_NAME}) were removed or replaced, and "
                 "checkpoints are there. Another process may have saved them, or somebody has restored a copy: this "
-                "process saves nothing more there"
-            ) + (f"; {silent}.{advice}" if is_silent else ".")
+                f"process saves nothing more there{f'; {silent}' if is_silent else ''}.{advice} If no other training "
+                "saves there, start this one again: it goes on from the newest checkpoint."
+            )
         removed = f"the files of this process's lease there ({LOCK_NAME}, {OWNER_NAME}) were removed or replaced"
         why = silent if is_silent else f"{removed}, or its host slept"
-        text = f"'{self._directory}' was taken over by {whose}, because {why}: this process saves nothing more there."
-        return text + (advice if is_silent else "")
+        return (
+            f"'{self._directory}' was taken over by {whose}, because {why}: this process saves nothing more "
+            f"there.{advice}"
+        )
 
     def _renew(self) -> bool:
         """Returns whether this process has the lease; writes the owner file again if only that is missing."""

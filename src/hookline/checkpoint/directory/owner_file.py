@@ -10,7 +10,6 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Callable
 
 from hookline.checkpoint.directory import schema
 from hookline.checkpoint.saving import durable, failures
@@ -123,27 +122,26 @@ def write(path: str, owner: Owner) -> str:
 
 @functools.cache
 def _boot_id() -> str:
-    return _of_the_system("sys/kernel/random/boot_id", _text).strip() or socket.gethostname()
+    return _of_the_system("sys/kernel/random/boot_id").strip() or socket.gethostname()
 
 
 def _namespace() -> str:
-    return _of_the_system("self/ns/pid", os.readlink)
+    return _of_the_system("self/ns/pid")
 
 
 def _started(pid: int) -> str:
     """Returns the start time of a process, which tells it from a later one of the same number; "" if there is none."""
-    fields = _of_the_system(f"{pid}/stat", _text).rpartition(")")[2].split()
+    fields = _of_the_system(f"{pid}/stat").rpartition(")")[2].split()
     return fields[19] if len(fields) > 19 else ""
 
 
-def _text(path: str) -> str:
-    with open(path, encoding="ascii", errors="replace") as file:
-        return file.read()
-
-
-def _of_the_system(name: str, read: Callable[[str], str]) -> str:
+def _of_the_system(name: str) -> str:
+    """Returns what a link or a file of `/proc` says; "" if there is none."""
     try:
-        return read(f"/proc/{name}")
+        if os.path.islink(path := f"/proc/{name}"):
+            return os.readlink(path)
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read()
     except OSError as error:
         # A temporary error, such as too many open files, does not mean that the other process has ended.
         if failures.may_pass(error):

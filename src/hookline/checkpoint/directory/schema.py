@@ -21,7 +21,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -52,10 +52,59 @@ class Mismatch(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Kind(Generic[T]):
-    """One kind of field; `read` raises `Mismatch`."""
+    """One kind of field.
 
-    read: Callable[[Any], T]
+    Attributes:
+        what: It in words, for messages.
+        types: The types that its value may have in JSON.
+        among: The values that it may have, if these are few.
+        bounds: The least and the largest number, or number of items.
+        parts: The kind of each item; or, by name or index, that of each part.
+        make: Makes what the field stands for, of the value or, by name, of its parts.
+        may_be_missing: Whether an object may lack it.
+        may_be_null: Whether it may be null.
+    """
+
+    what: str
+    types: tuple[type, ...]
+    among: tuple[Any, ...] | None = None
+    bounds: tuple[float, float] | None = None
+    parts: Kind[Any] | Mapping[Any, Kind[Any]] | None = None
+    make: Callable[..., T] | None = None
     may_be_missing: bool = False
+    may_be_null: bool = False
+
+    def read(self, value: Any) -> Any:
+        """Returns what a value stands for, a `T`; raises `Mismatch` if it is not of this kind."""
+        if value is None and self.may_be_null:
+            return None
+        is_right = type(value) in self.types and (self.among is None or value in self.among)
+        if is_right and self.bounds is not None:
+            least, most = self.bounds
+            size: Any = len(value) if type(value) is list else value
+            is_right = least <= size <= most
+        if not is_right:
+            raise _mismatch(value, self.what)
+        if self.parts is not None:
+            return self._of_parts(value, self.parts)
+        return value if self.make is None else self.make(value)
+
+    def _of_parts(self, value: Any, parts: Kind[Any] | Mapping[Any, Kind[Any]]) -> Any:
+        """Reads the parts of an object or a list."""
+        names = range(len(value)) if type(value) is list else value
+        kinds = dict.fromkeys(names, parts) if isinstance(parts, Kind) else parts
+        found = {}
+        for name, kind in kinds.items():
+            try:
+                if name in names:
+                    found[name] = kind.read(value[name])
+                elif not kind.may_be_missing:
+                    raise Mismatch("is missing")
+            except Mismatch as error:
+                raise error.inside(f".{name}" if self.make else f"[{_shown(name)}]") from error.__cause__
+        if self.make is not None:
+            return self.make(**found)
+        return tuple(found.values()) if type(value) is list else found
 
 
 def parse(text: str, kind: Kind[T]) -> T:
@@ -83,21 +132,7 @@ def values(text: str) -> Any:
 
 def record(make: Callable[..., T], /, **fields: Kind[Any]) -> Kind[T]:
     """An object with these fields, which are the arguments of `make`."""
-
-    def read(value: Any) -> T:
-        given, found = _required(value, dict, "an object"), {}
-        for name, kind in fields.items():
-            if name not in given:
-                if kind.may_be_missing:
-                    continue
-                raise Mismatch("is missing", f".{name}")
-            try:
-                found[name] = kind.read(given[name])
-            except Mismatch as error:
-                raise error.inside(f".{name}") from error.__cause__
-        return make(**found)
-
-    return Kind(read)
+    return Kind("an object", (dict,), parts=fields, make=make)
 
 
 def lacking(kind: Kind[T]) -> Kind[T]:
@@ -107,118 +142,72 @@ def lacking(kind: Kind[T]) -> Kind[T]:
 
 def optional(kind: Kind[T]) -> Kind[T | None]:
     """A field that may be null."""
-    return Kind(lambda value: None if value is None else kind.read(value))
+    found: Any = dataclasses.replace(kind, may_be_null=True)
+    return found
 
 
-def items(kind: Kind[T], at_most: int | None = None, at_least: int = 0) -> Kind[tuple[T, ...]]:
+def items(kind: Kind[T], at_most: float = math.inf, at_least: int = 0) -> Kind[tuple[T, ...]]:
     """A list, which becomes a tuple."""
-
-    def read(value: Any) -> tuple[T, ...]:
-        given = _required(value, list, "a list")
-        if len(given) < at_least:
-            raise Mismatch(f"has {len(given):,} items, fewer than {at_least}")
-        if at_most is not None and len(given) > at_most:
-            raise Mismatch(f"has {len(given):,} items, more than {at_most}")
-        return tuple(_each(kind, enumerate(given)).values())
-
-    return Kind(read)
+    least = f" of {at_least} items or more" if at_least else ""
+    most = f" of at most {at_most} items" if at_most < math.inf else ""
+    return Kind(f"a list{least or most}", (list,), bounds=(at_least, at_most), parts=kind)
 
 
 def pair(first: Kind[T], second: Kind[U]) -> Kind[tuple[T, U]]:
     """A list of two, which becomes a tuple."""
-
-    def read(value: Any) -> tuple[T, U]:
-        given = _required(value, list, "a list")
-        if len(given) != 2:
-            raise Mismatch(f"has {len(given):,} items, not 2")
-        return first.read(given[0]), second.read(given[1])
-
-    return Kind(read)
+    return Kind("a list of 2 items", (list,), bounds=(2, 2), parts={0: first, 1: second})
 
 
 def table(kind: Kind[T]) -> Kind[dict[str, T]]:
     """An object with any names."""
-    return Kind(lambda value: _each(kind, _required(value, dict, "an object").items()))
-
-
-def _each(kind: Kind[T], pairs: Iterable[tuple[Any, Any]]) -> dict[Any, T]:
-    found = {}
-    for key, value in pairs:
-        try:
-            found[key] = kind.read(value)
-        except Mismatch as error:
-            raise error.inside(f"[{_shown(key)}]") from error.__cause__
-    return found
+    return Kind("an object", (dict,), parts=kind)
 
 
 def text() -> Kind[str]:
     """A text."""
-    return _single("a text", str)
+    return Kind("a text", (str,))
 
 
 def one_of(*texts: str) -> Kind[str]:
     """One of some texts."""
-    return _single(f"one of {', '.join(texts)}", str, among=texts)
+    return Kind(f"one of {', '.join(texts)}", (str,), among=texts)
 
 
 def path() -> Kind[str]:
     """The path of a file, as the system's functions take it here."""
-
-    def read(value: Any) -> str:
-        try:
-            found = os.fsdecode(_required(value, str, "a path").encode("utf-8", "surrogateescape"))
-        except UnicodeEncodeError:
-            found = ""
-        if not found or "\0" in found:
-            raise _mismatch(value, "a path")
-        return found
-
-    return Kind(read)
+    return Kind("a path", (str,), make=_path)
 
 
 def boolean() -> Kind[bool]:
     """True or false."""
-    return _single("true or false", bool)
+    return Kind("true or false", (bool,))
 
 
 def whole(at_least: int = -LARGEST, at_most: int = LARGEST) -> Kind[int]:
     """A whole number."""
-    return _single(f"a whole number from {at_least} to {at_most}", int, at_least=at_least, at_most=at_most)
+    return Kind(f"a whole number from {at_least} to {at_most}", (int,), bounds=(at_least, at_most))
 
 
 def real(at_least: float = -math.inf, at_most: float = math.inf) -> Kind[float]:
     """A finite number."""
     what = "a number" + (f" from {at_least:g}" if at_least > -math.inf else "")
     bounds = max(at_least, LARGEST * -1.0), min(at_most, LARGEST * 1.0)
-    return _single(what, int, float, at_least=bounds[0], at_most=bounds[1], convert=float)
+    return Kind(what, (int, float), bounds=bounds, make=float)
 
 
 def anything() -> Kind[Any]:
     """Any value."""
-    return _single("any value", str, bool, int, float, list, dict, type(None))
+    return Kind("any value", (str, bool, int, float, list, dict, type(None)))
 
 
-def _single(
-    what: str,
-    *types: type,
-    among: Sequence[Any] | None = None,
-    at_least: float | None = None,
-    at_most: float = math.inf,
-    convert: Callable[[Any], Any] | None = None,
-) -> Kind[Any]:
-    def read(value: Any) -> Any:
-        is_right = type(value) in types and (among is None or value in among)
-        if not is_right or (at_least is not None and not at_least <= value <= at_most):
-            raise _mismatch(value, what)
-        return value if convert is None else convert(value)
-
-    return Kind(read)
-
-
-def _required(value: Any, kind: type[U], what: str) -> U:
-    if type(value) is not kind:
-        raise _mismatch(value, what)
-    return value
+def _path(value: str) -> str:
+    try:
+        found = os.fsdecode(value.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        found = ""
+    if not found or "\0" in found:
+        raise _mismatch(value, "a path")
+    return found
 
 
 def _mismatch(value: Any, what: str) -> Mismatch:
@@ -232,5 +221,5 @@ def _shown(value: Any) -> str:
     if type(value) is int and abs(value) > LARGEST:
         return "a number of more than 18 digits"
     if isinstance(value, list | dict):
-        return "a list" if isinstance(value, list) else "an object"
+        return f"a list of {len(value):,} items" if isinstance(value, list) else "an object"
     return repr(value) if isinstance(value, str) else json.dumps(value)

@@ -6,8 +6,6 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
 
 from hookline import arguments, log
 from hookline.checkpoint.directory import layout, schema
@@ -39,6 +37,7 @@ class CheckpointState:
         max_to_keep: How many of the newest the saver keeps; 0 for all, None if the state file does not say.
         keep_checkpoint_every_n_hours: The period of which it keeps one for good; None for none.
         lost_best: The one that was said to be the best, if it is gone and no other has been named since.
+        leaving: Others that are still there, and that the saver was about to remove.
 
     References:
         `tf.train.CheckpointState`. Every path in it but `lost_best` exists and is complete.
@@ -53,15 +52,11 @@ class CheckpointState:
     max_to_keep: int | None = None
     keep_checkpoint_every_n_hours: float | None = None
     lost_best: str | None = None
+    leaving: tuple[str, ...] = ()
 
 
-def write_state(
-    directory: str, state: CheckpointState, file: str = STATE_FILE_NAME, leaving: Sequence[str] = ()
-) -> None:
-    """Writes the state file; its paths are relative to the directory, so the directory can be moved as a whole.
-
-    The checkpoints that are leaving are about to be removed.
-    """
+def write_state(directory: str, state: CheckpointState, file: str = STATE_FILE_NAME) -> None:
+    """Writes the state file; its paths are relative to the directory, so the directory can be moved as a whole."""
 
     def name(path: str | None) -> str | None:
         """Returns the name of a checkpoint of this directory, in UTF-8; None for others, which are not recorded."""
@@ -74,7 +69,7 @@ def write_state(
         "model_checkpoint_path": name(state.model_checkpoint_path),
         "all_model_checkpoint_paths": [found for found, _ in kept],
         "timestamps": [timestamp for _, timestamp in kept],
-        "leaving": [found for path in leaving if (found := name(path))],
+        "leaving": [found for path in state.leaving if (found := name(path))],
         "last_good": name(state.last_good),
         "last_preserved_timestamp": state.last_preserved_timestamp,
         "best": name(state.best),
@@ -83,17 +78,6 @@ def write_state(
         "keep_checkpoint_every_n_hours": state.keep_checkpoint_every_n_hours,
     }
     durable.write(os.path.join(directory, file), json.dumps(fields, indent=1) + "\n")
-
-
-def leaving(directory: str, file: str = STATE_FILE_NAME) -> list[str]:
-    """Returns the checkpoints that were about to be removed when the state file was written."""
-    path = os.path.join(directory, file)
-    try:
-        return [found for name in _read(path).leaving if (found := _inside(path, name))]
-    except (OSError, ValueError) as error:
-        if failures.may_pass(error):
-            raise failures.not_read(error, path, "") from error
-        return []  # There is no file yet, or a bad one, which is reported when a checkpoint is chosen.
 
 
 def recorded(directory: str, file: str = STATE_FILE_NAME) -> CheckpointState | None:
@@ -105,7 +89,7 @@ def recorded(directory: str, file: str = STATE_FILE_NAME) -> CheckpointState | N
     """
     path = os.path.join(directory, file)
     try:
-        found = _read(path)
+        state = schema.parse(read_text(path, _MOST_BYTES), _STATE)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -120,7 +104,7 @@ def recorded(directory: str, file: str = STATE_FILE_NAME) -> CheckpointState | N
             text = "%s is not a state file of hookline: %s. The checkpoints are looked at instead."
             _logger.warning(text, path, error)
         return None
-    state, newest = found.state, found.state.model_checkpoint_path
+    newest = state.model_checkpoint_path
     if not _is_inside(newest):
         raise DataLossError.from_message(
             f"'{path}' is damaged: its model_checkpoint_path (the newest) is {newest!r}, which lies outside of "
@@ -136,33 +120,23 @@ def recorded(directory: str, file: str = STATE_FILE_NAME) -> CheckpointState | N
         last_good=state.last_good and _inside(path, state.last_good),
         best=state.best and _inside(path, state.best),
         lost_best=state.lost_best and _inside(path, state.lost_best),
+        leaving=tuple(inside for name in state.leaving if (inside := _inside(path, name))),
     )
 
 
-class _Written(NamedTuple):
-    """The contents of a state file, with its relative paths."""
-
-    state: CheckpointState
-    leaving: tuple[str, ...]
-
-
 _STATE = schema.record(
-    lambda leaving=(), **fields: _Written(CheckpointState(**fields), leaving),
+    CheckpointState,
     model_checkpoint_path=schema.path(),
     all_model_checkpoint_paths=schema.items(schema.path()),
     timestamps=schema.items(schema.real()),
-    leaving=schema.lacking(schema.items(schema.path())),
     last_good=schema.lacking(schema.optional(schema.path())),
     last_preserved_timestamp=schema.lacking(schema.optional(schema.real())),
     best=schema.lacking(schema.optional(schema.path())),
-    lost_best=schema.lacking(schema.optional(schema.path())),
     max_to_keep=schema.lacking(schema.optional(schema.whole(at_least=0))),
     keep_checkpoint_every_n_hours=schema.lacking(schema.optional(schema.real(at_least=0))),
+    lost_best=schema.lacking(schema.optional(schema.path())),
+    leaving=schema.lacking(schema.items(schema.path())),
 )
-
-
-def _read(path: str) -> _Written:
-    return schema.parse(read_text(path, _MOST_BYTES), _STATE)
 
 
 def _is_inside(name: str) -> bool:
@@ -226,9 +200,8 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
     References:
         `tf.train.get_checkpoint_state`. There the state file alone decides.
     """
-    checkpoint_dir = arguments.path("Looking for checkpoints", "checkpoint_dir", checkpoint_dir)
+    checkpoint_dir = layout.in_file_system("Looking for checkpoints", "checkpoint_dir", checkpoint_dir)
     arguments.text("Looking for checkpoints", "latest_filename", latest_filename, optional=True)
-    failures.refuse_url("Looking for checkpoints", checkpoint_dir)
     state, doubt = examined(checkpoint_dir, latest_filename or STATE_FILE_NAME)
     if doubt and (checkpoint_dir, doubt) not in _warned:
         _warned.add((checkpoint_dir, doubt))
@@ -268,6 +241,7 @@ def examined(directory: str, file: str = STATE_FILE_NAME) -> tuple[CheckpointSta
         last_good=good,
         best=best,
         lost_best=before.best if before.best and not layout.locate(before.best) else before.lost_best,
+        leaving=tuple(path for path in before.leaving if path not in paths and layout.locate(path)),
     )
     return found, doubt
 

@@ -82,6 +82,8 @@ class Together:
 
     def chief(self, part: Callable[[], T]) -> T:
         """Does a part in the chief, and returns its result in all processes; raises the same errors as `all`."""
+        if self.is_alone:
+            return part()
         return self.for_chief(part if self.is_chief else _nothing)[0]
 
     def _do(self, part: Callable[[], T], ask: Callable[[Any], tuple[Any, list[T]]]) -> list[T]:

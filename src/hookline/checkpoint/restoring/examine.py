@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 
 from hookline.checkpoint.directory import layout, lease
 from hookline.checkpoint.directory import owner_file as owner
+from hookline.checkpoint.directory.leaves import Match
 from hookline.checkpoint.directory.manifest import FILE_NAME, Leaf, Manifest
 from hookline.checkpoint.directory.owner_file import Owner
-from hookline.checkpoint.directory.state_file import CheckpointState, get_checkpoint_state, leaving, recorded
+from hookline.checkpoint.directory.state_file import CheckpointState, get_checkpoint_state, recorded
 from hookline.checkpoint.restoring import reading, restart
-from hookline.checkpoint.restoring.compatibility import Match
-from hookline.checkpoint.saving import durable
 from hookline.errors import FailedPreconditionError, NotFoundError, OpError, PermissionDeniedError
 
 _FILE = re.compile(r'local file "[^"]*?/(state/[^"]*|[^/"]*)"')
@@ -139,7 +138,7 @@ def _differences(directory: str, state: CheckpointState, known: Iterable[Found])
     if gone := [path for path in gone if path != written.model_checkpoint_path]:  # Of that one, `Restart` says it.
         yield f"its state file names {_named(gone)}, which {'is' if len(gone) == 1 else 'are'} not there"
     base = layout.base_of(state.model_checkpoint_path)
-    listed = {*state.all_model_checkpoint_paths, *leaving(directory)}
+    listed = {*state.all_model_checkpoint_paths, *written.leaving}
     whole = [found.path for found in known if found.manifest is not None and layout.base_of(found.path) == base]
     if unlisted := [path for path in whole if path not in listed]:
         yield f"its state file does not list {_named(unlisted)}, so no training removes {_them(unlisted)}"
@@ -157,7 +156,7 @@ def is_one(path: str) -> bool:
     """Returns whether there is a checkpoint at a path, or what is left of one; an empty folder may be anything."""
     if _flaw(path) == f"it {_DENIED}":
         return layout.base_of(path) != path
-    return layout.locate(path) is not None or (layout.has_the_look(path) and bool(_entries(path)))
+    return layout.locate(path) is not None or (layout.has_the_look(path) and bool(layout.entries(path)))
 
 
 def one(path: str) -> Found:
@@ -273,7 +272,7 @@ def _complete(path: str) -> Found | None:
 
 
 def _of_files(path: str, why: str, is_unfinished: bool) -> Found | None:
-    status = durable.status(path)
+    status = layout.status(path)
     if status is None:
         return None
     return Found(path, None, why, is_unfinished, _nbytes(path), status.st_mtime)
@@ -281,11 +280,4 @@ def _of_files(path: str, why: str, is_unfinished: bool) -> Found | None:
 
 def _nbytes(path: str) -> int:
     files = [os.path.join(folder, file) for folder, _, files in os.walk(path) for file in files]
-    return sum(status.st_size for file in files or [path] if (status := durable.status(file)) is not None)
-
-
-def _entries(directory: str) -> list[str]:
-    try:
-        return os.listdir(directory)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    return sum(status.st_size for file in files or [path] if (status := layout.status(file)) is not None)

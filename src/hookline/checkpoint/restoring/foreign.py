@@ -25,7 +25,7 @@ import numpy as np
 
 from hookline.checkpoint.directory import layout
 from hookline.checkpoint.directory.manifest import MOST_BYTES, Leaf
-from hookline.checkpoint.saving import durable, failures
+from hookline.checkpoint.saving import failures
 from hookline.errors import InvalidArgumentError, NotFoundError
 from hookline.paths import with_paths
 from hookline.regular_file import NotReadable, files_below, open_regular
@@ -81,7 +81,7 @@ def find(who: str, path: str, step: int | str = "latest") -> Weights | None:
         ValueError: A step was given for something without steps.
         ImportError: The library that reads the format is not installed.
     """
-    status = durable.status(path)
+    status = layout.status(path)
     if status is None or layout.locate(path) is not None:
         return None
     if stat.S_ISDIR(status.st_mode):

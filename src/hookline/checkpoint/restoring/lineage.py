@@ -1,62 +1,14 @@
-"""Lineage: which save of a training came before which, told without a clock; and so the newest of several."""
+"""The newest of several checkpoints: by which save led to which, told without a clock."""
 
 from __future__ import annotations
 
-import dataclasses
-import secrets
-import weakref
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from hookline import clock
-from hookline.checkpoint.directory.manifest import Lineage, Manifest
-from hookline.session import Session
+from hookline.checkpoint.directory.manifest import Manifest
 
 _MOST_NAMED = 3
-
-
-@dataclasses.dataclass
-class _Line:
-    """The last save or restored checkpoint of a session, and whether the session has saved since its restore."""
-
-    last: Lineage
-    is_own: bool
-
-
-_lines: weakref.WeakKeyDictionary[Session, _Line] = weakref.WeakKeyDictionary()
-
-
-def next_of(session: Session) -> Lineage:
-    """Returns the lineage of the next save of a session, which must be made."""
-    line = _lines.get(session)
-    if line is None:
-        found = Lineage(secrets.token_hex(8), 1, ((secrets.token_hex(6), 1),))
-    else:
-        last, number = line.last, line.last.save_number + 1
-        *before, (own, _) = last.sessions
-        sessions = (*before, (own, number)) if line.is_own else (*last.sessions, (secrets.token_hex(6), number))
-        found = Lineage(last.run_id, number, sessions)
-    _lines[session] = _Line(found, True)
-    return found
-
-
-def last_of(session: Session) -> Lineage | None:
-    """Returns the lineage of the last save of a session, or of what it restored; None if it began anew."""
-    line = _lines.get(session)
-    return None if line is None else line.last
-
-
-def restored(session: Session, lineage: Lineage | None, *, is_whole: bool = True) -> None:
-    """Records the lineage of the values that a session has restored; None if there is none: its next save begins a run.
-
-    A part of the model does not make the session another run's; it begins one of its own where there is none.
-    """
-    if not is_whole and session in _lines:
-        return
-    if lineage is None:
-        _lines.pop(session, None)
-    else:
-        _lines[session] = _Line(lineage, False)
 
 
 class Described(NamedTuple):

@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 
 from hookline import arguments
 from hookline.checkpoint.directory import layout, leaves, together
+from hookline.checkpoint.directory.leaves import Match
 from hookline.checkpoint.directory.manifest import FILE_NAME, MOST_BYTES, Leaf, Manifest
 from hookline.checkpoint.directory.state_file import latest_checkpoint, recorded
 from hookline.checkpoint.directory.together import Together
-from hookline.checkpoint.restoring.compatibility import Match
 from hookline.checkpoint.saving import failures, host
 from hookline.checkpoint.saving.host import Shares
 from hookline.errors import NotFoundError
@@ -58,28 +57,21 @@ def read(
     if others is None:
         places = [place for each in (shardings or {}).values() for place in each if place is not None]
         others = Together(None) if all(place.is_fully_addressable for place in places) else together.current()
-    found = _found(path, others)
+    look = functools.partial(others.chief, functools.partial(layout.manifest_text, path))
+    directory, text = look()
     while True:
-        directory, text = found
         reading = _Reading(path, directory, choose(layout.parsed(path, text)), verify, shardings or {}, on_host)
         values, failure = {}, None
         try:
             values = reading.together(others)
         except Exception as error:
             failure = error
-        found = _found(path, others)
-        if found == (directory, text):
+        before = directory, text
+        directory, text = look()
+        if (directory, text) == before:
             if failure is not None:
                 raise failure
             return values
-
-
-def _found(path: str, others: Together) -> tuple[str, str]:
-    """Returns the present directory of a checkpoint, and the text of its manifest, as the chief sees them."""
-    if others.is_alone:
-        return layout.manifest_text(path)
-    directory, text = others.chief(lambda: layout.manifest_text(path))
-    return directory, text
 
 
 class _Reading:
@@ -126,16 +118,15 @@ class _Reading:
         """Reads this process's parts, and returns its shares in the checksums of leaves that it has in part."""
         from hookline.checkpoint import orbax_io
 
-        # Orbax pins an array to its sharding, and a program takes no arrays that are pinned to different devices. So
-        # what may lie anywhere comes over the host, where there are several.
-        anywhere = None if self._on_host or jax.device_count() > 1 else jnp.zeros(()).sharding
         places = {
             leaf.name: place
             for key, match in self._matches.items()
             for leaf, place in zip(match.leaves, self._shardings.get(key, ()), strict=False)
             if place is not None and leaves.may_lie(leaf, place)
         }
-        abstract = {leaf.name: leaves.abstract(leaf, places.get(leaf.name, anywhere)) for leaf in self._wanted}
+        # What may lie anywhere comes over the host: Orbax would pin it to a device, and a program takes no arrays that
+        # are pinned to different ones.
+        abstract = {leaf.name: leaves.abstract(leaf, places.get(leaf.name)) for leaf in self._wanted}
         at_once = max([AT_ONCE_BYTES, *map(leaves.nbytes, self._wanted)])
         _look_through(self._directory)
         once = {leaf.name: leaf for leaf in self._wanted if abstract[leaf.name] is not None}
@@ -158,8 +149,9 @@ class _Reading:
 
     def _check(self, shares: Sequence[Mapping[str, Shares]]) -> None:
         """Checks the pieces that no process has whole."""
-        for leaf in {leaf.name: leaf for leaf in self._wanted}.values():
-            if not host.make_up(leaf.pieces, [own.get(leaf.name, {}) for own in shares]):
+        partly = set[str]().union(*shares)
+        for leaf in self._wanted:
+            if leaf.name in partly and not host.make_up(leaf.pieces, [own.get(leaf.name, {}) for own in shares]):
                 raise self._not_what_was_saved(leaf)
 
     def _not_what_was_saved(self, leaf: Leaf) -> ValueError:
@@ -353,7 +345,7 @@ def checkpoint_at(path: str, who: str, name: str = "ckpt_dir_or_file") -> str:
         TypeError: It is not a path; the message has the called function and the name of its argument.
         DataLossError: The newest checkpoint in the state file is incomplete.
     """
-    path = arguments.path(who, name, path)
+    path = layout.in_file_system(who, name, path)
     if layout.locate(path) is None and os.path.isdir(path):
         newest = latest_checkpoint(path)
         if (state := recorded(path)) is not None:

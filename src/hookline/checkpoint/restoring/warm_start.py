@@ -9,11 +9,10 @@ from typing import Any, cast
 import jax
 
 from hookline import arguments, errors, log
-from hookline.checkpoint.directory import layout
+from hookline.checkpoint.directory import layout, leaves
+from hookline.checkpoint.directory.leaves import Match
 from hookline.checkpoint.directory.manifest import Entry, Manifest
-from hookline.checkpoint.restoring import compatibility as fitting
 from hookline.checkpoint.restoring import reading
-from hookline.checkpoint.restoring.compatibility import Match
 from hookline.graph import (
     GraphKeys,
     Operation,
@@ -244,7 +243,7 @@ def _read(who: str, path: str, assignment: Assignment, reshape: bool = False) ->
     read = reading.read(path, lambda manifest: _fit(who, path, manifest, assignment, reshape), shardings=shardings)
     values = {variable.op.name: read[_label(name, variable)] for variable, name in assignment.items()}
     if reshape:
-        values = {v.op.name: fitting.shaped_as(v.spec, values[v.op.name]) for v in assignment}
+        values = {v.op.name: leaves.shaped_as(v.spec, values[v.op.name]) for v in assignment}
     return values
 
 
@@ -257,7 +256,7 @@ def _fit(who: str, path: str, manifest: Manifest, assignment: Assignment, reshap
             entries[_label(name, variable)] = entry
     wanted = {_label(name, variable): variable.spec for variable, name in assignment.items()}
     try:
-        return fitting.fit(path, entries, wanted, reshape=reshape, advice=_ADVICE)
+        return leaves.fit(path, entries, wanted, reshape=reshape, advice=_ADVICE)
     except (errors.NotFoundError, errors.InvalidArgumentError) as error:
         raise ValueError(f"{who}: {error.message}") from None
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
+import secrets
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,9 +13,8 @@ import jax
 
 from hookline import arguments, log
 from hookline.checkpoint.directory import leaves, schema, together
-from hookline.checkpoint.directory.manifest import Manifest
-from hookline.checkpoint.restoring import compatibility as fitting
-from hookline.checkpoint.restoring import lineage, reading
+from hookline.checkpoint.directory.manifest import Lineage, Manifest
+from hookline.checkpoint.restoring import reading
 from hookline.checkpoint.saving import host
 from hookline.checkpoint.saving.host import HostCopy
 from hookline.coordination import peers
@@ -41,7 +43,7 @@ def copied(sess: Session, variables: Mapping[str, Variable], global_step: Any, i
     If the variables are the whole model, the positions of iterators and the states of hooks belong to it.
     """
     is_whole = _is_whole(sess, variables)
-    iterators = [name for name in sess.lowlevel.iterators() if is_whole and name not in variables]
+    iterators = [name for name in sess.lowlevel.sources.names() if is_whole and name not in variables]
     states = sess.lowlevel.hook_states() if is_whole else {}
     is_saved = isinstance(global_step, Variable) and global_step in variables.values()
     if not is_saved and isinstance(global_step, Tensor | Variable | str):
@@ -59,7 +61,7 @@ def copied(sess: Session, variables: Mapping[str, Variable], global_step: Any, i
             if global_step > schema.LARGEST:
                 raise ValueError(f"Saver.save requires a global_step of at most 2**63 - 1, got {global_step}.")
         on = devices_of(stored.values())
-        manifest = Manifest(entries, lineage.next_of(sess), global_step, devices=on if len(on) > 1 else ())
+        manifest = Manifest(entries, _next_lineage(sess), global_step, devices=on if len(on) > 1 else ())
         return Copied(manifest, host.copies(stored, is_chief), positions)
 
 
@@ -90,15 +92,15 @@ def load(
     """
     is_whole = not only_variables and _is_whole(sess, variables)
     specs = {name: variable.spec for name, variable in variables.items()}
-    iterators = [name for name in sess.lowlevel.iterators() if is_whole and name not in variables]
+    iterators = [name for name in sess.lowlevel.sources.names() if is_whole and name not in variables]
     was_read: list[Manifest] = []
 
-    def choose(manifest: Manifest) -> dict[str, fitting.Match]:
+    def choose(manifest: Manifest) -> dict[str, leaves.Match]:
         was_read[:] = [manifest]
         held = {name: UNKNOWN for name in iterators if name in manifest.variables}
         if is_whole:
             held |= {name: UNKNOWN for name in manifest.variables if name.startswith(HOOK_STATES)}
-        fits = fitting.fit(path, manifest.variables, specs | held, reshape=reshapes)
+        fits = leaves.fit(path, manifest.variables, specs | held, reshape=reshapes)
         if before_reading is not None:
             before_reading()
         return fits
@@ -110,7 +112,7 @@ def load(
     _warn_of_fewer(path, was_read[0], restored, is_placed=is_placed)
     values = {variable.op.name: read[name] for name, variable in variables.items()}
     if reshapes:
-        values = {v.op.name: fitting.shaped_as(v.spec, values[v.op.name]) for v in variables.values()}
+        values = {v.op.name: leaves.shaped_as(v.spec, values[v.op.name]) for v in variables.values()}
     for name in iterators:
         if name not in read and peers.speaks():
             _logger.warning(
@@ -123,7 +125,7 @@ def load(
     sess.lowlevel.load(values, owned=True, positions={name: read[name] for name in iterators if name in read})
     sess.lowlevel.restored = path, frozenset(values)
     if not only_variables:
-        lineage.restored(sess, was_read[0].lineage, is_whole=is_whole)
+        begin_from(sess, was_read[0].lineage, is_whole=is_whole)
     if is_whole:
         sess.lowlevel.restored_hook_states = {
             name.removeprefix(HOOK_STATES): state for name, state in read.items() if name.startswith(HOOK_STATES)
@@ -137,9 +139,9 @@ def hook_states(path: str) -> dict[str, Any]:
         OpError: As in `Saver.restore`.
     """
 
-    def choose(manifest: Manifest) -> dict[str, fitting.Match]:
+    def choose(manifest: Manifest) -> dict[str, leaves.Match]:
         wanted = {name: UNKNOWN for name in manifest.variables if name.startswith(HOOK_STATES)}
-        return fitting.fit(path, manifest.variables, wanted)
+        return leaves.fit(path, manifest.variables, wanted)
 
     read = reading.read(path, choose, on_host=True)
     return {name.removeprefix(HOOK_STATES): state for name, state in read.items()}
@@ -149,6 +151,53 @@ def _is_whole(sess: Session, variables: Mapping[str, Variable]) -> bool:
     """Returns whether these are all variables of the model; positions of iterators and states of hooks go with them."""
     model = sess.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
     return all(variables.get(variable.op.name) is variable for variable in model)
+
+
+# The place of a session among the saves of its run.
+
+
+@dataclasses.dataclass
+class _Line:
+    """The last save or restored checkpoint of a session, and whether the session has saved since its restore."""
+
+    last: Lineage
+    is_own: bool
+
+
+_lines: weakref.WeakKeyDictionary[Session, _Line] = weakref.WeakKeyDictionary()
+
+
+def _next_lineage(session: Session) -> Lineage:
+    """Returns the lineage of the next save of a session, which must be made."""
+    line = _lines.get(session)
+    if line is None:
+        found = Lineage(secrets.token_hex(8), 1, ((secrets.token_hex(6), 1),))
+    else:
+        last, number = line.last, line.last.save_number + 1
+        *before, (own, _) = last.sessions
+        sessions = (*before, (own, number)) if line.is_own else (*last.sessions, (secrets.token_hex(6), number))
+        found = Lineage(last.run_id, number, sessions)
+    _lines[session] = _Line(found, True)
+    return found
+
+
+def last_lineage(session: Session) -> Lineage | None:
+    """Returns the lineage of the last save of a session, or of what it restored; None if it began anew."""
+    line = _lines.get(session)
+    return None if line is None else line.last
+
+
+def begin_from(session: Session, lineage: Lineage | None, *, is_whole: bool = True) -> None:
+    """Records the lineage of the values that a session has restored; None if there is none: its next save begins a run.
+
+    A part of the model does not make the session another run's; it begins one of its own where there is none.
+    """
+    if not is_whole and session in _lines:
+        return
+    if lineage is None:
+        _lines.pop(session, None)
+    else:
+        _lines[session] = _Line(lineage, False)
 
 
 # The devices of arrays when they were saved, and when they are restored.

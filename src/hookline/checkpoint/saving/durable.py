@@ -6,12 +6,10 @@ import contextlib
 import errno
 import os
 import secrets
-import stat
 from collections.abc import Iterator
 from typing import BinaryIO
 
 from hookline import log
-from hookline.checkpoint.saving import failures
 
 _logger = log.of(__name__)
 WRITING_SUFFIX = ".hookline-writing-"
@@ -49,27 +47,12 @@ def sync_directory(directory: str) -> None:
 
 def make_directories(path: str) -> None:
     """Makes a directory and its missing parents, and syncs the parent of each."""
-    missing, above = [], path
-    while (found := status(above)) is None:
-        missing.append(above)
-        above = os.path.dirname(above)
-    if not missing and stat.S_ISDIR(found.st_mode):
+    if os.path.isdir(path):
         return
-    os.makedirs(path, exist_ok=True)
-    for directory in reversed(missing):
-        sync_directory(os.path.dirname(directory))
-
-
-def status(path: str, *, follow_symlinks: bool = True) -> os.stat_result | None:
-    """Returns the status of a file, or None if it is missing or not visible; raises temporary errors."""
-    try:
-        return os.stat(path, follow_symlinks=follow_symlinks)
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return None
-    except OSError as error:
-        if failures.may_pass(error):
-            raise
-        return None
+    if not os.path.lexists(above := os.path.dirname(path)):
+        make_directories(above)
+    os.makedirs(path, exist_ok=True)  # Another process may have made it.
+    sync_directory(above)
 
 
 def rename(old: str, new: str) -> None:

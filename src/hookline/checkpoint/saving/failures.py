@@ -41,14 +41,6 @@ def not_written(failure: BaseException, path: str) -> BaseException:
     return _of_the_system(failure, message) or _mapped(failure) or kind.from_message(f"{message}: {_format(failure)}")
 
 
-def refuse_url(who: str, path: str) -> None:
-    """Raises `InvalidArgumentError` for the address of an object store, which lacks renames and locks."""
-    if "://" in path:
-        raise errors.InvalidArgumentError.from_message(
-            f"{who} requires a directory of a file system, got '{path}': mount it as a directory."
-        )
-
-
 def may_pass(failure: BaseException) -> bool:
     """Returns whether another attempt may succeed."""
     if _PASSES in vars(failure):

@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -142,8 +142,8 @@ class Piece:
 
 def pieces_of(copy: HostCopy) -> tuple[Piece, ...]:
     """Returns the pieces of an array that this process stores, from its copy on the host."""
-    size, take = copy.array.dtype.itemsize, _Taking(copy.array)
-    return tuple(Piece(*bounds, _crc32c(bounds, size, take)) for bounds in copy.bounds)
+    parts = _Parts(copy.array)
+    return tuple(Piece(*bounds, parts.crc32c(bounds)) for bounds in copy.bounds)
 
 
 def checksums(stored: Mapping[str, HostCopy]) -> dict[str, list[Any]]:
@@ -162,18 +162,19 @@ def compare(pieces: Sequence[Piece], array: Any) -> Shares | None:
         None if a piece differs. Else this process's shares in the checksums of the pieces that it has in part; see
         `make_up`.
     """
-    size, shares = array.dtype.itemsize, {}
-    here, replicas = _Taking(array), {}
+    here, replicas, shares = _Parts(array), {}, {}
     for number, piece in enumerate(pieces):
         bounds = piece.start, piece.stop
-        if here.covers(bounds):
-            if _crc32c(bounds, size, here) != piece.crc32c:
+        if here.cover(bounds):
+            if here.crc32c(bounds) != piece.crc32c:
                 return None
             continue
-        replicas = replicas or {replica: _Taking(array, replica) for replica in _replicas(array)}
-        for replica, take in replicas.items():
-            if take.meets(bounds):
-                shares[f"{number} {replica}"] = _share(bounds, size, take)
+        replicas = replicas or {
+            replica: _Parts(array, replica) for replica in {shard.replica_id for shard in array.addressable_shards}
+        }
+        for replica, parts in replicas.items():
+            if parts.meet(bounds):
+                shares[f"{number} {replica}"] = parts.share(bounds)
     return shares
 
 
@@ -182,27 +183,6 @@ def make_up(pieces: Sequence[Piece], shares: Sequence[Shares]) -> bool:
     keys = set[str]().union(*shares)
     sums = {key: functools.reduce(operator.xor, (share.get(key, 0) for share in shares)) for key in keys}
     return all(total == pieces[int(key.split()[0])].crc32c for key, total in sums.items())
-
-
-def _share(bounds: Bounds, itemsize: int, take: _Taking) -> int:
-    """Returns a share in the checksum of a piece: the checksum with zeros in place of missing parts.
-
-    A checksum is a linear function of the bytes plus the checksum of zeros alone. So shares are added by exclusive or,
-    and the checksum of zeros must be in them once: the process that has the first element includes it.
-    """
-    total, first = _crc32c(bounds, itemsize, take), (bounds[0], tuple(start + 1 for start in bounds[0]))
-    return total if take.meets(first) else total ^ _of_zeros(0, _size(*bounds) * itemsize)
-
-
-def _crc32c(bounds: Bounds, itemsize: int, take: _Taking) -> int:
-    total = 0
-    for index in _blocks(bounds, itemsize):
-        block = take(index)
-        if block is None:
-            total = _of_zeros(total, math.prod(part.stop - part.start for part in index) * itemsize)
-        else:
-            total = google_crc32c.extend(total, block.tobytes())
-    return total
 
 
 def _of_zeros(total: int, count: int) -> int:
@@ -232,59 +212,75 @@ def _zeros(count: int) -> tuple[int, ...]:
     return tuple(_through(_zeros(1), column) for column in columns) if count % 2 else tuple(columns)
 
 
-def _blocks(bounds: Bounds, itemsize: int) -> Iterator[_Index]:
+def _blocks(bounds: Bounds, itemsize: int) -> Iterator[Bounds]:
     """Yields the blocks of a piece, in C order; each is contiguous in the piece and has at most `_BLOCK_BYTES`."""
     start, stop = bounds
     axis, step_bytes = len(start), itemsize
     while axis and step_bytes * (stop[axis - 1] - start[axis - 1]) <= _BLOCK_BYTES:
         axis -= 1
         step_bytes *= stop[axis] - start[axis]
-    whole = tuple(map(slice, start[axis:], stop[axis:]))
     if not axis:
-        yield whole
+        yield bounds
         return
     step, end = max(1, _BLOCK_BYTES // step_bytes), stop[axis - 1]
     for place in itertools.product(*map(range, start[: axis - 1], stop[: axis - 1])):
-        rows = tuple(slice(at, at + 1) for at in place)
+        after = tuple(at + 1 for at in place)
         for first in range(start[axis - 1], end, step):
-            yield (*rows, slice(first, min(first + step, end)), *whole)
+            yield (*place, first, *start[axis:]), (*after, min(first + step, end), *stop[axis:])
 
 
-def _replicas(array: jax.Array) -> set[int]:
-    return {shard.replica_id for shard in array.addressable_shards}
-
-
-class _Taking:
-    """Assembles blocks of an array from its parts: those in this process, or those of one replica."""
+class _Parts:
+    """The parts of an array that are in this process, or those of one replica, and checksums of what they hold."""
 
     def __init__(self, array: Any, replica: int | None = None) -> None:
         self._dtype = array.dtype
         if isinstance(array, jax.Array):
-            self._parts = [(bounds, _reading(data)) for bounds, data in shards_of(array, replica)]
+            shards = shards_of(array, replica)
+            self._parts = [(bounds, value_of(data) if is_seen(data) else data) for bounds, data in shards]
         else:
-            self._parts = [(((0,) * array.ndim, array.shape), array.__getitem__)]
+            self._parts = [(((0,) * array.ndim, array.shape), array)]
 
-    def covers(self, bounds: Bounds) -> bool:
-        """Returns whether the parts hold all of a piece."""
-        return sum(_size(*_common(part, bounds)) for part, _ in self._parts) == _size(*bounds)
+    def cover(self, bounds: Bounds) -> bool:
+        """Returns whether they hold all of a piece."""
+        return sum(_size(_common(part, bounds)) for part, _ in self._parts) == _size(bounds)
 
-    def meets(self, bounds: Bounds) -> bool:
-        """Returns whether the parts hold any of a piece."""
-        return any(_size(*_common(part, bounds)) for part, _ in self._parts)
+    def meet(self, bounds: Bounds) -> bool:
+        """Returns whether they hold any of a piece."""
+        return any(_size(_common(part, bounds)) for part, _ in self._parts)
 
-    def __call__(self, index: _Index) -> Any:
+    def share(self, bounds: Bounds) -> int:
+        """Returns a share in the checksum of a piece: the checksum with zeros in place of missing parts.
+
+        A checksum is a linear function of the bytes plus the checksum of zeros alone. So shares are added by exclusive
+        or, and the checksum of zeros must be in them once: the process that has the first element includes it.
+        """
+        total, first = self.crc32c(bounds), (bounds[0], tuple(start + 1 for start in bounds[0]))
+        return total if self.meet(first) else total ^ _of_zeros(0, _size(bounds) * self._dtype.itemsize)
+
+    def crc32c(self, bounds: Bounds) -> int:
+        """Returns the checksum of a piece, with zeros in place of missing parts."""
+        total = 0
+        for within in _blocks(bounds, self._dtype.itemsize):
+            block = self._block(within)
+            if block is None:
+                total = _of_zeros(total, _size(within) * self._dtype.itemsize)
+            else:
+                total = google_crc32c.extend(total, block.tobytes())
+        return total
+
+    def _block(self, wanted: Bounds) -> Any:
         """Returns a block, with zeros in place of missing parts; None if all of it is missing."""
-        wanted = tuple(part.start for part in index), tuple(part.stop for part in index)
         block = None
-        for bounds, read in self._parts:
+        for bounds, part in self._parts:
             common = _common(bounds, wanted)
-            if not _size(*common):
+            if not _size(common):
                 continue
-            found = read(_within(common, bounds[0]))
+            inside = _within(common, bounds[0])
+            found = _fetched(part, inside) if isinstance(part, jax.Array) else part[inside]
             if common == wanted:
                 return found
             if block is None:
-                block = np.zeros([part.stop - part.start for part in index], self._dtype)
+                block = np.zeros([stop - start for start, stop in zip(*wanted, strict=True)], self._dtype)
             block[_within(common, wanted[0])] = found
         return block
 
@@ -293,28 +289,19 @@ def _common(one: Bounds, other: Bounds) -> Bounds:
     return tuple(map(max, one[0], other[0])), tuple(map(min, one[1], other[1]))
 
 
-def _size(start: Sequence[int], stop: Sequence[int]) -> int:
-    return math.prod(max(last - first, 0) for first, last in zip(start, stop, strict=True))
+def _size(bounds: Bounds) -> int:
+    return math.prod(max(stop - start, 0) for start, stop in zip(*bounds, strict=True))
 
 
 def _within(bounds: Bounds, origin: Sequence[int]) -> _Index:
     return tuple(slice(first - at, last - at) for first, last, at in zip(*bounds, origin, strict=True))
 
 
-def _reading(data: jax.Array) -> Callable[[_Index], Any]:
-    """Returns a function that brings a part of an array on one device to the host."""
-    if is_seen(data):
-        host = value_of(data)
-        return lambda index: host[index]
-
+def _fetched(data: jax.Array, index: _Index) -> np.ndarray:
+    """Returns a part of an array that is on one device, out of reach of NumPy."""
+    sizes = [part.stop - part.start for part in index]
+    if tuple(sizes) == data.shape:
+        return value_of(data)
     # Inside a mesh JAX would refuse an array on one device of it.
-    alone = jax.sharding.Mesh(np.array(list(data.devices())), ("device",))
-
-    def read(index: _Index) -> Any:
-        sizes = [part.stop - part.start for part in index]
-        if tuple(sizes) == data.shape:
-            return value_of(data)
-        with jax.set_mesh(alone):
-            return np.asarray(jax.lax.dynamic_slice(data, [part.start for part in index], sizes))
-
-    return read
+    with jax.set_mesh(jax.sharding.Mesh(np.array(list(data.devices())), ("device",))):
+        return np.asarray(jax.lax.dynamic_slice(data, [part.start for part in index], sizes))

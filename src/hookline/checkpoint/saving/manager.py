@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import os
 import threading
 import weakref
@@ -14,7 +15,7 @@ from hookline.checkpoint.directory import layout, lease
 from hookline.checkpoint.directory.layout import base_of
 from hookline.checkpoint.directory.lease import Lease
 from hookline.checkpoint.directory.manifest import Lineage
-from hookline.checkpoint.directory.state_file import STATE_FILE_NAME, leaving, recorded, write_state
+from hookline.checkpoint.directory.state_file import STATE_FILE_NAME, CheckpointState, recorded, write_state
 from hookline.checkpoint.saving import moves
 from hookline.checkpoint.saving.failures import RetryPolicy
 from hookline.checkpoint.saving.retention import Kept, Retention
@@ -132,8 +133,9 @@ class CheckpointManager:
 
     def knows(self, path: str, state_file: str) -> bool:
         """Returns whether the saver or the state file knows a checkpoint at this path."""
-        known = _recorded_paths(os.path.dirname(path) or ".", state_file)
-        return os.path.abspath(path) in known | self._broken | set(map(os.path.abspath, self._retention.paths))
+        state = recorded(os.path.dirname(path) or ".", state_file)
+        known = self._broken | set(map(os.path.abspath, self._retention.paths))
+        return os.path.abspath(path) in (known if state is None else known | _paths_of(state))
 
     def _take_proof(self, retention: Retention) -> None:
         if self._proven_step is not None:
@@ -157,7 +159,7 @@ class CheckpointManager:
         sessions = self._holds.setdefault(directory, weakref.WeakSet())
         if sess is not None and sess not in sessions and not sess.closed:
             sessions.add(sess)
-            sess.lowlevel.when_closed(lease.Share(share.lease))
+            sess.lowlevel.at_close.append(lease.Share(share.lease))
         if (base := base_of(os.path.abspath(path))) not in self._cleaned:
             self._clean(base, os.path.dirname(path) or ".", state_file, share.lease)
         return share.lease
@@ -186,8 +188,9 @@ class CheckpointManager:
         """Removes what killed processes have left of checkpoints of this name."""
         with held.changing():
             moves.clean(base)
-        self._broken |= {place for place in _recorded_paths(directory, state_file) if layout.flaw(place)}
-        self._leaving += leaving(directory, state_file)
+        if (state := recorded(directory, state_file)) is not None:
+            self._broken |= {place for place in _paths_of(state) if layout.flaw(place)}
+            self._leaving += state.leaving
         self._cleaned.add(base)
 
     def commit(self, new: Kept, state_file: str, lease: Lease | None, retry: RetryPolicy) -> None:
@@ -236,11 +239,11 @@ class CheckpointManager:
         self, newest: str, retention: Retention, state_file: str, lease: Lease, leaving: list[str], retry: RetryPolicy
     ) -> None:
         directory, self._state_file = os.path.dirname(newest) or ".", state_file
-        state = retention.state(newest)
+        state = dataclasses.replace(retention.state(newest), leaving=tuple(leaving))
 
         def write() -> None:
             with lease.changing():
-                write_state(directory, state, state_file, leaving)
+                write_state(directory, state, state_file)
 
         retry.attempt(write, os.path.join(directory, state_file))
 
@@ -263,7 +266,5 @@ class CheckpointManager:
             self._lock.release()
 
 
-def _recorded_paths(directory: str, state_file: str) -> set[str]:
-    state = recorded(directory, state_file)
-    named = () if state is None else (state.model_checkpoint_path, *state.all_model_checkpoint_paths)
-    return set(map(os.path.abspath, named))
+def _paths_of(state: CheckpointState) -> set[str]:
+    return set(map(os.path.abspath, (state.model_checkpoint_path, *state.all_model_checkpoint_paths)))

@@ -14,7 +14,6 @@ from hookline.checkpoint.directory.state_file import (
     STATE_FILE_NAME,
     CheckpointState,
     examined,
-    leaving,
     recorded,
     write_state,
 )
@@ -44,6 +43,7 @@ class Retention:
     does the best, until another one is named.
 
     Attributes:
+        kept: The checkpoints that may still be removed later, oldest first.
         good: The newest checkpoint that has proved good; None if none has.
         best: The checkpoint that was named the best; None if none was.
         lost_best: The one that was, if it is gone and no other has been named since.
@@ -64,7 +64,7 @@ class Retention:
         self._max_to_keep = max_to_keep or None
         self._hours = keep_every_n_hours
         self._period_secs = None if keep_every_n_hours is None else keep_every_n_hours * _SECS_PER_HOUR
-        self._kept: list[Kept] = []
+        self.kept: list[Kept] = []
         self.preserved: float | None = None
         self.good: str | None = None
         self.best: str | None = None
@@ -77,18 +77,13 @@ class Retention:
         return Retention(self._max_to_keep, self._hours)
 
     @property
-    def kept(self) -> tuple[Kept, ...]:
-        """The checkpoints that may still be removed later, oldest first."""
-        return tuple(self._kept)
-
-    @property
     def paths(self) -> list[str]:
-        """Their paths."""
-        return [kept.path for kept in self._kept]
+        """The paths of the checkpoints that may still be removed later, oldest first."""
+        return [kept.path for kept in self.kept]
 
     def state(self, newest: str) -> CheckpointState:
         """Returns the contents for a state file."""
-        timestamps = tuple(kept.timestamp for kept in self._kept)
+        timestamps = tuple(kept.timestamp for kept in self.kept)
         rule = self._max_to_keep or 0, self._hours
         best = self.best, *rule, self.lost_best
         return CheckpointState(newest, tuple(self.paths), timestamps, self.good, self.preserved, *best)
@@ -97,7 +92,7 @@ class Retention:
         self, checkpoints: list[Kept], good: str | None = None, preserved: float | None = None, best: str | None = None
     ) -> None:
         """Starts from the checkpoints of an earlier run, oldest first, and from its knowledge of them."""
-        self._kept = list(checkpoints)
+        self.kept = list(checkpoints)
         paths = [kept.path for kept in checkpoints]
         # Older checkpoints must not prove good afterwards, because the last one proved would count as the newest.
         self._unproven = list(checkpoints[paths.index(good) + 1 :] if good in paths else checkpoints)
@@ -112,23 +107,23 @@ class Retention:
             The checkpoints to remove now, oldest first; never `path`, the newest that has proved good, nor the best.
         """
         new = Kept(path, timestamp, extra, step)
-        self._kept = [old for old in self._kept if old.path != path] + [new]
+        self.kept = [old for old in self.kept if old.path != path] + [new]
         self._unproven = [old for old in self._unproven if old.path != path] + [new]
         return self.trim()
 
     def trim(self) -> list[str]:
         """Lets those go that are too many, and returns them as `add` does."""
-        stays = (self._kept[-1].path, self.good, self.best) if self._kept else ()
-        extra = [kept.path for kept in self._kept if kept.extra]
+        stays = (self.kept[-1].path, self.good, self.best) if self.kept else ()
+        extra = [kept.path for kept in self.kept if kept.extra]
         removed = [path for path in extra[:-1] if path not in stays]
-        self._kept = [kept for kept in self._kept if kept.path not in removed]
-        counted = [kept for kept in self._kept if not kept.extra]
+        self.kept = [kept for kept in self.kept if kept.path not in removed]
+        counted = [kept for kept in self.kept if not kept.extra]
         if self.preserved is None and self._period_secs is not None and counted:
             self.preserved = counted[0].timestamp
         for old in counted[: -self._max_to_keep] if self._max_to_keep else ():
             if old.path in stays:
                 continue
-            self._kept.remove(old)
+            self.kept.remove(old)
             if not self._is_for_good(old):
                 removed.append(old.path)
         self._unproven = [kept for kept in self._unproven if kept.path not in removed]
@@ -155,10 +150,10 @@ class Retention:
 
     def prefer(self, step: int | None) -> bool:
         """Keeps the checkpoint of this step as the best; returns whether there is one."""
-        found = [kept.path for kept in self._kept if step is not None and kept.step == step]
+        found = [kept.path for kept in self.kept if step is not None and kept.step == step]
         if found:
             if self._spares_best and self.best != found[-1]:
-                self._kept = [kept for kept in self._kept if kept.path != self.best]
+                self.kept = [kept for kept in self.kept if kept.path != self.best]
             self.best, self.lost_best, self._spares_best = found[-1], None, False
         return bool(found)
 
@@ -169,7 +164,7 @@ class Retention:
 
     def adopt(self, older: Kept) -> None:
         """Adds a checkpoint that is older than all others."""
-        self._kept.insert(0, older)
+        self.kept.insert(0, older)
 
     def doubt(self, restored: str, step: int | None) -> None:
         """Records that the weights of this step are again those in `restored`: the steps since then are undone.
@@ -220,7 +215,7 @@ def plan(directory: str, keep: int | None = None) -> Plan:
     good, best = (path if path in paths else None for path in (state.last_good, state.best))
     retention.recover(kept, good, state.last_preserved_timestamp, best)
     going = retention.trim()
-    going += [path for path in leaving(directory) if path not in (*paths, *going) and layout.locate(path)]
+    going += [path for path in state.leaving if path not in going]
     going = [path for path in going if not moves.may_remove(path)]
     stays = retention.state(paths[-1])
     stays = dataclasses.replace(stays, max_to_keep=state.max_to_keep, lost_best=state.lost_best)
@@ -255,7 +250,7 @@ def clean(directory: str, keep: int | None = None, wait_secs: float = 0.0) -> Pl
                 why = f"the newest checkpoint, '{newest}', is broken: {examine.reason(error)}"
                 raise type(error).from_message(f"Nothing was removed, because {why}. Move it away first.") from error
             with held.changing():
-                write_state(directory, found.state, leaving=found.going)
+                write_state(directory, dataclasses.replace(found.state, leaving=found.going))
             for path in found.going:
                 with held.changing():
                     moves.remove(path)

@@ -114,9 +114,10 @@ class Save:
         for position in self._positions.values():
             position.before_save()
         self._parts = [process for process, (has_arrays, _, _) in enumerate(found) if has_arrays or process == 0]
-        if not self._others.is_alone and (launched := launches.current()) is not None:
-            self._check = launched.check(f"programs up to save {number}")
-        self._others = self._others.apart(f"save {number}")
+        if not self._others.is_alone:
+            if (launched := launches.current()) is not None:
+                self._check = launched.check(f"programs up to save {number}")
+            self._others = self._others.apart(f"save {number}")
 
     def _copy(
         self, sess: Session, variables: Callable[[Session], Mapping[str, Variable]], global_step: Any, number: int

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from hookline import clock, log
-from hookline.coordination import token
+from hookline.coordination.board import token_file
 from hookline.distributed.cluster.ray_actors import actor_class
 from hookline.distributed.cluster.ray_cluster import LOOPBACK_VARIABLE, ray_environment, require_ray
 from hookline.errors import (
@@ -332,4 +332,4 @@ def checked_token(token_path: str | None) -> str | None:
         f"There is no token for the Ray cluster: {path} is not a file. Copy the cluster's token there (mode 0600), "
         f"or name its file with HOOKLINE_TOKEN_PATH. For a cluster without tokens set RAY_AUTH_MODE=disabled."
     )
-    return str(token.file_of(path, missing))
+    return str(token_file(path, missing))

@@ -13,7 +13,8 @@ from typing import Any
 import jax
 
 from hookline import arguments, clock, jax_internals, log
-from hookline.coordination import peers, service, token
+from hookline.coordination import peers, service
+from hookline.coordination.board import TOKEN, TOKEN_PATH, find_token
 from hookline.errors import DeadlineExceededError, UnauthenticatedError, UnavailableError
 from hookline.session.running import launches
 from hookline.signals.signal_listener import start_if_possible
@@ -104,7 +105,7 @@ def initialize(
         launches.meet_always()
     arguments.path(WHO, "token_path", token_path, optional=True)
     is_sealed = peers.is_sealed()
-    secret = None if is_sealed else token.found(token_path, os.environ)
+    secret = None if is_sealed else find_token(token_path, os.environ)
     if is_sealed is False and secret is not None:
         raise RuntimeError(
             f"{WHO}: the token comes too late, the processes have joined without one. Call it right after the imports."
@@ -112,7 +113,7 @@ def initialize(
     if require_token and not is_sealed and secret is None:
         raise UnauthenticatedError.from_message(
             f"{WHO} requires a token (require_token), and there is none: give all processes the same secret file, with "
-            f"token_path or {token.TOKEN_PATH}, or start them with `hookline launch --in-step`.",
+            f"token_path or {TOKEN_PATH}, or start them with `hookline launch --in-step`.",
         )
     if jax.distributed.is_initialized():
         _keep_gloo_inside(service.place().address)
@@ -153,7 +154,7 @@ def environment(
 ) -> dict[str, str]:
     """Returns the environment variables that identify a process on this machine, and that of the job's token."""
     checks = {_CHECK: "1"} if check_every_launch else {}
-    tokens = {} if secret is None else {token.TOKEN: secret}
+    tokens = {} if secret is None else {TOKEN: secret}
     return {_ADDRESS: address, _COUNT: str(count), _INDEX: str(index), **checks, **tokens}
 
 

@@ -57,7 +57,7 @@ class ProcessGroup:
         group's number could then mean another group.
         """
         if not self._ended and _has_exited(self._process):
-            self._end()
+            self.kill()
         return self._process.returncode
 
     def wait(self, timeout_secs: float) -> int | None:
@@ -83,11 +83,9 @@ class ProcessGroup:
                 os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """Ends the process and its children at once."""
-        if not self._ended:
-            self._end()
-
-    def _end(self) -> None:
+        """Ends the process and its children at once, unless they have been ended already."""
+        if self._ended:
+            return
         # macOS does not permit this for a group with only a zombie left.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)

@@ -12,9 +12,8 @@ from hookline import errors
 from hookline.distributed.calls import Caller, Links
 from hookline.distributed.lines import Address, Listener
 from hookline.distributed.plain import NotPlainError
-from hookline.distributed.protocol import DECIDED, QUICK, WAITING, Peers
+from hookline.distributed.protocol import DECIDED, QUICK, WAITING, Peers, Reply
 from hookline.distributed.server.server import ParameterServer
-from hookline.distributed.transport import Reply
 
 # As in what Ray says of an argument that an actor cannot read.
 _MISSING_MODULE = re.compile(r"No module named '([^']+)'")

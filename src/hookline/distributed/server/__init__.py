@@ -1,5 +1,5 @@
 """What runs in a parameter server.
 
-`server` answers calls, `server_state` has the values, `owner` stages and applies transactions, `ballots` knows what is
-undecided, `gate` bounds staleness.
+`server` answers calls and decides, `owner` has one server's part of an epoch and `server_state` its values, `ballots`
+knows what is undecided.
 """

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from hookline import clock, errors, log
-from hookline.distributed.protocol import Epoch, Leaves, Peers, Pulled, Structure, Ticket, Transaction
+from hookline.distributed.protocol import Epoch, Leaves, Peers, Pulled, Structure, Transaction
 from hookline.distributed.server.server_state import Entry, ServerState
+from hookline.distributed.worker.updates import PortableUpdate
 
 logger = log.of(__name__)
 
@@ -27,6 +28,8 @@ CUT_SECS = 300.0
 
 LONGEST_SECS = 60.0
 """The longest wait of a thread, whatever its caller asked for: the caller may be gone, and asks again if not."""
+
+ANEW = "was initialised or restored anew since this session was created"
 
 
 class Waiting:
@@ -75,116 +78,121 @@ class _Part:
 
 
 class Owner:
-    """The work of every parameter server, whether or not it is the step server. It is in one epoch at a time.
+    """One server's variables in one epoch, and its parts of transactions, whether or not it is the step server.
 
-    The step server's messages to it are numbered, and carried out in order, however they arrive.
+    The step server's messages to it are numbered, and carried out in order, however they arrive. Another epoch is
+    another owner: a call that still waits in this one learns that it has ended.
+
+    Attributes:
+        on_break: Called, with the turn, when an error has broken this server: the error, and whether it is the first.
+        state: Its values.
+        counts: On the step server, the number of transactions that reached each server; on others only their own number
+            changes.
+        broken: The error that has broken it; None while it can be used.
     """
 
-    def __init__(self) -> None:
-        self._incarnation = uuid.uuid4().hex
-        # Held by every call that changes something, and by no call that waits.
-        self._turn = threading.RLock()
-        self._waiting = Waiting()
+    def __init__(self, epoch: Epoch, index: int, peers: Peers | None, turn: threading.RLock, waiting: Waiting) -> None:
+        self.epoch, self.index, self.waiting = epoch, index, waiting
+        self._peers, self._turn = peers, turn
+        self.on_break: Callable[[BaseException, bool], None] = lambda error, is_first: None
+        self.state = ServerState(epoch.step_name if index == 0 else None)
+        self.counts = [0] * len(epoch.incarnations)
+        self.broken: BaseException | None = None
+        self._has_ended = False
         self._staged: dict[Transaction, _Part] = {}
-        self._peers: Peers | None = None
-        self._begin(None, 0, None)
-
-    def _begin(self, epoch: Epoch | None, index: int, peers: Peers | None) -> None:
-        # This comes first: a reader during a restart of the epoch checks the epoch last.
-        self._epoch, self._index = epoch, index
-        self._broken: BaseException | None = None
-        self._give_up_parts(self._lost("was initialised or restored anew"))
-        if self._peers is not None:
-            self._peers.close()
-        self._peers = peers
-        self._state = ServerState(epoch.step_name if epoch and index == 0 else None)
         # Snapshots by name: the time when each was made, and its values.
         self._cuts: dict[str, tuple[float, dict[str, Leaves]]] = {}
         # The number of the step server's messages that were carried out, and the messages that came before their turn.
         self._delivered, self._early = 0, dict[int, tuple[Any, ...]]()
-        # On the step server, the number of transactions that reached each server; on others only their own number
-        # changes.
-        self._counts = [0] * len(epoch.incarnations if epoch else ())
 
-    # The epoch --------------------------------------------------------------------------------------------------
+    # Its life ---------------------------------------------------------------------------------------------------
 
-    def _is_current(self, ticket: Ticket) -> bool:
-        return self._epoch is not None and ticket == (self._incarnation, self._epoch.name)
+    def end(self) -> None:
+        """Ends the epoch here: another one begins."""
+        self._has_ended = True
+        self._give_up_parts(lost(self.index, "was initialised or restored anew"))
+        if self._peers is not None:
+            self._peers.close()
 
-    def _check(self, ticket: Ticket) -> None:
-        if self._broken is not None:
-            raise self._could_not_apply(self._broken) from self._broken
-        if not self._is_current(ticket):
-            restarted = ticket[0] != self._incarnation
-            raise self._lost(
-                "was restarted, and came back empty"
-                if restarted
-                else "was initialised or restored anew since this session was created"
-            )
+    def check(self) -> None:
+        """Raises `AbortedError` if this server is broken, or the epoch has ended."""
+        if self.broken is not None:
+            raise self.could_not_apply(self.broken) from self.broken
+        if self._has_ended:
+            raise lost(self.index, ANEW)
 
     @contextmanager
-    def _waited(self, ticket: Ticket, reached: Callable[[], bool], timeout_secs: float) -> Iterator[None]:
+    def waited(self, reached: Callable[[], bool], timeout_secs: float) -> Iterator[None]:
         """Blocks until a condition holds, the epoch ends or the time is over; then its body reads.
 
         Waiting calls have their own threads, so the epoch may end at any moment. The values read are valid if the epoch
         had not ended afterwards.
         """
-        self._waiting.until(lambda: self._broken is not None or not self._is_current(ticket) or reached(), timeout_secs)
-        self._check(ticket)
+        self.waiting.until(lambda: self.broken is not None or self._has_ended or reached(), timeout_secs)
+        self.check()
         try:
             yield
         finally:
-            self._check(ticket)
+            self.check()
 
-    def _lost(self, what: str) -> errors.AbortedError:
-        message = f"Parameter server {self._index} {what}. The session is lost; a recoverable one starts anew."
-        return errors.AbortedError.from_message(message)
-
-    def _could_not_apply(self, error: BaseException) -> errors.AbortedError:
-        if self._index != 0 and isinstance(error, errors.AbortedError):
+    def could_not_apply(self, error: BaseException) -> errors.AbortedError:
+        """Returns the error of all calls of a broken server."""
+        if self.index != 0 and isinstance(error, errors.AbortedError):
             # The step server's own message.
             return errors.AbortedError.from_message(str(error))
-        return self._lost(f"could not apply an accepted update ({_said(error)})")
+        return lost(self.index, f"could not apply an accepted update ({_said(error)})")
 
-    def _break(self, error: BaseException) -> None:
-        if self._broken is None:
-            logger.error("Parameter server %d is broken: %s", self._index, _said(error))
-            self._broken = error
+    def break_off(self, error: BaseException) -> None:
+        """Records that the values can no longer be used; the first error is the cause."""
+        is_first = self.broken is None
+        if is_first:
+            logger.error("Parameter server %d is broken: %s", self.index, _said(error))
+            self.broken = error
         else:
-            # The first error is the cause.
-            logger.info("Parameter server %d is broken, and then: %s", self._index, _said(error))
-        self._waiting.notify()
+            logger.info("Parameter server %d is broken, and then: %s", self.index, _said(error))
+        self.waiting.notify()
         self._give_up_parts(error)
+        self.on_break(error, is_first)
 
     def _give_up_parts(self, why: BaseException) -> None:
         parts, self._staged = self._staged, {}
-        self._give_up(parts.values(), why)
+        self.give_up(parts.values(), why)
 
-    def _give_up(self, waiting: Iterable[Any], why: BaseException) -> None:
+    def give_up(self, waiting: Iterable[Any], why: BaseException) -> None:
         """Answers the senders whose parts or requests will not be decided any more."""
         for item in waiting:
-            item.answer.set_exception(why if isinstance(why, errors.AbortedError) else self._could_not_apply(why))
+            item.answer.set_exception(why if isinstance(why, errors.AbortedError) else self.could_not_apply(why))
 
-    def _call(self, server: int, method: str, *args: Any) -> None:
+    def tell(self, server: int, method: str, *args: Any) -> None:
         """Calls a method of another server, without waiting."""
-        assert self._epoch is not None, "checked with the ticket"
         assert self._peers is not None, "several servers know each other"
-        self._peers.tell(server, method, self._epoch.ticket(server), *args, on_failure=self._failure_in(self._epoch))
+        self._peers.tell(server, method, self.epoch.ticket(server), *args, on_failure=self._note_failure)
 
-    def _failure_in(self, epoch: Epoch) -> Callable[[BaseException], None]:
-        """Returns a function that takes the failure of a message, which may come long after its epoch."""
+    def _note_failure(self, error: BaseException) -> None:
+        """Takes the failure of a message, which may come long after the epoch."""
+        with self._turn:
+            if not self._has_ended:
+                self.break_off(error)
 
-        def fail(error: BaseException) -> None:
-            with self._turn:
-                if self._epoch is not None and self._epoch.name == epoch.name:
-                    self._break(error)
-
-        return fail
+    def register(
+        self,
+        updates: Sequence[PortableUpdate],
+        variables: Mapping[str, str] = types.MappingProxyType({}),
+        owners: Mapping[str, int] = types.MappingProxyType({}),
+    ) -> None:
+        """Registers updates, which transactions then name, and new variables of the chief's graph."""
+        self.state.register(updates)
+        known = {update.name: update.fingerprint for update in updates}
+        self.epoch = self.epoch._replace(
+            updates={**self.epoch.updates, **known},
+            variables={**self.epoch.variables, **variables},
+            owners={**self.epoch.owners, **owners},
+        )
 
     # Parts of transactions --------------------------------------------------------------------------------------
 
     def stage(
-        self, ticket: Ticket, transaction: Transaction, entries: Sequence[Entry], pull: Sequence[str] = ()
+        self, transaction: Transaction, entries: Sequence[Entry], pull: Sequence[str] = ()
     ) -> Future[Pulled] | None:
         """Keeps this server's part of a transaction until the step server decides on it, and tells the step server.
 
@@ -196,33 +204,30 @@ class Owner:
         if transaction in self._staged:
             raise errors.InternalError.from_message(f"Transaction {transaction} was sent twice.")
         try:
-            self._check(ticket)
-            self._state.check(entries)
+            self.check()
+            self.state.check(entries)
         except Exception as error:
-            if self._is_current(ticket):
-                self._call(0, "staged", transaction, self._index, error)
+            self.tell(0, "staged", transaction, self.index, error)
             raise
         part = self._staged[transaction] = _Part(entries, pull)
-        self._call(0, "staged", transaction, self._index)
+        self.tell(0, "staged", transaction, self.index)
         for silent, old in self._staged.items():
             if part.since - old.since > ASK_SECS:
                 old.since = part.since
-                self._call(0, "fence", silent, self._index)
+                self.tell(0, "fence", silent, self.index)
         return part.answer if pull else None
 
-    def deliver(self, ticket: Ticket, mark: int, message: tuple[Any, ...]) -> None:
+    def deliver(self, mark: int, message: tuple[Any, ...]) -> None:
         """Takes message number `mark` from the step server, to be carried out after all earlier ones."""
-        self._check(ticket)
         self._early[mark] = message
         while (due := self._early.pop(self._delivered + 1, None)) is not None:
             self._handle(*due)
             self._delivered += 1
-        self._waiting.notify()
+        self.waiting.notify()
 
-    def abandon(self, ticket: Ticket, why: str) -> None:
+    def abandon(self, why: str) -> None:
         """Receives the step server's message that the epoch is lost."""
-        self._check(ticket)
-        self._break(errors.AbortedError.from_message(why))
+        self.break_off(errors.AbortedError.from_message(why))
 
     def _handle(self, kind: str, *args: Any) -> None:
         if kind == "cut":
@@ -230,62 +235,66 @@ class Owner:
             now = clock.monotonic()
             for old in [old for old, (since, _) in list(self._cuts.items()) if now - since > CUT_SECS]:
                 self._cuts.pop(old, None)
-            self._cuts[name] = now, self._state.values(names)
+            self._cuts[name] = now, self.state.values(names)
             return
         part = self._staged.pop(args[0], None)
         if kind == "apply":
             self._apply_staged(part, *args)
         if part is None:
             return
-        if self._broken is not None:
-            self._give_up([part], self._broken)
+        if self.broken is not None:
+            self.give_up([part], self.broken)
         else:
-            part.answer.set_result(Pulled(self._counts[self._index], self._held_values(part.pull)))
+            part.answer.set_result(Pulled(self.counts[self.index], self.held_values(part.pull)))
 
     def _apply_staged(self, part: _Part | None, transaction: Transaction, step: int) -> None:
         # The step server has counted it, so it can no longer be undone.
         if part is None:
-            self._break(RuntimeError(f"the staged part of transaction {transaction} is gone"))
+            self.break_off(RuntimeError(f"the staged part of transaction {transaction} is gone"))
             return
         try:
-            self._state.apply(self._state.prepare(part.entries), None)
+            self.state.apply(self.state.prepare(part.entries), None)
         except Exception as error:
-            self._break(error)
+            self.break_off(error)
             return
-        self._state.step = step
-        self._counts[self._index] += 1
+        self.state.step = step
+        self.counts[self.index] += 1
 
-    def _held_values(self, names: Sequence[str]) -> dict[str, Leaves]:
+    def held_values(self, names: Sequence[str]) -> dict[str, Leaves]:
         """Returns values for the sender of a transaction: that is final, and a failing read must not hide it."""
-        held = self._state.names()
-        return self._state.values([name for name in names if name in held])
+        held = self.state.names()
+        return self.state.values([name for name in names if name in held])
 
     # Reading ----------------------------------------------------------------------------------------------------
 
-    def pull(self, ticket: Ticket, names: Sequence[str]) -> Pulled:
+    def pull(self, names: Sequence[str]) -> Pulled:
         """Returns the present values."""
-        self._check(ticket)
-        return Pulled(self._counts[self._index], self._state.values(names))
+        return Pulled(self.counts[self.index], self.state.values(names))
 
-    def pull_behind(self, ticket: Ticket, names: Sequence[str], mark: int, timeout_secs: float) -> Pulled | None:
+    def pull_behind(self, names: Sequence[str], mark: int, timeout_secs: float) -> Pulled | None:
         """Returns values after the step server's messages up to `mark` have arrived; `None` if the time is over."""
-        with self._waited(ticket, lambda: self._delivered >= mark, timeout_secs):
-            return self.pull(ticket, names) if self._delivered >= mark else None
+        with self.waited(lambda: self._delivered >= mark, timeout_secs):
+            return self.pull(names) if self._delivered >= mark else None
 
-    def structures(self, ticket: Ticket, names: Sequence[str]) -> dict[str, Structure]:
+    def structures(self, names: Sequence[str]) -> dict[str, Structure]:
         """Returns the tree structures of variables."""
-        self._check(ticket)
-        return self._state.structures(names)
+        return self.state.structures(names)
 
-    def collect(self, ticket: Ticket, name: str, timeout_secs: float) -> dict[str, Leaves] | None:
+    def collect(self, name: str, timeout_secs: float) -> dict[str, Leaves] | None:
         """Returns the values of a snapshot, once; `None` if they do not arrive in time."""
-        with self._waited(ticket, lambda: name in self._cuts, timeout_secs):
+        with self.waited(lambda: name in self._cuts, timeout_secs):
             return self._cuts.pop(name, (0.0, None))[1]
 
-    def wait_delivered(self, ticket: Ticket, mark: int, timeout_secs: float) -> bool:
+    def wait_delivered(self, mark: int, timeout_secs: float) -> bool:
         """Waits until messages up to `mark` have arrived or the time is over; returns whether they have."""
-        with self._waited(ticket, lambda: self._delivered >= mark, timeout_secs):
+        with self.waited(lambda: self._delivered >= mark, timeout_secs):
             return self._delivered >= mark
+
+
+def lost(server: int, what: str) -> errors.AbortedError:
+    """Returns the error of a call of a server that no longer has what the caller knows of."""
+    message = f"Parameter server {server} {what}. The session is lost; a recoverable one starts anew."
+    return errors.AbortedError.from_message(message)
 
 
 def _said(error: BaseException) -> str:

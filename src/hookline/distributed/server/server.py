@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import types
+import contextlib
+import threading
+import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from hookline import errors
+from hookline.distributed.gate import Gate
 from hookline.distributed.protocol import METHODS, WAITING, Committed, Epoch, Leaves, Peers, Status, Ticket, Transaction
 from hookline.distributed.server.ballots import UNDECIDED_SECS, Ballots, Request, Senders
-from hookline.distributed.server.gate import Gate
-from hookline.distributed.server.owner import Owner
+from hookline.distributed.server.owner import ANEW, Owner, Waiting, lost
 from hookline.distributed.server.server_state import Entry
-from hookline.distributed.worker.updates import PortableUpdate
 
 
-class ParameterServer(Owner):
+class ParameterServer:
     """Owns variables. It is a plain class: a Ray actor serves it, and tests call it directly.
 
     Server 0 holds the global step and decides the order. It accepts, refuses and numbers transactions, and sends the
     others numbered messages, in that order. Values are valid only within one epoch and one instance; a call for another
     one raises an `AbortedError`. A call may return a `Future`: then its answer comes when the transaction is decided.
+
+    Each epoch is an `Owner` of values, and its `Decisions`.
 
     Example:
         >>> server = ParameterServer()
@@ -30,32 +33,32 @@ class ParameterServer(Owner):
     """
 
     def __init__(self) -> None:
-        self._ballots = Ballots()
-        super().__init__()
-
-    def _begin(self, epoch: Epoch | None, index: int, peers: Peers | None) -> None:
-        super()._begin(epoch, index, peers)
-        self._give_up(self._ballots.close_all(), self._lost("was initialised or restored anew"))
-        self._senders = Senders()
-        # The number of messages sent to each server.
-        self._marks = [0] * len(self._counts)
-        self._gate = Gate(epoch.max_staleness) if epoch and epoch.max_staleness is not None else None
-        self._ready_at: int | None = None
-        self._sealed = False
+        self._incarnation = uuid.uuid4().hex
+        # Held by every call that changes something, and by no call that waits.
+        self._turn = threading.RLock()
+        self._waiting = Waiting()
+        self._decisions: Decisions | None = None  # Of the present epoch.
 
     def receive(self, message: tuple[Any, ...]) -> Any:
         """Calls the method whose name comes first in a message, with the rest as arguments; from any thread.
 
+        Except for three methods, the ticket comes next, and the method is one of the ticket's epoch.
+
         Raises:
             UnimplementedError: Other processes may not call a method of that name.
+            AbortedError: The instance or the epoch is gone, or its values are.
         """
         method, *args = message
         if method not in METHODS:
             raise errors.UnimplementedError.from_message(f"A parameter server has no method {method!r} for others.")
-        if method in WAITING:
-            return getattr(self, method)(*args)
-        with self._turn:
-            return getattr(self, method)(*args)
+        with contextlib.nullcontext() if method in WAITING else self._turn:
+            if hasattr(ParameterServer, method):
+                return getattr(self, method)(*args)
+            ticket, *args = args
+            decisions = self._decisions_of(ticket)
+            if method != "stage":  # That tells the step server, too.
+                decisions.owner.check()
+            return getattr(decisions.owner if hasattr(Owner, method) else decisions, method)(*args)
 
     def answer(self, message: tuple[Any, ...]) -> Any:
         """Carries out a call, and waits for its result.
@@ -75,12 +78,25 @@ class ParameterServer(Owner):
                 f"Parameter server {self._index} has heard of no decision for {UNDECIDED_SECS:g} s."
             ) from None
 
-    # Epochs -----------------------------------------------------------------------------------------------------
+    @property
+    def _index(self) -> int:
+        return 0 if self._decisions is None else self._decisions.owner.index
+
+    def _decisions_of(self, ticket: Ticket) -> Decisions:
+        """Returns those of the ticket's epoch; raises `AbortedError` if that is not the present one."""
+        decisions, was_restarted = self._decisions, ticket[0] != self._incarnation
+        if was_restarted or decisions is None or ticket[1] != decisions.owner.epoch.name:
+            raise lost(self._index, "was restarted, and came back empty" if was_restarted else ANEW)
+        return decisions
 
     def status(self) -> Status:
         """Returns the server's description of itself."""
-        epoch = None if self._broken else self._epoch
-        return Status(self._incarnation, epoch, self._state.names(), self._state.step, self._ready_at)
+        decisions = self._decisions
+        if decisions is None:
+            return Status(self._incarnation, None, frozenset(), 0, None)
+        owner = decisions.owner
+        epoch = None if owner.broken else owner.epoch
+        return Status(self._incarnation, epoch, owner.state.names(), owner.state.step, decisions.ready_at)
 
     def begin(self, epoch: Epoch, index: int, peers: Peers | None) -> None:
         """Forgets everything and starts an epoch, as its server number `index`.
@@ -89,48 +105,72 @@ class ParameterServer(Owner):
             AbortedError: The epoch was made for another instance.
         """
         if epoch.incarnations[index] != self._incarnation:
-            raise self._lost("was restarted while the variables were initialised")
-        self._begin(epoch, index, peers)
+            raise lost(self._index, "was restarted while the variables were initialised")
+        before = self._decisions
+        self._decisions = Decisions(Owner(epoch, index, peers, self._turn, self._waiting))
+        if before is not None:
+            before.end()
         self._waiting.notify()
 
-    def register(
-        self,
-        ticket: Ticket,
-        updates: Sequence[PortableUpdate],
-        variables: Mapping[str, str] = types.MappingProxyType({}),
-        owners: Mapping[str, int] = types.MappingProxyType({}),
-    ) -> None:
-        """Registers updates, which transactions then name, and new variables of the chief's graph."""
-        self._check(ticket)
-        self._state.register(updates)
-        assert self._epoch is not None
-        known = {update.name: update.fingerprint for update in updates}
-        self._epoch = self._epoch._replace(
-            updates={**self._epoch.updates, **known},
-            variables={**self._epoch.variables, **variables},
-            owners={**self._epoch.owners, **owners},
-        )
+    def wait_until_ready(self, timeout_secs: float) -> bool:
+        """Waits until the chief admits workers or the time is over; returns whether it has. Open to any process."""
 
-    def publish(self, ticket: Ticket) -> None:
-        """Admits workers: the model can be trained from here on, even if an earlier training has ended."""
-        self._check(ticket)
-        if self._ready_at is None:
-            self._ready_at = self._state.step
+        def is_ready() -> bool:
+            return self._decisions is not None and self._decisions.ready_at is not None
+
+        self._waiting.until(is_ready, timeout_secs)
+        return is_ready()
+
+
+class Decisions:
+    """What the step server decides in one epoch: which transactions are accepted, in which order, and who may begin.
+
+    On other servers it has nothing to do.
+
+    Attributes:
+        owner: The values of this server in that epoch.
+        ready_at: The global step at which the chief first declared the model ready; None before.
+    """
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        owner.on_break = self._note_break
+        self.ready_at: int | None = None
+        self._ballots, self._senders = Ballots(), Senders()
+        # The number of messages sent to each server.
+        self._marks = [0] * len(owner.counts)
+        self._gate = None if owner.epoch.max_staleness is None else Gate(owner.epoch.max_staleness)
         self._sealed = False
-        self._waiting.notify()
 
-    def seal(self, ticket: Ticket) -> Committed:
+    def end(self) -> None:
+        """Ends the epoch here: another one begins."""
+        self.owner.end()
+        self.owner.give_up(self._ballots.close_all(), lost(self.owner.index, "was initialised or restored anew"))
+
+    def _note_break(self, error: BaseException, is_first: bool) -> None:
+        self.owner.give_up(self._ballots.close_all(), error)
+        if self.owner.index == 0 and is_first:
+            # Otherwise they would keep their parts, and the workers that wait for these.
+            for server in range(1, len(self._marks)):
+                self.owner.tell(server, "abandon", str(self.owner.could_not_apply(error)))
+
+    def publish(self) -> None:
+        """Admits workers: the model can be trained from here on, even if an earlier training has ended."""
+        if self.ready_at is None:
+            self.ready_at = self.owner.state.step
+        self._sealed = False
+        self.owner.waiting.notify()
+
+    def seal(self) -> Committed:
         """Ends the training: further transactions are refused. Returns the current state for `wait_delivered`."""
-        self._check(ticket)
         self._sealed = True
-        self._waiting.notify()
+        self.owner.waiting.notify()
         return self._committed(True, {})
 
-    # Decisions, at the step server ------------------------------------------------------------------------------
+    # Transactions ----------------------------------------------------------------------------------------------
 
     def commit(
         self,
-        ticket: Ticket,
         transaction: Transaction,
         entries: Sequence[Entry],
         last_step: int | None = None,
@@ -147,7 +187,6 @@ class ParameterServer(Owner):
             FailedPreconditionError: A variable has no value.
             Exception: An owner could not stage its part: the error of its `stage`.
         """
-        self._check(ticket)
         for silent in self._ballots.silent():
             self._shut_out(silent)
         request = Request(entries, last_step, pull, owners)
@@ -155,11 +194,8 @@ class ParameterServer(Owner):
         self._decide_if_ready(transaction)
         return request.answer.result() if request.answer.done() else request.answer
 
-    def staged(
-        self, ticket: Ticket, transaction: Transaction, owner: int, failure: BaseException | None = None
-    ) -> None:
+    def staged(self, transaction: Transaction, owner: int, failure: BaseException | None = None) -> None:
         """Receives the vote of the owner of a part: that it is staged, or why it cannot be."""
-        self._check(ticket)
         if not self._senders.may_send(transaction) or not self._ballots.vote(transaction, owner, failure):
             # This arrives after the message that applies it, if it was accepted.
             self._send([owner], "drop", transaction)
@@ -186,12 +222,12 @@ class ParameterServer(Owner):
         # In this order, so that a worker admitted at the gate with a count has marks that cover it.
         self._tell(request.owners, transaction, accepted)
         if gate is not None:
-            gate.decided(transaction[0], self._counts[0] if accepted else None)
-        self._waiting.notify()
+            gate.decided(transaction[0], self.owner.counts[0] if accepted else None)
+        self.owner.waiting.notify()
         if raised is not None:
             request.answer.set_exception(raised)
         else:
-            request.answer.set_result(self._committed(accepted, self._held_values(request.pull)))
+            request.answer.set_result(self._committed(accepted, self.owner.held_values(request.pull)))
 
     def _accept(self, transaction: Transaction, request: Request) -> bool:
         if self._sealed:
@@ -200,51 +236,49 @@ class ParameterServer(Owner):
         if self._gate is not None:
             self._gate.check(transaction[0])
         try:
-            return self._state.apply(self._state.prepare(request.entries), request.last_step)
+            return self.owner.state.apply(self.owner.state.prepare(request.entries), request.last_step)
         except BaseException as error:  # The epoch is given up if values are gone.
-            if self._state.lost:
-                self._break(error)
+            if self.owner.state.lost:
+                self.owner.break_off(error)
             raise
 
     def _tell(self, owners: Sequence[int], transaction: Transaction, accepted: bool) -> None:
-        self._send(owners, *(("apply", transaction, self._state.step) if accepted else ("drop", transaction)))
+        self._send(owners, *(("apply", transaction, self.owner.state.step) if accepted else ("drop", transaction)))
         for server in (0, *owners) if accepted else ():
-            self._counts[server] += 1
+            self.owner.counts[server] += 1
 
     def _send(self, servers: Sequence[int], *message: Any) -> None:
         """Sends servers a message, which they carry out after all earlier ones."""
         for server in servers:
             self._marks[server] += 1
-            self._call(server, "deliver", self._marks[server], message)
+            self.owner.tell(server, "deliver", self._marks[server], message)
 
     def _committed(self, accepted: bool, values: dict[str, Leaves]) -> Committed:
-        return Committed(accepted, self._state.step, tuple(self._counts), tuple(self._marks), values)
+        return Committed(accepted, self.owner.state.step, tuple(self.owner.counts), tuple(self._marks), values)
 
-    def outcome(self, ticket: Ticket, transaction: Transaction, owners: Sequence[int]) -> Committed:
+    def outcome(self, transaction: Transaction, owners: Sequence[int]) -> Committed:
         """Returns the outcome of a transaction whose sender got no answer; if it is undecided, it is refused now.
 
         It must be the last one of its sender; `owners` are the other servers that may hold parts of it.
         """
-        self._check(ticket)
         gate = None if self._senders.is_decided(transaction) else self._gate
         accepted = self._senders.outcome(transaction)
         if not accepted:
             self._tell(owners, transaction, accepted)
         if gate is not None:
             gate.decided(transaction[0])
-            self._waiting.notify()
+            self.owner.waiting.notify()
         committed = self._committed(accepted, {})
         if (request := self._ballots.close(transaction)) is not None:
             request.answer.set_result(committed)
         return committed
 
-    def fence(self, ticket: Ticket, transaction: Transaction, owner: int) -> None:
+    def fence(self, transaction: Transaction, owner: int) -> None:
         """Receives a report that `owner` has kept a part for long; the owner must drop it unless it is still undecided.
 
         A sender whose request is missing as well is excluded, because it seems to be gone. A sender whose request has
         come has done its share: it waits for another owner, which may be busy.
         """
-        self._check(ticket)
         if self._senders.may_send(transaction):
             if not self._ballots.misses(transaction, owner):
                 return  # the owner asks again
@@ -257,42 +291,25 @@ class ParameterServer(Owner):
         self._senders.shut_out(transaction)
         self._decide_if_ready(transaction)
 
-    def cut(self, ticket: Ticket, name: str, names: Mapping[int, Sequence[str]]) -> Committed:
+    def cut(self, name: str, names: Mapping[int, Sequence[str]]) -> Committed:
         """Makes every server keep its values of `names` after all transactions so far, for `collect`.
 
         Returns:
             The current state, with the values of this server.
         """
-        self._check(ticket)
         for owner, wanted in names.items():
             if owner != 0:
                 self._send([owner], "cut", name, wanted)
-        return self._committed(True, self._state.values(names.get(0, ())))
+        return self._committed(True, self.owner.state.values(names.get(0, ())))
 
     def _ended(self) -> errors.OutOfRangeError:
         return errors.OutOfRangeError.from_message(
-            f"The training has ended at global step {self._state.step}: the chief has sealed it."
+            f"The training has ended at global step {self.owner.state.step}: the chief has sealed it."
         )
-
-    def _break(self, error: BaseException) -> None:
-        known = self._broken is not None
-        super()._break(error)
-        self._give_up(self._ballots.close_all(), error)
-        if self._index == 0 and not known:
-            # Otherwise they would keep their parts, and the workers that wait for these.
-            for server in range(1, len(self._marks)):
-                self._call(server, "abandon", str(self._could_not_apply(error)))
 
     # Waiting ----------------------------------------------------------------------------------------------------
 
-    def wait_until_ready(self, timeout_secs: float) -> bool:
-        """Waits until the chief admits workers or the time is over; returns whether it has. Open to any process."""
-        self._waiting.until(lambda: self._ready_at is not None, timeout_secs)
-        return self._ready_at is not None
-
-    def admit(
-        self, ticket: Ticket, sender: str, run: int, since: int, timeout_secs: float
-    ) -> tuple[int, int, tuple[int, ...]] | None:
+    def admit(self, sender: str, run: int, since: int, timeout_secs: float) -> tuple[int, int, tuple[int, ...]] | None:
         """Waits until a worker may begin a step without any values getting too old, or the time is over.
 
         Returns:
@@ -302,7 +319,6 @@ class ParameterServer(Owner):
         Raises:
             OutOfRangeError: The training has ended.
         """
-        # The gate of the ticket's epoch; otherwise the ticket is refused.
         gate = self._gate
         found: list[tuple[int, int]] = []
 
@@ -311,30 +327,27 @@ class ParameterServer(Owner):
                 found.append(admitted)
             return bool(found) or self._sealed
 
-        with self._waited(ticket, may_begin, timeout_secs):
+        with self.owner.waited(may_begin, timeout_secs):
             if self._sealed:
                 raise self._ended()
             return (*found[0], tuple(self._marks)) if found else None
 
-    def renew(self, ticket: Ticket, sender: str) -> None:
+    def renew(self, sender: str) -> None:
         """Records that an admitted worker is alive, also while an update is compiled."""
-        gate = self._gate
-        self._check(ticket)
-        if gate is not None:
-            gate.renew(sender)
+        if self._gate is not None:
+            self._gate.renew(sender)
 
-    def leave(self, ticket: Ticket, sender: str, run: int) -> None:
+    def leave(self, sender: str, run: int) -> None:
         """Records that a run of a worker, admitted or still waiting for it, ends without an update."""
-        self._check(ticket)
         if self._gate is not None:
             self._gate.leave(sender, run)
-            self._waiting.notify()
+            self.owner.waiting.notify()
 
-    def wait_for_step(self, ticket: Ticket, step: int, timeout_secs: float) -> tuple[int, bool]:
+    def wait_for_step(self, step: int, timeout_secs: float) -> tuple[int, bool]:
         """Waits until the global step is at least `step`, the training has ended or the time is over.
 
         Returns:
             The global step, and whether the training has ended.
         """
-        with self._waited(ticket, lambda: self._state.step >= step or self._sealed, timeout_secs):
-            return self._state.step, self._sealed
+        with self.owner.waited(lambda: self.owner.state.step >= step or self._sealed, timeout_secs):
+            return self.owner.state.step, self._sealed

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hookline import errors, log
-from hookline.distributed.protocol import Epoch, Status, Ticket
-from hookline.distributed.transport import Transport
+from hookline.distributed.protocol import Epoch, Status, Ticket, Transport
 from hookline.distributed.worker.server_assignment import place, without_effect
 from hookline.distributed.worker.updates import PortableUpdate, check_same, portable, shared_variables
 from hookline.graph.global_step import get_global_step

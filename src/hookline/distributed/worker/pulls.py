@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hookline import clock, errors
-from hookline.distributed.protocol import Committed, Leaves, Pulled, unpack_all
-from hookline.distributed.transport import Reply, Transport
+from hookline.distributed.protocol import Committed, Leaves, Pulled, Reply, Transport, unpack_all
 from hookline.distributed.worker.membership import Membership
 
 FRESH_SECS = 1.0

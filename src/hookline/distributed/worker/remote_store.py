@@ -12,10 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from hookline import clock, errors, log
-from hookline.distributed.protocol import Committed, flatten, pack_all
+from hookline.distributed.gate import Entrance
+from hookline.distributed.protocol import Committed, Transport, flatten, pack_all
 from hookline.distributed.server.server_state import Apply, Put
-from hookline.distributed.transport import Transport
-from hookline.distributed.worker.entrance import Entrance
 from hookline.distributed.worker.membership import Membership
 from hookline.distributed.worker.pulls import Pulls
 from hookline.distributed.worker.transactions import Transactions
@@ -25,8 +24,7 @@ from hookline.graph.nodes import spec as specs
 from hookline.graph.registry import GraphKeys
 from hookline.graph.variable import Update, Variable, check_value
 from hookline.session.local_store import LocalStore
-from hookline.session.slots import Leaves
-from hookline.session.store import VariableStore
+from hookline.session.store import Leaves, VariableStore
 
 logger = log.of(__name__)
 
@@ -51,7 +49,6 @@ class RemoteStore(VariableStore):
         deliver_secs: The time that messages between servers may take before they count as lost.
     """
 
-    shared = True
     step_changes = 0  # useless if others write the step, too
 
     def __init__(

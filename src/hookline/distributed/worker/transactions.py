@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 from hookline import errors, log
 from hookline.distributed.plain import NotPlainError
-from hookline.distributed.protocol import Committed, Ticket, Transaction
+from hookline.distributed.protocol import Committed, Reply, Ticket, Transaction, Transport
 from hookline.distributed.server.server_state import Entry
-from hookline.distributed.transport import Reply, Transport
 from hookline.distributed.worker.membership import Membership
 from hookline.distributed.worker.pulls import Pulls
 from hookline.session.running.retry import RETRY, Sent

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from hookline import arguments, log, summary
 from hookline.checkpoint import CheckpointSaverListener, PendingSave, RetryPolicy, Saver, checkpoint_exists, listener
-from hookline.checkpoint.directory import lease, together
-from hookline.checkpoint.saving import durable, failures
+from hookline.checkpoint.directory import layout, lease, together
+from hookline.checkpoint.saving import durable
 from hookline.coordination import Coordinator, peers
 from hookline.errors import PREEMPTION_ERRORS, FailedPreconditionError, OpError
 from hookline.graph import Graph, GraphKeys, get_global_step
@@ -115,8 +115,7 @@ class CheckpointSaverHook(SessionRunHook):
         self.trigger = chosen_trigger(
             "CheckpointSaverHook", trigger, ("save_steps", save_steps), ("save_secs", save_secs), both=True
         )
-        self.checkpoint_dir = arguments.path("CheckpointSaverHook", "checkpoint_dir", checkpoint_dir)
-        failures.refuse_url("CheckpointSaverHook", self.checkpoint_dir)
+        self.checkpoint_dir = layout.in_file_system("CheckpointSaverHook", "checkpoint_dir", checkpoint_dir)
         name = arguments.path("CheckpointSaverHook", "checkpoint_basename", checkpoint_basename)
         self.state_key = name  # Not the directory, which may be moved.
         self.save_path = os.path.join(self.checkpoint_dir, name)
@@ -126,7 +125,6 @@ class CheckpointSaverHook(SessionRunHook):
         self.scaffold = scaffold
         self.listeners = listener.checked("CheckpointSaverHook", listeners)
         self._save_graph_def = save_graph_def
-        self._in_background = not listener.await_commit(self.listeners)
         self.used_saver: Saver | None = None
         self.summary_writer: FileWriter | None = None
         self._pending: PendingSave | None = None
@@ -187,7 +185,7 @@ class CheckpointSaverHook(SessionRunHook):
         # If others train too, the step comes from the copied values, not from the last report.
         step: Any = get_global_step(session.graph) if session.lowlevel.shared else global_step
         with self._noting_failure():
-            if self._in_background:
+            if not listener.await_commit(self.listeners):
                 self._pending = pending = self.used_saver.save_async(session, self.save_path, global_step=step)
                 pending.when_done(functools.partial(self._save_ended, pending.path))
                 return False
@@ -279,7 +277,7 @@ class CheckpointSaverHook(SessionRunHook):
             self._write_graph(session.graph)
             self._graph_written = True
         global_step = session.global_step
-        is_there = together.current().chief(lambda: checkpoint_exists(f"{self.save_path}-{global_step}"))
+        is_there = together.current().chief(functools.partial(checkpoint_exists, f"{self.save_path}-{global_step}"))
         self._on_disk = global_step if is_there else None
         self.save_now(session, again=True)
         self._on_disk = None

@@ -23,8 +23,6 @@ from hookline.signals import interrupts
 
 _logger = log.of(__name__)
 
-_ARRAYS = (np.generic, np.ndarray, jax.Array)
-
 
 class LoggingTensorHook(SessionRunHook):
     """Logs the values of tensors at INFO: on the first run, and then at a cadence of local runs or of seconds.
@@ -92,7 +90,7 @@ class LoggingTensorHook(SessionRunHook):
         self.formatter = arguments.function("LoggingTensorHook", "formatter", formatter, optional=True)
         kind = type(self)
         overridden = kind.log is not LoggingTensorHook.log or kind.format_line is not LoggingTensorHook.format_line
-        self._writes_own_lines = not overridden and formatter is None
+        self._writes_own_lines = not overridden
 
     def format_line(self, values: dict[str, Any], elapsed_secs: float | None) -> str:
         """Returns the line for the log. Override it to change the line.
@@ -110,7 +108,8 @@ class LoggingTensorHook(SessionRunHook):
         """
         if self.formatter is not None:
             try:
-                return interrupts.call(self.formatter, values)
+                with np.printoptions(suppress=True):
+                    return interrupts.call(self.formatter, values)
             except Exception as error:
                 error.add_note(f"The formatter of a LoggingTensorHook failed, given a dict of {', '.join(values)}.")
                 raise
@@ -177,30 +176,19 @@ def _chosen(every_n_iter: int | None, every_n_secs: float | None, at_end: bool, 
 
 def _text(value: Any) -> str:
     """Returns a value as text; arrays in a structure print as they do alone."""
-    if isinstance(value, float) or (isinstance(value, _ARRAYS) and value.shape == ()):
-        return _leaf_text(value)
-    # Not for scalars: setting the options takes longer than writing a line of numbers.
-    with np.printoptions(suppress=True):
+    if not isinstance(value, float | np.generic | np.ndarray | jax.Array):
         leaves, structure = jax.tree.flatten(value)
-        texts = [_Verbatim(_leaf_text(leaf)) for leaf in leaves]
-        return repr(jax.tree.unflatten(structure, texts))
-
-
-class _Verbatim(str):
-    """A text that prints without quotes inside a container."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-def _leaf_text(leaf: Any) -> str:
+        if not jax.tree_util.treedef_is_leaf(structure):
+            with np.printoptions(suppress=True):
+                return repr(structure.unflatten([_Verbatim(_text(leaf)) for leaf in leaves]))
     # The print options of NumPy cover neither scalars nor arrays whose values are far apart.
-    dtype = np.dtype(float) if isinstance(leaf, float) else getattr(leaf, "dtype", None)
+    dtype = np.dtype(float) if isinstance(value, float) else getattr(value, "dtype", None)
     if dtype is None or not (getattr(dtype, "kind", None) == "f" or jnp.issubdtype(dtype, jnp.floating)):
-        return str(leaf)
-    array = np.asarray(leaf)
+        if getattr(value, "shape", ()) == ():  # Setting the options takes longer than writing a line of numbers.
+            return str(value)
+        with np.printoptions(suppress=True):
+            return str(value)
+    array = np.asarray(value)
     if isinstance(number := array[()], np.floating):
         # NumPy's own function takes ten times as long as `str`, which gives the same digits.
         text = str(number)
@@ -211,6 +199,15 @@ def _leaf_text(leaf: Any) -> str:
     if not issubclass(array.dtype.type, np.floating):  # bfloat16 and its like, which NumPy cannot format
         array = array.astype(np.float32)
     return np.array2string(array, formatter={"float_kind": _positional})
+
+
+class _Verbatim(str):
+    """A text that prints without quotes inside a container."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 def _positional(number: Any) -> str:

@@ -65,13 +65,8 @@ class SinkHook(SessionRunHook):
         output_dir: str | os.PathLike[str] | None = None,
         hparams: Any = None,
     ) -> None:
-        if isinstance(sinks, Sink):
-            raise TypeError(f"SinkHook requires a list as sinks, got one sink: sinks=[{type(sinks).__name__}(...)].")
-        self.sinks = arguments.several("SinkHook", "sinks", sinks, optional=True)
-        for sink in self.sinks:
-            _check(sink)
+        self.sinks, self._hparams = checked("SinkHook", sinks, hparams)
         self._output_dir = arguments.path("SinkHook", "output_dir", output_dir, optional=True)
-        self._hparams = _flat(hparams)
         self._feeding: Feeding | None = None
         self._is_told = self._has_failed = False
         names = ", ".join(type(sink).__name__ for sink in self.sinks)
@@ -121,21 +116,31 @@ class SinkHook(SessionRunHook):
             feeding.close(self._has_failed)
 
 
-def _check(sink: Any) -> None:
+def checked(who: str, sinks: Any, hparams: Any) -> tuple[list[Sink], dict[str, Any]]:
+    """Returns checked sinks, and hyperparameters by name; raises the errors of `SinkHook` in the name of `who`."""
+    if isinstance(sinks, Sink):
+        raise TypeError(f"{who} requires a list as sinks, got one sink: sinks=[{type(sinks).__name__}(...)].")
+    found = arguments.several(who, "sinks", sinks, optional=True)
+    for sink in found:
+        _check(who, sink)
+    return found, _flat(who, hparams)
+
+
+def _check(who: str, sink: Any) -> None:
     if not isinstance(sink, Sink):
         advice = f" Call it: {sink.__name__}()." if isinstance(sink, type) else ""
-        raise TypeError(f"SinkHook requires objects of a subclass of Sink as sinks, got {sink!r}.{advice}")
+        raise TypeError(f"{who} requires objects of a subclass of Sink as sinks, got {sink!r}.{advice}")
     name = type(sink).__name__
     if type(sink).write is Sink.write:
-        raise TypeError(f"SinkHook requires sinks with a method write(points), and {name} has none.")
+        raise TypeError(f"{who} requires sinks with a method write(points), and {name} has none.")
     if isinstance(sink.takes, str):
-        raise TypeError(f"SinkHook: {name}.takes is a collection of kinds, got {sink.takes!r}: ({sink.takes!r},).")
+        raise TypeError(f"{who}: {name}.takes is a collection of kinds, got {sink.takes!r}: ({sink.takes!r},).")
     for kind in sink.takes:
         if kind not in KINDS:
-            raise ValueError(f"SinkHook: {name}.takes has {kind!r}; there are {', '.join(KINDS)}.")
+            raise ValueError(f"{who}: {name}.takes has {kind!r}; there are {', '.join(KINDS)}.")
 
 
-def _flat(hparams: Any, name: str = "") -> dict[str, Any]:
+def _flat(who: str, hparams: Any, name: str = "") -> dict[str, Any]:
     """Returns hyperparameters by name."""
     if hparams is None and not name:
         return {}
@@ -144,19 +149,19 @@ def _flat(hparams: Any, name: str = "") -> dict[str, Any]:
     if isinstance(hparams, Mapping):
         found: dict[str, Any] = {}
         for key, part in hparams.items():
-            new = _flat(part, f"{name}/{key}" if name else str(key))
+            new = _flat(who, part, f"{name}/{key}" if name else str(key))
             if twice := found.keys() & new.keys():
-                raise ValueError(f"SinkHook: two hyperparameters have one name, {min(twice)!r}. Rename one.")
+                raise ValueError(f"{who}: two hyperparameters have one name, {min(twice)!r}. Rename one.")
             found |= new
         return found
     if not name:
         raise TypeError(
-            f"SinkHook requires a dict or a dataclass as hparams, got {hparams!r}. Of argparse, give vars(...)."
+            f"{who} requires a dict or a dataclass as hparams, got {hparams!r}. Of argparse, give vars(...)."
         )
-    return {name: _plain(name, hparams)}
+    return {name: _plain(who, name, hparams)}
 
 
-def _plain(name: str, value: Any) -> Any:
+def _plain(who: str, name: str, value: Any) -> Any:
     if isinstance(value, enum.Enum):
         value = value.value if isinstance(value, str) else value.name
     elif isinstance(value, os.PathLike):
@@ -164,14 +169,12 @@ def _plain(name: str, value: Any) -> Any:
     elif getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # Of NumPy, JAX, PyTorch.
         value = value.item()
     if isinstance(value, list | tuple):
-        return [_plain(name, item) for item in value]
+        return [_plain(who, name, item) for item in value]
     if not isinstance(value, _PLAIN):
         raise TypeError(
-            f"SinkHook requires numbers, booleans, strings, None or lists of them as hparams, got {value!r} as "
+            f"{who} requires numbers, booleans, strings, None or lists of them as hparams, got {value!r} as "
             f"{name!r}. Give a name or a number in its place, or leave it out."
         )
     if isinstance(value, int) and abs(value) > sys.float_info.max:
-        raise ValueError(
-            f"SinkHook: the hyperparameter {name!r} is too large for a number of 64 bits. Give it as text."
-        )
+        raise ValueError(f"{who}: the hyperparameter {name!r} is too large for a number of 64 bits. Give it as text.")
     return value

@@ -158,17 +158,13 @@ class FinalStop(SessionRunHook):
     def __init__(self, hooks: Sequence[Any], train_on: bool) -> None:
         self._hooks = hooks
         self._train_on = arguments.instance("Loop", "train_on", train_on, bool)
-        self._session: Session | None = None
-        self._forget()
-
-    def _forget(self) -> None:
-        self._why, self._is_declared = "", False
-        self._is_first, self._is_new = True, False
+        self.begin()
 
     def begin(self) -> None:
         """Forgets an earlier session."""
-        self._forget()
-        self._session = None
+        self._session: Session | None = None
+        self._why, self._is_declared = "", False
+        self._is_first, self._is_new = True, False
 
     def get_state(self) -> dict[str, Any] | None:
         """Returns the reason of a final stop, and whether a hook declares it; None without one."""

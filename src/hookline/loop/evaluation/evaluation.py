@@ -269,17 +269,13 @@ class Evaluation:
     #     second look     8           3           [8, 3]   3, and this was the last look, because 3 < 8
     #
     # Process 0 leaves 5 or more out and says so. An error is -1: its process raises it, the others say whose it was.
-    def _together(self, most: int | None) -> Iterator[tuple[float, Any]]:
+    def _together(self, found: Iterator[tuple[float, Any]], others: peers.Peers) -> Iterator[tuple[float, Any]]:
         """Yields the same number of batches in all processes that run in step."""
-        found = self._sized(most)
-        if self._peers is None:
-            yield from found
-            return
         while True:
             row, error = _some(found)
             counts = [len(row)]
             if self._agrees:
-                counts = self._peers.gather(f"batches of {self._who}", -1 if error else len(row))
+                counts = others.gather(f"batches of {self._who}", -1 if error else len(row))
             if error is not None:
                 raise error
             if -1 in counts:
@@ -322,7 +318,8 @@ class Evaluation:
         sizes: list[float] = []
         row: list[Any] = []
         shapes: Any = None
-        for size, batch in self._together(most):
+        found = self._sized(most)
+        for size, batch in found if self._peers is None else self._together(found, self._peers):
             if self._tensors is None and (structure := jax.tree.structure(batch)) != self._structure:
                 raise ValueError(
                     f"{self._who} requires batches of one structure: the first is {self._structure}, another "

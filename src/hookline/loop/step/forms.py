@@ -142,9 +142,6 @@ class NnxObjects:
     def let_go(self) -> None:  # noqa: D102
         self.values = specs.of_value(self.values)
 
-    def arguments(self, values: Any) -> tuple[Any, ...]:  # noqa: D102
-        return self.split(self.whole(values))
-
     def split(self, whole: Any) -> tuple[Any, ...]:  # noqa: D102
         return _split(self.parts, whole)
 
@@ -226,9 +223,6 @@ class Tree:
         self._weak = [is_array(leaf) and is_weak(leaf) for leaf in self._leaves]
         self.recompiling: dict[str, Any] = {}
         self._seen: list[Any] = []
-        self._rebuild()
-
-    def _rebuild(self) -> None:
         self.values = self._values(self._leaves)
 
     def _values(self, leaves: list[Any]) -> Any:
@@ -257,9 +251,11 @@ class Tree:
 
     def let_go(self) -> None:
         """Releases the arrays, because a session has its own."""
-        abstract = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)  # noqa: E731
-        self._leaves = [abstract(leaf) if isinstance(leaf, jax.Array) else leaf for leaf in self._leaves]
-        self._rebuild()
+        self._leaves = [
+            jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if isinstance(leaf, jax.Array) else leaf
+            for leaf in self._leaves
+        ]
+        self.values = self._values(self._leaves)
 
     def learn(self) -> list[str]:
         """Gives leaves of weak types the types of the last trace; returns their paths, if the step is to trace again.
@@ -290,12 +286,8 @@ class Tree:
                 self.recompiling[found[index]] = dtype_of(after)
         changed += follow(found, self._leaves, self._weak, self._seen, self.recompiling)
         self._is_settled = not changed
-        self._rebuild()
+        self.values = self._values(self._leaves)
         return list(dict.fromkeys(changed))
-
-    def arguments(self, values: Any) -> tuple[Any, ...]:
-        """Returns the arguments of the step for these values."""
-        return self.split(self.whole(values))
 
     def split(self, whole: Any) -> tuple[Any, ...]:
         """Returns the arguments of the step for this state."""

@@ -15,7 +15,7 @@ from hookline.graph import Tensor, Variable, op, placement
 from hookline.hooks import SessionRunHook
 from hookline.loop.call import called
 from hookline.loop.step.forms import is_function
-from hookline.loop.step.optimizer_state import hyperparameters, learning_rates, part_of, schedule_counts
+from hookline.loop.step.optimizer_state import learning_rates, part_of, schedule_counts
 from hookline.loop.step.optimizer_steps import Counter, leaf_of
 from hookline.loop.warm_start import replace
 from hookline.paths import is_in, with_paths
@@ -38,14 +38,14 @@ class HyperparametersHook(SessionRunHook):
     Args:
         state: The variable of the state.
         given: The initial state, or the function that makes it.
+        places: The places of the hyperparameters in the state, at least one, by their paths.
 
     Attributes:
         keeps: Whether a training resumes with those of the checkpoint.
     """
 
-    def __init__(self, state: Variable, given: Any) -> None:
-        self._state = state
-        self._places = hyperparameters(state.spec)
+    def __init__(self, state: Variable, given: Any, places: Mapping[str, int]) -> None:
+        self._state, self._places = state, places
         # Those of a function are computed only when they are needed, and nothing else of its result.
         self._given: dict[str, Any] = {
             path: leaf_of(state.initial_value, place, state.spec)
@@ -62,9 +62,7 @@ class HyperparametersHook(SessionRunHook):
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Compares the hyperparameters, if the state came from a checkpoint or from memory."""
-        if not self._places and not self.keeps:
-            _logger.warning("Loop: %s does nothing: the state has none of optax.inject_hyperparams.", _FROM_SCRIPT)
-        if not self._places or not session.origin.startswith(("restored", "begun with")):
+        if not session.origin.startswith(("restored", "begun with")):
             return
         is_first = self._set_at is None
         if not is_first and (self.keeps or session.global_step > (self._set_at or 0)):

@@ -101,7 +101,7 @@ class Step:
             after, rest = self._form.results(whole, returned, self._labels)
             accumulated: list[Accumulator] = []
             if self._form.accumulates:  # A metric that is a whole part has the name of its parameter.
-                parts = zip(self._form.parts, self._form.arguments(after), strict=True)
+                parts = zip(self._form.parts, self._form.split(self._form.whole(after)), strict=True)
                 accumulated = found_in(dict(parts))
             found, self.left_out = flat(rest, accumulated)
             return after, found

@@ -35,6 +35,7 @@ from hookline.loop.passes import Passes, are_placed, batches_of, check_batches, 
 from hookline.loop.step.averages import Averages
 from hookline.loop.step.forms import NnxObjects, Tree, accumulating, form_of, is_function
 from hookline.loop.step.hyperparameters import HyperparametersHook, learning_rates_of
+from hookline.loop.step.optimizer_state import hyperparameters
 from hookline.loop.step.optimizer_steps import CounterHook, OptimizerSteps, counter_in
 from hookline.loop.step.step import Step
 from hookline.session import Session, SessionConfig
@@ -160,7 +161,8 @@ class StepGraph:
             self._recent = RecentMeans(self.metrics, arguments.whole("Loop", "mean_over", mean_over, at_least=1))
             self.means = self._recent.means
             updates.append(self._recent.moved)
-        self._hyperparameters = HyperparametersHook(self.state, self.form.start)
+        places = hyperparameters(self.state.spec)
+        self._hyperparameters = HyperparametersHook(self.state, self.form.start, places) if places else None
         after = self._after[0]
         names = {str(key): name for name, key in self.form.parts.items() if key is not None and name.isidentifier()}
         self._steps = steps = OptimizerSteps(steps_per_update, self.state, after, step, names)

@@ -132,14 +132,14 @@ def _check(place: str, hook: Any) -> None:
 
 def declared_trigger(hook: Any) -> Trigger | None:
     """Returns the trigger that the session keeps for a hook; None if it has none, or does nothing when it fires."""
-    trigger = getattr(bare(hook), "trigger", None)
+    trigger = getattr(hook, "trigger", None)
     return trigger if isinstance(trigger, Trigger) and declares(hook) else None
 
 
 def declares(hook: Any) -> bool:
     """Returns whether a hook acts when its trigger fires; a hook with nothing but a `trigger` asks it itself."""
     called = override(hook, "on_trigger") or override(hook, "before_trigger")
-    return called is not None or getattr(bare(hook), "fetches", None) is not None
+    return called is not None or getattr(hook, "fetches", None) is not None
 
 
 # Identity: whose a state in a checkpoint is --------------------------------------------------------------------
@@ -172,10 +172,10 @@ def identity(hook: Any) -> str:
 
 
 def _key(hook: Any) -> str | None:
-    key = getattr(bare(hook), "state_key", None)
+    key = getattr(hook, "state_key", None)
     if key is not None and not (isinstance(key, str) and key):
         raise TypeError(f"The hook {type(bare(hook)).__name__} must have a text or None as state_key, got {key!r}.")
-    name = getattr(bare(hook), "name", None)
+    name = getattr(hook, "name", None)
     return key or (name if isinstance(name, str) and name else None)
 
 

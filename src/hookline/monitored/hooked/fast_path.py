@@ -24,7 +24,7 @@ class FastRuns(NamedTuple):
     """The runs that may take the fast path: no hook fires on them.
 
     Args:
-        most: The largest number of such runs.
+        most: The number of runs from which on none may begin. If a run may hold several steps, each of them counts.
         until: The reading of the clock at which they end.
         step: The global step before the first; None in a graph without one.
         gain: The increase of the global step in each of them.
@@ -74,9 +74,7 @@ class FastPath:
         self.writes = self.made = 0
         self.end()
 
-    def begin(
-        self, low: LowLevel, fetches: Any, runs: FastRuns, make: Make, *, feeds: bool = False, capacity: int = 1
-    ) -> None:
+    def begin(self, low: LowLevel, fetches: Any, runs: FastRuns, make: Make, *, feeds: bool = False) -> None:
         """Begins the fast path, for runs of these fetches.
 
         Args:
@@ -85,15 +83,13 @@ class FastPath:
             runs: The runs that may take it.
             make: Makes one of them.
             feeds: Whether they may be fed.
-            capacity: The largest number of steps of a run; no run begins that might exceed `runs`.
         """
         self._low, self._make, self._feeds, self.is_open = low, make, feeds, True
         self._begins_at, self._gain, self._latched_count = runs.step, runs.gain, runs.latched_count
         self._signs = [awaited.is_ready for awaited in runs.awaited]
         if runs.until < math.inf:
             self._signs.append(partial(clock.has_come, runs.until))
-        self._runs = runs.most - (capacity - 1)
-        self._fetches = fetches
+        self._runs, self._fetches = runs.most, fetches
 
     def end(self) -> int:
         """Ends the fast path, and forgets the session; returns the number of runs made."""

@@ -12,7 +12,7 @@ from hookline import log
 from hookline.coordination import Coordinator
 from hookline.hooks.base import own_trigger
 from hookline.hooks.trigger import Trigger
-from hookline.hooks.when import bare
+from hookline.hooks.when import BoundHook, bare
 from hookline.monitored.hooked.callbacks import (
     Callback,
     checked_hooks,
@@ -68,6 +68,7 @@ class HookList:
     ) -> None:
         self.wraps = wraps
         self.hooks: tuple[Any, ...] = in_order(checked_hooks(hooks))
+        self._bare = [bare(hook) for hook in self.hooks]
         self.states = HookStates(self.hooks, before and before.states)
         self._owner: weakref.ref[object] | None = None
 
@@ -139,22 +140,22 @@ class HookList:
         """
         with _lock:
             mine, others = _served(owner)
-            for position, hook in enumerate(self.hooks):
-                if any(bare(hook) is bare(earlier) for earlier in self.hooks[:position]):
+            for position, hook in enumerate(self._bare):
+                if any(hook is earlier for earlier in self._bare[:position]):
                     raise RuntimeError(
                         f"The {describe(hook)} is listed twice in one session: its callbacks would run twice a step. "
                         "Check hooks and chief_only_hooks."
                     )
-                if any(bare(hook) is other for other in others):
+                if any(hook is other for other in others):
                     raise RuntimeError(
                         f"The {describe(hook)} serves another session that is still open: a hook holds the state of "
                         "one session at a time. Close that session first, or make a second hook."
                     )
             kept = [getattr(hook, "trigger", None) for hook in mine]
-            for hook in self.hooks:
-                own_trigger(bare(hook))
+            for hook in self._bare:
+                own_trigger(hook)
             self._check_triggers(others)
-            for trigger in map(declared_trigger, self.hooks):
+            for trigger in map(declared_trigger, self._bare):
                 # It forgets its phase of an earlier session.
                 if trigger is not None and not any(trigger is known for known in kept):
                     trigger.reset()
@@ -183,7 +184,7 @@ class HookList:
                         "trigger."
                     )
                 other = first.setdefault(id(part), hook)
-                if bare(other).trigger is not bare(hook).trigger:
+                if other.trigger is not hook.trigger:
                     how = "as a part"
                 elif _bound_to(other) != _bound_to(hook):
                     how = "and take part in different runs"
@@ -212,13 +213,13 @@ class HookList:
 
 
 def _parts(hook: Any) -> list[Trigger]:
-    trigger = getattr(bare(hook), "trigger", None)
+    trigger = getattr(hook, "trigger", None)
     return trigger.leaves() if isinstance(trigger, Trigger) else []
 
 
 def _bound_to(hook: Any) -> set[str] | None:
     """Returns the names of the operations to whose runs a hook is bound; None if it takes part in all runs."""
-    return {getattr(leaf, "name", leaf) for leaf in leaves(hook.bound_to)} if hook is not bare(hook) else None
+    return {getattr(leaf, "name", leaf) for leaf in leaves(hook.bound_to)} if isinstance(hook, BoundHook) else None
 
 
 # The lists of open sessions, and of sessions dropped without being closed, whose owners are gone.
@@ -233,14 +234,15 @@ def _served(owner: object) -> tuple[list[Any], list[Any]]:
     for hooks in _claimed:
         known = hooks._owner and hooks._owner()
         if known is not None:
-            (mine if known is owner else others).extend(map(bare, hooks.hooks))
+            (mine if known is owner else others).extend(hooks._bare)
     return mine, others
 
 
 def is_claimed(hook: Any) -> bool:
     """Returns whether an open monitored session has the hook itself in its list, not inside another hook."""
+    hook = bare(hook)
     with _lock:
-        return any(bare(hook) is claimed for claimed in _served(None)[1])
+        return any(hook is claimed for claimed in _served(None)[1])
 
 
 def in_order(hooks: Sequence[Any]) -> tuple[Any, ...]:

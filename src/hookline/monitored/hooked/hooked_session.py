@@ -8,6 +8,7 @@ from typing import Any
 
 from hookline import arguments
 from hookline.coordination.coordinator import caller
+from hookline.graph import Operation, Tensor
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.monitored.hooked.fast_path import FastPath, Make
 from hookline.monitored.hooked.hook_list import HookList
@@ -17,7 +18,7 @@ from hookline.monitored.hooked.session_hook import SessionHook
 from hookline.monitored.hooked.several_steps import SeveralSteps, in_rows
 from hookline.monitored.session_in_step import InStep
 from hookline.monitored.stop_request import StopRequest
-from hookline.session import CHANGED, CachedStep, HookFetches, LowLevel, RunMetadata, RunOptions, Session
+from hookline.session import CHANGED, CachedStep, RunMetadata, RunOptions, Session
 from hookline.signals import preemption
 from hookline.summary.writer_cache import SCOPE
 
@@ -113,31 +114,6 @@ class RunContext(SessionRunContext):
                     hook.deliver(run, self, results, options, run_metadata)
         finally:
             self._rest = None  # Results must not outlive the run, though a hook may keep the context.
-
-
-class _KnownStep:
-    """The cached step of runs with hooks; it is found when the hooks repeat their requests.
-
-    Args:
-        low: The low-level interface of the raw session.
-        fetches: The fetches of the caller.
-    """
-
-    def __init__(self, low: LowLevel, fetches: Any) -> None:
-        self._low, self._fetches = low, fetches
-        self._hook_fetches: HookFetches | None = None
-        self._step: CachedStep | None = None
-        self._is_found = False
-
-    def of(self, requests: MergedRequests) -> CachedStep | None:
-        """Returns the cached step; None if the requests are new, or if the run is more than a program."""
-        if requests.hook_fetches is not self._hook_fetches:
-            self._hook_fetches, self._step, self._is_found = requests.hook_fetches, None, False
-        elif not self._is_found:
-            if not requests.feeders and not requests.options:
-                self._step = self._low.cached_step(self._fetches, requests.hook_fetches)
-            self._is_found = True
-        return self._step
 
 
 class HookedSession:
@@ -308,11 +284,10 @@ class HookedSession:
             fast_runs = schedule.finish()
             if schedule.stood > 1:
                 self._stop.warn_of_stillness(self.raw.global_step)
-            capacity = self._steps_per_run if run.repeats else 1
             may_continue = options is None and not self._stop.requested and self._in_step is None
-            if fast_runs is not None and fast_runs.most >= capacity and may_continue:
+            if fast_runs is not None and may_continue:
                 make = self._make_of(schedule, fetches, fed=bool(feed_dict))
-                self._fast_path.begin(self._low, fetches, fast_runs, make, feeds=bool(feed_dict), capacity=capacity)
+                self._fast_path.begin(self._low, fetches, fast_runs, make, feeds=bool(feed_dict))
             return result
         except BaseException as exc:  # Whether the variables are those of a whole run must be known.
             mapped = self._failed(exc, writes)
@@ -340,21 +315,20 @@ class HookedSession:
     def _make_of(self, schedule: Schedule, fetches: Any, *, fed: bool) -> Make:
         """Returns the function that makes the runs on the fast path."""
         callers = schedule.callers
-        hook_fetches = callers.hook_fetches if callers.has_fetches or callers.hooks else None
-        repeats = schedule.run.repeats
-        if repeats or not (fed or callers.hooks):
-            step = self._low.cached_step(fetches, hook_fetches, self._steps_per_run if repeats else 1)
+        if schedule.run.repeats:
+            hook_fetches = callers.hook_fetches if callers.has_fetches else None
+            return self._low.cached_step(fetches, hook_fetches, self._steps_per_run).run
+        if not (fed or callers.hooks):
+            step = callers.known_step if callers.known_fetches is fetches else self._find_step(callers, fetches)
             if step is not None:
                 return step.run
-        known = None if fed else _KnownStep(self._low, fetches)
-        return partial(self._make, schedule, callers, SessionRunArgs(fetches), known)
+        return partial(self._make, schedule, callers, SessionRunArgs(fetches))
 
     def _make(
         self,
         schedule: Schedule,
         callers: MergedRequests,
         args: SessionRunArgs,
-        known: _KnownStep | None,
         feed_dict: Mapping[Any, Any] | None,
         expected: int | None,
         following: float,
@@ -369,7 +343,7 @@ class HookedSession:
             if not callers.hooks:
                 return self._make_run(callers, args.fetches, feed_dict, None, None)[0], None, 1
             schedule.begin_fast_run()
-            result = self._run_with(schedule, callers, args, feed_dict, None, known, fast_runs=self._fast_path.made)
+            result = self._run_with(schedule, callers, args, feed_dict, None, fast_runs=self._fast_path.made)
             if schedule.callers is not callers or schedule.overdue:
                 self._fast_path.interrupt()
             return result, None, 1
@@ -383,7 +357,6 @@ class HookedSession:
         args: SessionRunArgs,
         feed_dict: Mapping[Any, Any] | None,
         run_metadata: RunMetadata | None,
-        known: _KnownStep | None = None,
         *,
         has_news: bool = False,
         fast_runs: int = 0,
@@ -403,20 +376,16 @@ class HookedSession:
             self._at_callbacks = False
             if self.raw.step_limit is not None:
                 options = schedule.limited(options)  # A hook may have moved the step.
-            step = None if known is None or options is not None else known.of(requests)
-            if step is not None:
-                result, hook_results, _ = step.run()
+            if requests.options:
+                options = requests.merged_options(options)
+            has_requests = requests.has_requests or run.repeats
+            if run_metadata is None and has_requests and options is not None and _wants_metadata(options):
+                run_metadata = RunMetadata()
+            if run.repeats:
+                self._several.check_feeders(requests)
+                result, hook_results = self._several.run(schedule, requests, fetches, options, run_metadata)
             else:
-                if requests.options:
-                    options = requests.merged_options(options)
-                has_requests = requests.has_requests or run.repeats
-                if run_metadata is None and has_requests and options is not None and _wants_metadata(options):
-                    run_metadata = RunMetadata()
-                if run.repeats:
-                    self._several.check_feeders(requests)
-                    result, hook_results = self._several.run(schedule, requests, fetches, options, run_metadata)
-                else:
-                    result, hook_results = self._make_run(requests, fetches, feed_dict, options, run_metadata)
+                result, hook_results = self._make_run(requests, fetches, feed_dict, options, run_metadata)
             if requests.stacked and not run.repeats:
                 hook_results = in_rows(requests, hook_results)
             self._at_callbacks = True
@@ -449,6 +418,11 @@ class HookedSession:
     ) -> tuple[Any, Sequence[Any]]:
         """Makes a run of one step, with what hooks request; returns the results of the caller and of the hooks."""
         feeds = requests.merged_feeds(feed_dict, self.raw.graph) if requests.feeders else feed_dict
+        if options is None and run_metadata is None and not feeds and self._in_step is None:
+            step = requests.known_step if requests.known_fetches is fetches else self._find_step(requests, fetches)
+            if step is not None:
+                result, hook_results, _ = step.run()
+                return result, hook_results if requests.has_fetches else requests.hook_fetches.fetches
         if not requests.has_fetches:
             return self.raw.run(fetches, feeds, options, run_metadata), requests.hook_fetches.fetches
         try:
@@ -461,6 +435,17 @@ class HookedSession:
         finally:
             if self._in_step is not None:
                 self._in_step.asks("")
+
+    def _find_step(self, requests: MergedRequests, fetches: Any) -> CachedStep | None:
+        """Finds the cached step of runs with these requests and no feeds; None if they are more than a program."""
+        hook_fetches = requests.hook_fetches if requests.has_fetches else None
+        try:
+            step = self._low.cached_step(fetches, hook_fetches)
+        except (KeyError, TypeError, ValueError):  # The run itself raises the error.
+            return None
+        if isinstance(fetches, Tensor | Operation | str) and (step is None or step.is_kept):
+            requests.known_fetches, requests.known_step = fetches, step
+        return step
 
 
 def recall(hook: Any, session: Session) -> None:

@@ -9,7 +9,7 @@ from hookline.graph import Graph, Operation
 from hookline.hooks.base import SessionRunArgs, SessionRunContext
 from hookline.monitored.hooked.callbacks import describe
 from hookline.monitored.hooked.session_hook import ScheduledRun, SessionHook
-from hookline.session import HookFetches, RunOptions, merge_options
+from hookline.session import CachedStep, HookFetches, RunOptions, merge_options
 from hookline.session.plan.feeds import flat_feeds
 
 
@@ -35,6 +35,8 @@ class MergedRequests:
         options: The requested options.
         of_each_step: As `hook_fetches`, without the fetches that only the last of several steps computes.
         stale: Whether the requests must be merged again.
+        known_fetches: The last fetches of a caller that cannot change.
+        known_step: The cached step of runs of these; None if they are more than a program.
     """
 
     def __init__(self, hooks: Sequence[SessionHook], standing: tuple[Operation, ...] = ()) -> None:
@@ -144,6 +146,8 @@ class MergedRequests:
         self._merged_options: RunOptions | None = None
         self.has_requests = self.has_fetches or bool(self.feeders) or bool(self.options)
         self.stale = False
+        self.known_fetches: Any = None
+        self.known_step: CachedStep | None = None
 
 
 def _check(hook: Any, callback: str, args: Any) -> None:

@@ -85,7 +85,7 @@ class Schedule:
     ) -> None:
         hooks.check_triggers()
         self._session, self._low, self._in_step = session, session.lowlevel, in_step
-        step = self._seen_step = _step_of(session)
+        step = self._seen_step = step_of(session)
         self._has_step = step is not None
         # If other workers advance the global step too, this session cannot predict the step after a run.
         self._steady = not self._low.shared
@@ -186,7 +186,7 @@ class Schedule:
         fetches: Any,
         feed_dict: Mapping[Any, Any] | None,
         number: int,
-        available: Callable[[Any, int, float], int] = lambda fetches, most, to_come: most,
+        available: Callable[[Any, int, float], int],
     ) -> MergedRequests:
         """Decides on the next run, which has these fetches; returns the requests of the hooks that take part.
 
@@ -479,6 +479,8 @@ class Schedule:
         if self._has_step and step is not None:
             limit = math.inf if self._session.step_limit is None else self._session.step_limit
             free = min(free, (min(self._due_step, limit) - 1 - step) // run.gain if run.gain else 0)
+        # No run begins that might be too long.
+        free -= run.capacity - 1 if run.repeats else 0
         callers = self._calls & self._here
         if free <= 0 or (callers and run.capacity > 1):
             return None
@@ -514,8 +516,9 @@ class Schedule:
         self._read_callers()
 
 
-def _step_of(session: Session) -> int | None:
+def step_of(session: Session) -> int | None:
+    """Returns the global step of a session; None without one that can be counted."""
     try:
         return session.global_step
-    except (RuntimeError, TypeError):  # The graph has no global step, or one that cannot be counted.
+    except (RuntimeError, TypeError):
         return None

@@ -13,6 +13,7 @@ from hookline.errors import PREEMPTION_ERRORS
 from hookline.graph import Graph, Operation
 from hookline.hooks.base import Firing, SessionRunArgs, SessionRunContext, SessionRunHook
 from hookline.hooks.trigger import NEVER, Trigger
+from hookline.hooks.triggers import OffSteps
 from hookline.hooks.when import BoundHook, bare
 from hookline.monitored.hooked.callbacks import Callback, declares, describe, override
 from hookline.monitored.hooked.hook_list import HookList
@@ -148,7 +149,7 @@ class SessionHook:
     fires, ends_runs, due = 0, True, False
     at_step = at_secs = -math.inf
     at_run: float = 0
-    _counts = _has_clock = False
+    _counts = _has_clock = _has_steps = False
     _elapsed: tuple[float | None, int | None] = (None, None)
 
     def __init__(
@@ -227,6 +228,7 @@ class SessionHook:
         if self.lead is not self:
             return
         self.trigger = trigger
+        self._has_steps = any(not isinstance(part, OffSteps) for part in parts)
         self._counts = any(type(part).count_runs is not Trigger.count_runs for part in parts)
         self._has_clock = any(type(part).secs_until_trigger is not Trigger.secs_until_trigger for part in parts)
         trigger.start(run if step is None else step)
@@ -250,7 +252,7 @@ class SessionHook:
             bound: Whether hooks count only some runs: which ones, nobody knows beforehand.
         """
         trigger = self.trigger
-        steps = trigger.steps_until_trigger(step)
+        steps = trigger.steps_until_trigger(step) if self._has_steps else NEVER
         secs = trigger.secs_until_trigger() if self._has_clock else math.inf
         runs = trigger.runs_until_trigger() if self._counts else NEVER
         self.at_step = step + steps if steps < NEVER else math.inf

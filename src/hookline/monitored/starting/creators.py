@@ -42,6 +42,9 @@ class ChiefSessionCreator(SessionCreator):
         restore: The reaction to a broken newest checkpoint. "latest": raise an error. "latest-readable": move it
             aside, to `<path>.hookline-broken`, and restore the one before it.
 
+    Attributes:
+        scaffold: The scaffold.
+
     Raises:
         ValueError: Both a directory and a checkpoint are given; `restore` has another value.
 
@@ -69,20 +72,15 @@ class ChiefSessionCreator(SessionCreator):
     ) -> None:
         check_source(checkpoint_dir, checkpoint_filename_with_path, restore)
         self._restore = restore
-        self._scaffold = arguments.instance("ChiefSessionCreator", "scaffold", scaffold, Scaffold) or Scaffold()
+        self.scaffold = arguments.instance("ChiefSessionCreator", "scaffold", scaffold, Scaffold) or Scaffold()
         self._master = master
         self._config = config
         self._checkpoint_dir = checkpoint_dir
         self._checkpoint_filename_with_path = checkpoint_filename_with_path
 
-    @property
-    def scaffold(self) -> Scaffold:
-        """The scaffold."""
-        return self._scaffold
-
     def create_session(self) -> Session:
         """Finalizes the scaffold and returns a session whose model is ready."""
-        scaffold = self._scaffold.finalize()
+        scaffold = self.scaffold.finalize()
         return _manager(scaffold).prepare_session(
             self._master,
             init_op=scaffold.init_op,
@@ -105,6 +103,9 @@ class WorkerSessionCreator(SessionCreator):
         config: The session's configuration.
         max_wait_secs: The longest wait in seconds.
 
+    Attributes:
+        scaffold: The scaffold.
+
     Example:
         >>> import hookline as hl
         >>> with hl.Graph().as_default():
@@ -125,16 +126,11 @@ class WorkerSessionCreator(SessionCreator):
         config: Any = None,
         max_wait_secs: float = 1800,
     ) -> None:
-        self._scaffold = arguments.instance("WorkerSessionCreator", "scaffold", scaffold, Scaffold) or Scaffold()
+        self.scaffold = arguments.instance("WorkerSessionCreator", "scaffold", scaffold, Scaffold) or Scaffold()
         arguments.number("WorkerSessionCreator", "max_wait_secs", max_wait_secs, at_least=0)
         self._master = master
         self._config = config
         self._max_wait_secs = max_wait_secs
-
-    @property
-    def scaffold(self) -> Scaffold:
-        """The scaffold."""
-        return self._scaffold
 
     def create_session(self) -> Session:
         """Finalizes the scaffold and returns a session once its model is ready.
@@ -142,7 +138,7 @@ class WorkerSessionCreator(SessionCreator):
         Raises:
             DeadlineExceededError: The model was not ready in time.
         """
-        scaffold = self._scaffold.finalize()
+        scaffold = self.scaffold.finalize()
         return _manager(scaffold).wait_for_session(self._master, config=self._config, max_wait_secs=self._max_wait_secs)
 
 

@@ -15,6 +15,7 @@ from hookline.monitored.hooked.callbacks import create_for, describe, is_hook, o
 from hookline.monitored.hooked.fast_path import FastPath
 from hookline.monitored.hooked.hook_list import HookList, is_claimed
 from hookline.monitored.hooked.hooked_session import HookedSession
+from hookline.monitored.hooked.schedule import step_of
 from hookline.monitored.session_in_step import InStep
 from hookline.monitored.starting.creators import SessionCreator
 from hookline.monitored.stop_request import StopRequest
@@ -91,8 +92,8 @@ class Opening:
             try:
                 raw.lowlevel.serve(coord)
                 raw.lowlevel.may_limit = lambda owner: is_claimed(owner) or not is_hook(owner)
-                raw.lowlevel.hook_states = lambda: self.hooks.states.taken(_step_of(raw))
-                self.hooks.states.restore(raw.lowlevel.restored_hook_states, _step_of(raw))
+                raw.lowlevel.hook_states = lambda: self.hooks.states.taken(step_of(raw))
+                self.hooks.states.restore(raw.lowlevel.restored_hook_states, step_of(raw))
                 self.hooks.after_create_session(raw, coord)
                 hooked.use(self.hooks)
             except BaseException as exc:  # The session and its threads must be given back.
@@ -115,7 +116,7 @@ class Opening:
         try:
             with self.graph.as_default():
                 _begin_added(hook)
-                hooks.states.give([hook], _step_of(raw))
+                hooks.states.give([hook], step_of(raw))
                 create_for(hook, raw, coord)
             hooked.use(hooks)
         except BaseException as exc:  # The hook must be given back.
@@ -187,10 +188,3 @@ def _begin_added(hook: Any) -> None:
             f"The {describe(hook)} cannot join an open session: its begin adds to the graph, which is final. "
             f"Pass it in hooks= where the session is made. {exc}"
         ) from exc
-
-
-def _step_of(session: Session) -> int | None:
-    try:
-        return session.global_step
-    except (RuntimeError, TypeError):  # The graph has none, or one that cannot be counted.
-        return None

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from hookline import arguments, log
 from hookline.checkpoint import Saver
 from hookline.checkpoint.directory import layout, lease, together
-from hookline.checkpoint.directory.state_file import examined, leaving, write_state
-from hookline.checkpoint.restoring import lineage, restart
+from hookline.checkpoint.directory.state_file import examined, write_state
+from hookline.checkpoint.restoring import restart
 from hookline.checkpoint.restoring.restart import Restart
-from hookline.checkpoint.saving import moves
+from hookline.checkpoint.saving import contents, moves
 from hookline.checkpoint.saving.save import finish_saves
 from hookline.errors import PREEMPTION_ERRORS, DataLossError, OpError, from_exception
 from hookline.session import Session
@@ -47,49 +48,51 @@ def check_restore(who: str, restore: Any) -> None:
         raise ValueError(f"{who} requires restore={LATEST!r} or {LATEST_READABLE!r}, got {restore!r}.")
 
 
-def candidates(
-    saver: Saver | None, directory: str | None, path: str | None, wait: Callable[[str], Any] | None = None
-) -> Restart:
-    """Returns the checkpoints that may be restored, the newest first.
-
-    Args:
-        saver: The saver that restores; without one nothing is restored.
-        directory: The directory of the checkpoints.
-        path: A checkpoint to restore, in place of a directory.
-        wait: Waits until a directory has a checkpoint; None does not wait.
-    """
-    if saver is None or not (path or directory):
-        return Restart((), "")
-    if path or not directory:
-        return Restart((path,) if path else (), "")
+def _candidates(saver: Saver, directory: str, wait: Callable[[str], Any] | None) -> Restart:
+    """Returns the checkpoints of a directory that may be restored, the newest first."""
     _finish_pending(saver)
     finish_saves(directory)
 
-    def find() -> Restart:
+    def find() -> tuple[Any, ...]:
         if wait is not None:
             wait(directory)
-        return restart.find(directory)
+        return dataclasses.astuple(restart.find(directory))
 
     # In step the chief decides from which checkpoint all continue.
-    found, surprise = together.current().chief(lambda: dataclasses.astuple(find()))
+    found, surprise = together.current().chief(find)
     return Restart(tuple(found), surprise)
 
 
-def restore_first(
-    session: Session, saver: Saver | None, found: Restart, directory: str | None, restore: str
+def restore_newest(
+    session: Session,
+    saver: Saver | None,
+    directory: str | None,
+    path: str | None,
+    restore: str,
+    wait: Callable[[str], Any] | None,
 ) -> str | None:
-    """Restores the first readable checkpoint among those found, and returns its path; None without any.
+    """Restores the newest readable checkpoint, and returns its path; None without any.
 
     Broken checkpoints are moved aside after another one was restored, by the process that saves in the directory.
+
+    Args:
+        session: The session.
+        saver: The saver that restores; without one nothing is restored.
+        directory: The directory of the checkpoints.
+        path: A checkpoint to restore, in place of a directory.
+        restore: As in `ChiefSessionCreator`.
+        wait: Waits until a directory has a checkpoint; None does not wait.
     """
+    if saver is None or not (path or directory):
+        return None
+    found = _candidates(saver, directory, wait) if directory else Restart((path,) if path else (), "")
     broken: list[tuple[str, DataLossError]] = []
     others = together.current()
     for source in found.candidates:
-        assert saver is not None
         logger.info("Restoring %s", source)
         try:
             if directory:
-                others.chief(lambda source=source: layout.require_whole(source))
+                others.chief(functools.partial(layout.require_whole, source))
             saver.restore(session, source)
         except DataLossError as error:
             if restore != LATEST_READABLE or not directory:
@@ -113,7 +116,7 @@ def restore_first(
         logger.error(
             "The training in '%s' begins anew, because %s: there is no other checkpoint.", directory, found.surprise
         )
-    if directory and saver is not None:
+    if directory:
         saver.recover_last_checkpoints(())  # Those of a session in another directory stay there.
     return None
 
@@ -153,9 +156,8 @@ def take_over(saver: Saver, directory: str, write: bool = False) -> None:
     )
     held = lease.of(directory)
     if write and held is not None:
-        known = state.all_model_checkpoint_paths
         with held.changing():
-            write_state(directory, state, leaving=[path for path in leaving(directory) if path not in known])
+            write_state(directory, state)
 
 
 def continue_line(session: Session, directory: str) -> None:
@@ -163,7 +165,7 @@ def continue_line(session: Session, directory: str) -> None:
     state, _ = examined(directory)
     if state is not None:
         with contextlib.suppress(OpError):  # Whoever restores it says what is wrong.
-            lineage.restored(session, layout.read_manifest(state.model_checkpoint_path)[1].lineage)
+            contents.begin_from(session, layout.read_manifest(state.model_checkpoint_path)[1].lineage)
 
 
 def _finish_pending(saver: Saver) -> None:

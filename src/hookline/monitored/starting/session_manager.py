@@ -18,10 +18,9 @@ from hookline.graph import Graph, GraphKeys, Operation, Tensor, get_default_grap
 from hookline.graph.global_step import counted_global_step
 from hookline.monitored.starting.restoring import (
     LATEST,
-    candidates,
     check_source,
     continue_line,
-    restore_first,
+    restore_newest,
     take_over,
 )
 from hookline.session import RunOptions, Session, StoreTarget
@@ -151,8 +150,7 @@ class SessionManager:
                 session.lowlevel.publish()
                 return session
             wait = partial(self._await_checkpoint, max_wait_secs=max_wait_secs) if wait_for_checkpoint else None
-            found = candidates(saver, checkpoint_dir, checkpoint_filename_with_path, wait)
-            source = restore_first(session, saver, found, checkpoint_dir, restore)
+            source = restore_newest(session, saver, checkpoint_dir, checkpoint_filename_with_path, restore, wait)
             if source is None:
                 session.origin = INITIALISED
                 if init_op is None and init_fn is None and self._local_init_op is None:
@@ -194,8 +192,7 @@ class SessionManager:
         check_source(checkpoint_dir, checkpoint_filename_with_path, restore)
         with self._opened(master, config) as session:
             wait = partial(self._await_checkpoint, max_wait_secs=max_wait_secs) if wait_for_checkpoint else None
-            found = candidates(saver, checkpoint_dir, checkpoint_filename_with_path, wait)
-            source = restore_first(session, saver, found, checkpoint_dir, restore)
+            source = restore_newest(session, saver, checkpoint_dir, checkpoint_filename_with_path, restore, wait)
             missing = _missing(session, self._ready_for_local_init_op)
             if not missing:
                 self._run_local_init_op(session)

@@ -247,8 +247,3 @@ class CompiledIn:
 
     def __repr__(self) -> str:
         return f"{self.array.tolist()}"
-
-
-def plain(value: Any) -> Any:
-    """Returns the argument for a traced function: the array of a `CompiledIn`, any other value as it is."""
-    return value.array if isinstance(value, CompiledIn) else value

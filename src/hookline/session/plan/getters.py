@@ -1,4 +1,7 @@
-"""Getters: functions that find the values of a run in its feeds, host counters, program outputs and host results."""
+"""Getters: functions that find the values of a run in its feeds, host counters, program outputs and host results.
+
+Also the values of a run that come later, as `DeferredResults`.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +33,12 @@ class Run:
         outputs: The outputs of the program.
         counters: The values of the host's counters before the run; in a run of several steps, before the last one.
         hosts: The results of host operations.
-        pulled: The values that host operations take from the device, by their index in `HostStage.pulled`.
+        pulled: The values that host operations take from the device, by their index in `Plan.pulled`.
         most, least: The number of steps that it may have, and that it must have.
         count: The number of its steps, if it may have several.
         starts: The index of each source's first batch in its block, if it may have several steps.
         options, metadata: The options of a staged run, and its metadata to be filled in.
-        begun: The time when the device stage of a traced run began.
+        begun: The time when the device stage of a run with metadata began.
     """
 
     # No constructor: there is one of these in each run of a training loop, and a call takes time.
@@ -64,10 +67,56 @@ class Run:
         """Makes room for counters and host results."""
         self.counters, self.hosts, self.pulled = {}, {}, {}
 
-    @property
-    def is_traced(self) -> bool:
-        """Whether the stages of a staged run are timed."""
-        return self.metadata is not None and self.options is not None and self.options.trace_level > 0
+
+class DeferredResults:
+    """The deferred results of a `late` hook's fetches.
+
+    Reading them waits for the device, and runs the host operations of the fetches, which no run has waited for.
+
+    Args:
+        compute: Returns the results, in the structure of the fetches.
+        arrays: The arrays that must arrive first.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> results = DeferredResults.of({"loss": jnp.asarray(0.5)})
+        >>> results.get()
+        {'loss': Array(0.5, dtype=float32, weak_type=True)}
+    """
+
+    __slots__ = ("_arrays", "_compute")
+
+    def __init__(self, compute: Callable[[], Any], arrays: list[Any]) -> None:
+        self._compute, self._arrays = compute, arrays
+
+    @classmethod
+    def of(cls, results: Any) -> DeferredResults:
+        """Wraps results that need no host operation; they are ready when the arrays in them are."""
+        return cls(lambda: results, [leaf for leaf in jax.tree.leaves(results) if isinstance(leaf, jax.Array)])
+
+    def then(self, function: Callable[[Any], Any]) -> DeferredResults:
+        """Returns the result of a function on these results, applied when they are read."""
+        return DeferredResults(lambda: function(self.get()), self._arrays)
+
+    def is_ready(self) -> bool:
+        """Returns whether the results can be read without waiting for the device."""
+        # Not `all`: a generator costs more than the arrays, of which there are few.
+        for array in self._arrays:  # noqa: SIM110
+            if not array.is_ready():
+                return False
+        return True
+
+    def get(self) -> Any:
+        """Returns the results; called once.
+
+        Raises:
+            BaseException: The error of a host operation, or of the run on the device.
+        """
+        # Raises the error of the run: a failed array is ready, too. Others with these arrays need not wait again.
+        for array in self._arrays:
+            array.block_until_ready()
+        self._arrays.clear()
+        return self._compute()
 
 
 Getter = Callable[[Run], Any]

@@ -25,9 +25,9 @@ from enum import IntEnum
 from typing import Any
 
 from hookline.errors import InvalidArgumentError, UnimplementedError
+from hookline.graph.conditions import Guard, counts_runs
 from hookline.graph.gradient import Gradient
 from hookline.graph.graph import Function, Operation, Tensor
-from hookline.graph.guard import Guard, counts_runs
 from hookline.graph.nodes.nodes import Group, HostCall, Placeholder, SessionCall, Source
 from hookline.graph.nodes.views import Path
 from hookline.graph.variable import Update, Variable, VariableRead, is_counter
@@ -62,6 +62,8 @@ class Plan:
         updates: The updates of each variable in this process.
         remote: The updates of variables that live elsewhere. Their arguments are computed here, their results there.
         guards: The operations that can hold back its updates.
+        before, after: The host operations that run before and after the program.
+        pulled: The tensors that those after it take from the program.
 
     Raises:
         InvalidArgumentError: A needed placeholder is not fed, or a device operation needs a host operation that needs a
@@ -89,16 +91,17 @@ class Plan:
                 for variable in operation.variables:
                     self.updates.setdefault(variable, []).append(operation)
         self.guards = [operation for operation in self.operations if isinstance(operation, Guard)]
-        self._check_guards(fed)
+        self._check_guards()
         self._is_remote = is_remote
         self._latest = self._latest_updates()
         self.stages = self._assign_stages()
         self.sources = [operation for operation in self.operations if isinstance(operation, Source)]
         self.before = [o for o in self.operations if isinstance(o, OnHost) and self.stages[o] is Stage.BEFORE]
         self.after = [o for o in self.operations if isinstance(o, OnHost) and self.stages[o] is Stage.AFTER]
+        self.pulled = input_tensors(self.after, self.needs_device)
         submitted = set(self.remote)
         self.device = [o for o in self.operations if isinstance(o, OnDevice) and o not in submitted]
-        self._check_fed_views(fed, [e for e in (*fetched, *hook_fetches) if isinstance(e, Tensor)])
+        self._check_fed_views([e for e in (*fetched, *hook_fetches) if isinstance(e, Tensor)])
         self._check_reads()
 
     def with_hooks(self, hook_fetches: Sequence[Tensor | Operation]) -> Plan:
@@ -126,7 +129,7 @@ class Plan:
     def needed(self, elements: Iterable[Tensor | Operation]) -> list[Operation]:
         """Returns the operations that these elements need, themselves included, in creation order."""
         needed: set[Operation] = set()
-        pending = [e if isinstance(e, Operation) else e.op for e in elements if self._is_computed(e)]
+        pending = [e.op for e in elements if isinstance(e, Operation) or self.fed_place(e) is None]
         while pending:
             operation = pending.pop()
             if operation in needed:
@@ -142,9 +145,6 @@ class Plan:
             pending.extend(self.dependencies(operation))
         return sorted(needed, key=lambda operation: operation.index)
 
-    def _is_computed(self, element: Tensor | Operation) -> bool:
-        return isinstance(element, Operation) or self.fed_place(element) is None
-
     @functools.cached_property
     def read_by_caller(self) -> dict[Operation, set[Path]]:
         """The parts of operations' values that the caller's fetches need."""
@@ -159,19 +159,17 @@ class Plan:
     def _latest_updates(self) -> dict[Operation, dict[Variable, int]]:
         """Returns, for each operation, the index of the latest update of each variable that it depends on."""
         latest: dict[Operation, dict[Variable, int]] = {}
+        # The same with the operation's own update: what an operation behind it sees.
+        seen: dict[Operation, dict[Variable, int]] = {}
         for operation in self.operations:
             merged: dict[Variable, int] = {}
             for dependency in self.dependencies(operation):
-                for variable, index in self._seen_after(dependency, latest).items():
+                for variable, index in seen[dependency].items():
                     merged[variable] = max(index, merged.get(variable, -1))
-            latest[operation] = merged
+            latest[operation] = seen[operation] = merged
+            if isinstance(operation, Update):
+                seen[operation] = merged | dict.fromkeys(operation.variables, operation.index)
         return latest
-
-    @staticmethod
-    def _seen_after(operation: Operation, latest: dict[Operation, dict[Variable, int]]) -> dict[Variable, int]:
-        if isinstance(operation, Update):
-            return latest[operation] | dict.fromkeys(operation.variables, operation.index)
-        return latest[operation]
 
     def version(self, variable: Variable, reader: Operation | None) -> int:
         """Returns the number of this run's updates of `variable` that the operation `reader` sees; 0 for a fetch."""
@@ -214,8 +212,8 @@ class Plan:
         variable = tensor.op.variable
         return self._is_remote(variable) and variable in self._latest[reader] and not isinstance(reader, Gradient)
 
-    def _check_fed_views(self, fed: Iterable[Tensor], fetched: Iterable[Tensor]) -> None:
-        for part in fed:
+    def _check_fed_views(self, fetched: Iterable[Tensor]) -> None:
+        for part in self.fed:
             for tensor in (*fetched, *(t for o in self.operations for t in o.inputs)) if part.path else ():
                 shorter = len(tensor.path) < len(part.path) and part.path[: len(tensor.path)] == tensor.path
                 if tensor.op is part.op and shorter and self.fed_place(tensor) is None:
@@ -249,8 +247,8 @@ class Plan:
         initialised = any(update.initialises for update in self.updates[variable])
         return bool(self.guards) and not initialised and not counts_runs(variable)
 
-    def _check_guards(self, fed: Sequence[Tensor]) -> None:
-        for guard in (tensor.op for tensor in fed if isinstance(tensor.op, Guard)):
+    def _check_guards(self) -> None:
+        for guard in (tensor.op for tensor in self.fed if isinstance(tensor.op, Guard)):
             raise InvalidArgumentError(
                 guard.node_def, guard, f"{guard.node_def} cannot be fed: it holds updates back. Feed its condition."
             )

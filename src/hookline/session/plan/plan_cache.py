@@ -10,11 +10,11 @@ from hookline.coordination import peers
 from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Operation, Tensor, ancestors
 from hookline.graph.variable import Update
-from hookline.session.plan.fetches import flatten
-from hookline.session.plan.request import Request, plan_key
+from hookline.session.plan.feeds import feed_key
+from hookline.session.plan.fetches import fetch_key, flatten
+from hookline.session.plan.request import HookFetches, Request
 from hookline.session.program.program_cache import ProgramCache
 from hookline.session.running.cached_step import CachedStep
-from hookline.session.running.hook_fetches import HookFetches
 from hookline.session.running.repeated_step import RepeatedStep
 
 logger = log.of(__name__)
@@ -53,7 +53,7 @@ class PlanCache:
                 found.append(flatten(self._graph, fetches)[0])
             except (KeyError, TypeError, ValueError):
                 missing.append(place)
-        self._programs.declare(found)
+        self._programs.declared = found
         return missing
 
     def find(self, fetches: Any, hook_fetches: HookFetches | None, feed_dict: Any, capacity: int = 1) -> CachedStep:
@@ -68,7 +68,8 @@ class PlanCache:
         latest_fetches, latest_fed, latest = self._latest.get((hook_fetches, capacity)) or _NOT_YET
         if latest_fetches is fetches and latest_fed == fed and session.usable:
             return latest
-        key = plan_key(fetches, hook_fetches, feed_dict, capacity)
+        # Runs with equal keys share one plan.
+        key = (fetch_key(fetches), hook_fetches and hook_fetches.key, feed_key(feed_dict), capacity)
         found = self._young.get(key)
         if found is None or not session.usable:
             with session.lock:
@@ -77,7 +78,9 @@ class PlanCache:
                 if found is None:
                     found = self._make(fetches, hook_fetches, feed_dict, capacity)
                 if found.is_kept:
-                    self._keep(key, found)
+                    if len(self._young) >= self._max_young and key not in self._young:
+                        self._old, self._young = self._young, {}
+                    self._young[key] = found
         # A structure may be changed in place.
         lasts = (hook_fetches is None or not hook_fetches.once) and isinstance(fetches, Tensor | Operation | str)
         if lasts and fed is not None and found.is_kept:
@@ -85,11 +88,6 @@ class PlanCache:
                 self._latest.clear()
             self._latest[hook_fetches, capacity] = fetches, fed, found
         return found
-
-    def _keep(self, key: Hashable, step: CachedStep) -> None:
-        if len(self._young) >= self._max_young and key not in self._young:
-            self._old, self._young = self._young, {}
-        self._young[key] = step
 
     def _make(
         self,

@@ -6,18 +6,47 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hookline.graph.graph import Graph, Operation, Tensor
-from hookline.session.plan.feeds import feed_key, flat_feeds, resolve_feeds
+from hookline.session.plan.feeds import flat_feeds, resolve_feeds
 from hookline.session.plan.fetches import Assemble, fetch_key, flatten
-from hookline.session.running.hook_fetches import HookFetches
+
+
+class HookFetches:
+    """The fetches of the hooks of a run; made once for many runs, so that its key is computed once.
+
+    Attributes:
+        fetches: For each hook a fetch structure, or None.
+        deferred: The indices in `fetches` whose results come as `DeferredResults`.
+        rows: The indices whose results have a row for each step, if a run has several.
+        once: Whether it was made for a single run, so that nothing need be remembered for it.
+        key: Its cache key: objects with equal keys share one plan.
+
+    Example:
+        >>> HookFetches(("loss:0", None)).key == HookFetches(("loss:0", None)).key
+        True
+    """
+
+    __slots__ = ("deferred", "fetches", "key", "once", "rows")
+    key: Hashable
+
+    def __init__(
+        self,
+        fetches: tuple[Any, ...],
+        deferred: frozenset[int] = frozenset(),
+        rows: frozenset[int] = frozenset(),
+        *,
+        once: bool = False,
+    ) -> None:
+        self.fetches, self.deferred, self.rows, self.once = fetches, deferred, rows, once
+
+    def __getattr__(self, name: str) -> Any:
+        # Not in the constructor: a fetch that is invalid is reported by the run.
+        if name != "key":
+            raise AttributeError(name)
+        self.key = (self.deferred, self.rows, *[None if item is None else fetch_key(item) for item in self.fetches])
+        return self.key
+
 
 _NOTHING = HookFetches(())
-
-
-def plan_key(
-    fetches: Any, hook_fetches: HookFetches | None, feed_dict: Mapping[Any, Any] | None, capacity: int
-) -> Hashable:
-    """Returns the cache key of a run: runs with equal keys share one plan."""
-    return (fetch_key(fetches), hook_fetches and hook_fetches.key, feed_key(feed_dict), capacity)
 
 
 class HookPart(NamedTuple):

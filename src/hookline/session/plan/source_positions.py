@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from hookline.graph import placement
-from hookline.graph.graph import Graph, Operation
+from hookline.graph.graph import Operation
 from hookline.graph.nodes.nodes import Source
 from hookline.session.plan.getters import Run
 
@@ -153,14 +153,10 @@ def feed(
 
 
 class Sources:
-    """The open sources of one session; each is opened by the first run, or the restore, that needs it.
+    """The open sources of one session (an `Engine`); each is opened by the first run, or the restore, that needs it."""
 
-    `is_shared` returns whether the variables outlive the session.
-    """
-
-    def __init__(self, graph: Graph, is_shared: Callable[[], bool]) -> None:
-        self._graph = graph
-        self._is_shared = is_shared
+    def __init__(self, session: Any) -> None:
+        self._session = session
         self._open: dict[Operation, OpenSource] = {}
         self._coord: Any = None
         self._home = placement.current()
@@ -170,7 +166,7 @@ class Sources:
         found = self._open.get(node)
         if found is None:
             with placement.inside(self._home):
-                found = self._open[node] = node.open_for(node, self._is_shared())
+                found = self._open[node] = node.open_for(node, self._session.shared)
             if self._coord is not None:
                 found.serve(self._coord)
         return found
@@ -191,7 +187,7 @@ class Sources:
         return {node.name: self.of(node).position() for node in self._nodes() if node.name in wanted}
 
     def names(self) -> list[str]:
-        """Returns the names of the sources that resume."""
+        """Returns the names of the sources that resume: checkpoints hold their positions."""
         return [node.name for node in self._nodes()]
 
     def go_to(self, positions: Mapping[str, Any]) -> None:
@@ -207,4 +203,4 @@ class Sources:
         self._open.clear()
 
     def _nodes(self) -> list[Source]:
-        return [node for node in self._graph.get_operations() if isinstance(node, Source) and node.resumes]
+        return [node for node in self._session.graph.get_operations() if isinstance(node, Source) and node.resumes]

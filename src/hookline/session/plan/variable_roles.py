@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from hookline.graph.conditions import counts_runs
 from hookline.graph.graph import Tensor
-from hookline.graph.guard import counts_runs
 from hookline.graph.variable import Variable, VariableRead
 from hookline.session.plan.plan import Key, Plan
 

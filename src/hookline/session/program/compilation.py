@@ -95,12 +95,10 @@ class Compilations:
 
 
 def _forms(value: Any) -> list[str]:
-    return [repr(value)] if isinstance(value, CompiledIn) else [_form(leaf) for leaf in jax.tree.leaves(value)]
-
-
-def _form(leaf: Any) -> str:
-    aval = jax.typeof(leaf)
-    return f"{aval.str_short()}{' (weak)' if getattr(aval, 'weak_type', False) else ''}"
+    if isinstance(value, CompiledIn):
+        return [repr(value)]
+    types = map(jax.typeof, jax.tree.leaves(value))
+    return [f"{aval.str_short()}{' (weak)' if getattr(aval, 'weak_type', False) else ''}" for aval in types]
 
 
 def _difference(before: dict[str, list[str]], now: dict[str, list[str]]) -> str:

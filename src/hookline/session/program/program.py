@@ -13,13 +13,14 @@ from jax.core import Tracer
 
 from hookline.errors import InvalidArgumentError
 from hookline.graph import placement
+from hookline.graph.conditions import Latch
 from hookline.graph.graph import TRACED, Operation, Tensor
 from hookline.graph.nodes import spec as specs
 from hookline.graph.nodes.check import Check
-from hookline.graph.nodes.latch import Latch
 from hookline.graph.nodes.nodes import Source
 from hookline.graph.nodes.random import WORKER_INDEX
 from hookline.graph.variable import Variable
+from hookline.session.local_store import Flat
 from hookline.session.plan.plan import HookTensors, Key, Plan
 from hookline.session.plan.variable_roles import VariableRoles
 from hookline.session.program.compilation import Compilations, compiler_options
@@ -28,8 +29,7 @@ from hookline.session.program.shared_jit import SharedJit
 from hookline.session.program.trace import Trace
 from hookline.session.running import launches
 from hookline.session.running.latches import Latched, Latching, after, first_failure
-from hookline.session.slots import Flat, Leaves
-from hookline.session.store import VariableStore
+from hookline.session.store import Leaves, VariableStore
 
 Traced = tuple[tuple[Flat, Flat, Flat], tuple[Any, ...], tuple[Any, ...], tuple[Latched, ...]]
 
@@ -66,6 +66,7 @@ class Program:
 
     Attributes:
         taken, counted, read, written: The variables of its arguments and results, as described above.
+        groups: The variables that it writes: those taken, those counted, and those written without their old value.
         checks: The operations that have a check.
         latches: Its latches. All checks together are one latch.
         hosted: The counters left to the host. The program does not know them.
@@ -96,7 +97,8 @@ class Program:
         self.for_hooks = frozenset(tensor.key for tensor in looks) - {tensor.key for tensor in outputs}
         roles = VariableRoles(plan, self.outputs, self.for_hooks)
         self.taken, self.counted, self.read, self.hosted = roles.taken, roles.counted, roles.read, roles.hosted
-        self.written = [*self.taken, *self.counted, *roles.alone]
+        self.groups: tuple[Sequence[Variable], ...] = self.taken, self.counted, roles.alone
+        self.written = [variable for group in self.groups for variable in group]
         self._left_to_host = {update for variable in self.hosted for update in plan.updates[variable]}
         self._always -= self._left_to_host
         self.checks = [operation for operation in (*plan.device, *plan.remote) if operation.check]
@@ -158,7 +160,7 @@ class Program:
         options: dict[str, Any] = {"compiler_options": self._compiler_options}
         if self._home is not None:
             # Written variables keep their shardings.
-            groups = tuple([variable.places or None for variable in group] for group in self._groups())
+            groups = tuple([variable.places or None for variable in group] for group in self.groups)
             # Arrays that span several processes become whole in each of them when they are fetched.
             whole = None if self._home.is_fully_addressable else self._home
             shardings = groups, whole, None, self._home
@@ -202,11 +204,6 @@ class Program:
     def _text(self, compiled: Any, arguments: tuple[Any, ...]) -> str:
         return compiled.lower(*arguments, *([self._structures_in()] if self._is_loose else [])).as_text()
 
-    def _groups(self) -> tuple[Sequence[Variable], Sequence[Variable], Sequence[Variable]]:
-        """Returns the variables that it writes, by group."""
-        alone = self.written[len(self.taken) + len(self.counted) :]
-        return self.taken, self.counted, alone
-
     def _first_run(
         self, taken: Flat, counted: Flat, read: Flat, inputs: Any, latched: Any, mask: Any, *span: Any
     ) -> Any:
@@ -221,7 +218,7 @@ class Program:
 
     def _learn_places(self, taken: Flat, counted: Flat, read: Flat, inputs: Any, latched: Any, mask: Any) -> None:
         known, old = (*self.taken, *self.counted, *self.read), (*taken, *counted, *read)
-        written = [variable for group in self._groups() for variable in group if variable.places]
+        written = [variable for variable in self.written if variable.places]
         if not written:
             return
 
@@ -315,7 +312,8 @@ class Program:
     ) -> Traced:
         """Traces a step. `kept` has the values of masked outputs that are not wanted; None stands for zeros."""
         held = {variable: jax.tree.unflatten(self.structure_in(variable), leaves) for variable, leaves in old.items()}
-        frame = Trace(self.plan, self.for_hooks, held, self._keyed(inputs))
+        keyed = {tensor.key: value for tensor, value in zip(self.inputs, inputs, strict=True)}
+        frame = Trace(self.plan, self.for_hooks, held, keyed)
         frame.compute([operation for operation in self.plan.device if operation in self._always])
         # No output may share its buffer with a variable, with an input or with another output.
         seen = {id(leaf) for leaf in jax.tree.leaves((list(old.values()), inputs))}
@@ -342,7 +340,7 @@ class Program:
             others = None if left is None else tuple(itertools.islice(left, len(tensors)))
             outputs += self._computed_if(frame, tensors, wanted, distinct, others)
         sent = tuple(frame.arguments(update) for update in self.plan.remote)
-        conditions = [frame.value(latch) for latch in self.latches if isinstance(latch, Latch)]
+        conditions = [frame.values[latch] for latch in self.latches if isinstance(latch, Latch)]
         if self.checks:
             conditions.append(first_failure({op.index: failed for op, failed in frame.failures().items()}))
         # Only now: a trace that is refused changes nothing.
@@ -388,9 +386,6 @@ class Program:
                 f"{guard.node_def} cannot hold back an update of {variable.op.name!r} that gives it another structure, "
                 f"shape or dtype. Make that update in a run of its own.",
             )
-
-    def _keyed(self, inputs: Sequence[Any]) -> dict[Key, Any]:
-        return {tensor.key: value for tensor, value in zip(self.inputs, inputs, strict=True)}
 
     def _output(self, tensor: Tensor, value: Any, distinct: Callable[[Any], Any]) -> Any:
         try:

@@ -48,6 +48,7 @@ class ProgramCache:
 
     Attributes:
         constants: Large constants, on the device.
+        declared: The fetches of each hook: shared programs have them from the start.
     """
 
     def __init__(self) -> None:
@@ -56,27 +57,22 @@ class ProgramCache:
         # and how many steps they make.
         self._seen: dict[Hashable, tuple[set[Key], set[Key], set[Key], set[int]]] = {}
         self.constants: MutableMapping[Constant, Any] = weakref.WeakKeyDictionary()
-        self._declared: list[Sequence[Tensor | Operation]] = []
+        self.declared: list[Sequence[Tensor | Operation]] = []
         # The tensors that hooks have fetched so far, by the fetches and feeds of their runs.
         self._families: dict[Hashable, list[HookTensors]] = {}
         self._made: MutableMapping[Any, Program] = weakref.WeakValueDictionary()
 
-    def declare(self, fetches: Iterable[Sequence[Tensor | Operation]]) -> None:
-        """Declares the fetches of each hook: shared programs have it from the start."""
-        self._declared = list(fetches)
-
     def choose(
-        self, plan: Plan, request: Request, pulled: Iterable[Tensor], store: VariableStore
+        self, plan: Plan, request: Request, store: VariableStore
     ) -> tuple[Program | None, tuple[jax.Array, ...]]:
         """Returns the program for the plan of a request and a mask, or None if the device has nothing to do.
 
-        A program is made once. `pulled` are the tensors that the host takes from it. The mask selects the fetches of
-        hooks that this run computes. There is no program of several steps if hooks fetch something in the last one that
-        changes state or comes from outside.
+        A program is made once. The mask selects the fetches of hooks that this run computes. There is no program of
+        several steps if hooks fetch something in the last one that changes state or comes from outside.
         """
         capacity = request.capacity
         outputs = _from_device(plan, request.fetched)
-        for_host = {tensor.key: tensor for tensor in pulled}
+        for_host = {tensor.key: tensor for tensor in plan.pulled}
         if capacity == 1:
             # Inputs of a caller's host operation belong to the caller; those of a hook's belong to the hook.
             callers = {t.key for o in plan.after if o in plan.trained for t in o.inputs}
@@ -88,7 +84,7 @@ class ProgramCache:
         if not plan.device and not plan.remote and not outputs and not for_hooks:
             return None, ()
         shared = None
-        if for_hooks or (capacity == 1 and self._declared):
+        if for_hooks or (capacity == 1 and self.declared):
             shared = self._shared(plan, request, set(outputs) if capacity == 1 else set(), store)
         if shared is None:
             if for_hooks and capacity > 1:
@@ -139,7 +135,7 @@ class ProgramCache:
         family = (*map(_key, plan.fetched), None, *map(_key, carried), None, *(tensor.key for tensor in plan.fed))
         if family not in self._families:
             self._families[family] = found = []
-            for elements in self._declared:
+            for elements in self.declared:
                 try:
                     tensors = tensors_of(elements, plan.with_hooks([*carried, *elements]))
                     if tensors and is_pure(tensors):
@@ -169,7 +165,7 @@ class ProgramCache:
     ) -> Program:
         inputs = input_tensors((*plan.device, *plan.remote), lambda tensor: _is_input(plan, tensor))
         inputs += [tensor for tensor in (*outputs.values(), *for_hooks.values()) if _is_input(plan, tensor)]
-        inputs = _in_order({_input_key(plan, tensor): _as_input(plan, tensor) for tensor in inputs}.values())
+        inputs = _in_order({tensor.key: tensor for tensor in [_as_input(plan, tensor) for tensor in inputs]}.values())
         out, looks = _in_order(outputs.values()), _in_order(for_hooks.values())
         key = (
             tuple(operation.index for operation in (*plan.device, *plan.remote)),
@@ -237,12 +233,8 @@ def _is_input(plan: Plan, tensor: Tensor) -> bool:
     return isinstance(tensor.op, Constant) and (_is_large(tensor.op) or _is_placed(tensor.op))
 
 
-def _input_key(plan: Plan, tensor: Tensor) -> Key:
-    place = plan.fed_place(tensor)
-    return (tensor.op, tensor.path[: place[1]] if place else ())
-
-
 def _as_input(plan: Plan, tensor: Tensor) -> Tensor:
+    """Returns the argument that a tensor is, or is a part of: the fed tensor, or the whole value of its operation."""
     place = plan.fed_place(tensor)
     return plan.fed[place[0]] if place else tensor.op.output
 

@@ -11,7 +11,7 @@ from jax.extend.core import jaxprs_in_params
 
 from hookline.errors import InvalidArgumentError
 from hookline.graph.variable import Variable
-from hookline.session.slots import Flat
+from hookline.session.local_store import Flat
 
 Groups = tuple[Flat, Flat, Flat]
 

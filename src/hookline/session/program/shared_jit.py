@@ -163,21 +163,17 @@ def _content(
     if is_anywhere or any(reference in text for reference in _REFERENCES):
         return None
     of_compiler = tuple(getattr(jax.config, name, None) for name in _OF_COMPILER)
-    given = jax.tree.flatten(options, is_leaf=lambda option: option is None)
+    given, form = jax.tree.flatten(options, is_leaf=lambda option: option is None)
     digest = hashlib.sha256(text.encode()).digest()
     # The text of `f(a, b) = 2 * a` is that of `f(a, b) = 2 * b`: `jit` leaves out what a program does not use.
     if (kept := kept_arguments(lowered)) is None:
         return None
-    key = digest, kept, types, places, of_compiler, lowered.out_tree, tuple(jaxpr.out_avals), *map(_hashed, given)
+    key = digest, kept, types, places, of_compiler, lowered.out_tree, tuple(jaxpr.out_avals), tuple(given), form
     try:
         hash(key)
     except TypeError:  # Static parts of the results, in which programs could differ.
         return None
     return key
-
-
-def _hashed(value: Any) -> Hashable:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _types(inputs: Any) -> Hashable:

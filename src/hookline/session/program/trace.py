@@ -20,14 +20,18 @@ from hookline.graph.nodes import spec as specs
 from hookline.graph.nodes.nodes import Constant, Group
 from hookline.graph.nodes.views import Path, Step, take, take_path
 from hookline.graph.variable import Update, Variable, VariableRead
-from hookline.session.plan.feeds import plain
+from hookline.session.plan.feeds import CompiledIn
 from hookline.session.plan.plan import Key, Plan
 from hookline.session.program.byproducts import parts_apart
 from hookline.session.program.tape import Cell, Cells, Tape, barrier
 
 
 class Trace:
-    """One trace of a program: the values of its operations, as JAX sees them."""
+    """One trace of a program.
+
+    Attributes:
+        values: The values of its operations, as JAX sees them.
+    """
 
     def __init__(
         self, plan: Plan, for_hooks: frozenset[Key], held: dict[Variable, Any], inputs: dict[Key, Any]
@@ -36,7 +40,7 @@ class Trace:
         self._for_hooks = for_hooks
         self._versions: dict[tuple[Variable, int], Any] = {(variable, 0): value for variable, value in held.items()}
         self._inputs = inputs
-        self._values: dict[Operation, Any] = {}
+        self.values: dict[Operation, Any] = {}
         self._failures: dict[Operation, Any] = {}
         self._barriered: dict[Any, Any] = {}
         self._tape = Tape([o for o in plan.device if isinstance(o, Gradient)], plan.trained)
@@ -45,7 +49,7 @@ class Trace:
     def branch(self) -> Trace:
         """Returns a trace that continues this one, which stays unchanged."""
         other = copy.copy(self)
-        for name in ("_versions", "_values", "_failures", "_barriered", "_cells"):
+        for name in ("_versions", "values", "_failures", "_barriered", "_cells"):
             setattr(other, name, dict(getattr(self, name)))
         other._tape = self._tape.branch()
         return other
@@ -56,7 +60,7 @@ class Trace:
             try:
                 # Profiles and the text of the program then name the operation that each piece of work belongs to.
                 with jax.named_scope(operation.name):
-                    self._values[operation] = self._compute(operation)
+                    self.values[operation] = self._compute(operation)
                     self._check(operation)
             except Exception as error:
                 operation.note(error)
@@ -115,13 +119,9 @@ class Trace:
         """Returns the value of a written variable after the run."""
         return self._versions[variable, len(self.plan.updates[variable])]
 
-    def value(self, operation: Operation) -> Any:
-        """Returns the value of a device operation."""
-        return self._values[operation]
-
     def skip(self) -> Any:
         """Returns whether to hold back the updates of the run; None if no guard can."""
-        found = [self._values[guard] for guard in self.plan.guards]
+        found = [self.values[guard] for guard in self.plan.guards]
         return functools.reduce(jnp.logical_or, found) if found else None
 
     def output(self, tensor: Tensor) -> Any:
@@ -146,12 +146,13 @@ class Trace:
 
     def _value(self, op: Operation, path: tuple[Step, ...], version: int) -> Any:
         if (op, path) in self._inputs:
-            return plain(self._inputs[op, path])
+            given = self._inputs[op, path]
+            return given.array if isinstance(given, CompiledIn) else given
         if isinstance(op, VariableRead):
             return self._versions[op.variable, version]
         if isinstance(op, Constant):
             return op.on_device()
-        return None if isinstance(op, Group) else self._values[op]
+        return None if isinstance(op, Group) else self.values[op]
 
     def _reads_for_hook(self, reader: Operation | None, tensor: Tensor) -> bool:
         """Returns whether `reader` runs only for a hook, and reads a value that exists without the hook."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from itertools import islice, repeat
+from functools import partial
+from itertools import repeat
 from typing import Any
 
 import jax
@@ -16,18 +17,17 @@ from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Operation, Tensor, ancestors
 from hookline.graph.nodes.nodes import Constant, Source
 from hookline.graph.variable import Update, Variable, is_counter
+from hookline.session.local_store import Flat, Slot
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan.feeds import feeder
 from hookline.session.plan.fetches import called
-from hookline.session.plan.getters import Getter, Run, counters, fetch_getter, input_getter
+from hookline.session.plan.getters import DeferredResults, Getter, Run, counters, fetch_getter, input_getter
 from hookline.session.plan.plan import Plan, input_tensors
-from hookline.session.plan.request import Request
+from hookline.session.plan.request import HookPart, Request
 from hookline.session.plan.source_positions import NOT_READY, OpenSource, feed
 from hookline.session.program.program_cache import ProgramCache
 from hookline.session.program.shared_jit import OtherTypesError
-from hookline.session.running.hook_fetches import DeferredResults
 from hookline.session.running.host_stage import HostStage
-from hookline.session.slots import Flat, Slot
 
 CHANGED = object()
 """Returned in place of results: the global step is not the expected one; nothing was run."""
@@ -64,12 +64,11 @@ class CachedStep:
         self._session, self._store, self._lock = session, store, session.lock
         global_step = counted_global_step(session.graph)
         self.plan = plan = Plan(fetched, [*for_hooks, *deferred], request.fed, store.is_remote)
-        self.hosts = hosts = HostStage(plan, [*fetched, *for_hooks], deferred)
         self.capacity = capacity
         self._feeders = [feeder(tensor) for tensor in request.fed]
-        self.program, self._mask = programs.choose(plan, request, hosts.pulled, store)
+        self.program, self._mask = programs.choose(plan, request, store)
         places = self.program.places([bool(wanted) for wanted in self._mask]) if self.program else {}
-        hosts.find_outputs(places)
+        self.hosts = hosts = HostStage(plan, [*fetched, *for_hooks], deferred, places)
         self._now = [part for part in request.hooks if not part.is_late]
         self._late = [part for part in request.hooks if part.is_late]
         self._getters = [
@@ -79,9 +78,9 @@ class CachedStep:
         self._late_getters = [
             self._getter(e, places, in_rows=part.in_rows, is_late=True) for part in self._late for e in part.elements
         ]
-        nothing = (None, self._of_hooks([None] * len(self._getters), Run())) if request.is_constant else None
         # The results of a run, if they are the same each time, and of a single step if no front end checks runs, too.
-        self._nothing, self._plain = nothing, None if nothing is None or session.checks_runs else (*nothing, 1)
+        self._constant: tuple[Any, Any] | None = None
+        self._plain: tuple[Any, Any, int] | None = None
         self.counters = counters(plan, [*fetched, *for_hooks, *deferred])
         self.gain: int | None = 0 if global_step is None else plan.gain(global_step)
         program = self.program
@@ -129,8 +128,7 @@ class CachedStep:
         """Finds the places of the values that the program reads, writes and counts."""
         program, plan = self._program, self.plan
         self._here = here = self._store.here
-        alone = program.written[len(program.taken) + len(program.counted) :]
-        self._block = here.block(program.taken, program.counted, alone, program.hosted)
+        self._block = here.block(*program.groups, program.hosted)
         # That of a variable that lives elsewhere stays empty: then all are gathered by way of the store.
         self._read: list[tuple[Slot, Variable]] = [*zip(here.slots(program.read), program.read, strict=True)]
         self._counts: list[tuple[Slot, Variable, int | None]] = []
@@ -209,7 +207,7 @@ class CachedStep:
         return feed(self._nodes, self._opened or self._open(), run, self.dispatch, run, expected)
 
     def _open(self) -> Sequence[OpenSource]:
-        self._opened = self._session.staged.sources.opened(self._nodes)
+        self._opened = self._session.sources.opened(self._nodes)
         return self._opened
 
     def _await_batches(self, most: int, to_come: float) -> None:
@@ -239,44 +237,42 @@ class CachedStep:
         session = self._session
         if session.checks_runs:
             session.graph.front_end.check_run(session.graph)
-        if self._nothing is not None:
-            return self._nothing
+        if self._constant is not None:
+            return self._constant
+        request = self.request
         values = [*map(called, self._getters, repeat(run))]
-        if session.converts:
+        if session.converts and not request.is_constant:
             values = session.graph.front_end.convert_results(values)
             if self.has_checks:
                 session.ahead.raise_known_failure()
-        return self.request.assemble(values), self._of_hooks(values, run)
-
-    def _of_hooks(self, values: Sequence[Any], run: Run) -> tuple[Any, ...]:
-        """Returns the results of the hooks, from the values of all getters."""
-        results: list[Any] = [None] * self.request.hook_count
-        end = len(self.request.fetched)
+        results: list[Any] = [None] * request.hook_count
+        end = len(request.fetched)
         for part in self._now:
             start, end = end, end + len(part.elements)
             results[part.place] = part.assemble(values[start:end])
         if self._late:
-            every = self._late_results(run)
-            for number, part in enumerate(self._late):
-                results[part.place] = every.part(number)
-        return tuple(results)
+            hosts, late, start = self.hosts, [], 0
+            arrays = [*map(run.outputs.__getitem__, hosts.deferred_arrays)]
+            if hosts.deferred_trees:
+                arrays += jax.tree.leaves([run.outputs[place] for place in hosts.deferred_trees])
+            for part in self._late:
+                results[part.place] = DeferredResults(partial(self._late_results, run, late, part, start), arrays)
+                start += len(part.elements)
+        found = request.assemble(values), tuple(results)
+        if request.is_constant:
+            self._constant, self._plain = found, None if session.checks_runs else (*found, 1)
+        return found
 
-    def _late_results(self, run: Run) -> DeferredResults:
-        """Returns the deferred results of the late hooks together."""
-        hosts, outputs = self.hosts, run.outputs
-
-        def compute() -> list[Any]:
+    def _late_results(self, run: Run, values: list[Any], part: HookPart, start: int) -> Any:
+        """Returns the results of a late hook; the first one that is read computes the `values` of all late hooks."""
+        if not values:
+            hosts = self.hosts
             if hosts.deferred:
                 if self._is_bare:  # The run has made no room for host results.
                     run.begin()
                 hosts.compute(hosts.deferred, run, self._session)
-            values = iter([*map(called, self._late_getters, repeat(run))])
-            return [part.assemble([*islice(values, len(part.elements))]) for part in self._late]
-
-        arrays = [*map(outputs.__getitem__, hosts.deferred_arrays)]
-        if hosts.deferred_trees:
-            arrays += jax.tree.leaves([outputs[place] for place in hosts.deferred_trees])
-        return DeferredResults(compute, arrays)
+            values.extend([*map(called, self._late_getters, repeat(run))])
+        return part.assemble(values[start : start + len(part.elements)])
 
     def dispatch(self, run: Run, expected: int | None = None, last_step: int | None = None) -> Any:
         """Starts the program and keeps its new values, without waiting for it. The caller holds the session's lock.

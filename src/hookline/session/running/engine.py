@@ -22,10 +22,10 @@ from hookline.session.local_store import LocalStore
 from hookline.session.options import RunMetadata, RunOptions, SessionConfig
 from hookline.session.plan.feeds import check_alive, flat_feeds
 from hookline.session.plan.plan_cache import PlanCache
-from hookline.session.plan.source_positions import OpenSource, Position
+from hookline.session.plan.request import HookFetches
+from hookline.session.plan.source_positions import OpenSource, Position, Sources
 from hookline.session.raw_session import LowLevel
 from hookline.session.running.cached_step import CachedStep
-from hookline.session.running.hook_fetches import HookFetches
 from hookline.session.running.run_ahead import RunAhead
 from hookline.session.running.staged_run import StagedRuns
 from hookline.session.store import StoreTarget, VariableStore
@@ -38,11 +38,12 @@ class Engine(LowLevel):
         graph: The graph.
         lock: Held while values of variables change hands.
         ahead: Bounds how far the host is ahead of the device.
+        sources: The sources that the session reads from.
         staged: Makes the runs that are more than one program.
         usable: Whether the session is neither closed nor lost.
         checks_runs: Whether the front end checks runs.
         converts: Whether the front end converts results.
-        at_close: The functions to call when the session is closed or collected.
+        at_close: The functions to call when the session is closed or collected, which release resources held for it.
     """
 
     usable = True
@@ -57,8 +58,9 @@ class Engine(LowLevel):
             self.graph.settle("Session", [placement.current()])
         self.lock = threading.RLock()
         self.ahead = RunAhead(self, config.max_runs_ahead)
+        self.sources = Sources(self)
         self.staged = StagedRuns(self)
-        self._target, self._max_plans = target, config.max_plans
+        self._target, self.shared, self._max_plans = target, target is not None, config.max_plans
         self._plans = PlanCache(self, config.max_plans)
         self._store: VariableStore | None = None
         self._lost: BaseException | None = None
@@ -92,7 +94,7 @@ class Engine(LowLevel):
         finally:  # A Ctrl-C may end the wait for the device.
             with self.lock:
                 self.session.closed, self.usable = True, False
-                self.staged.sources.close()
+                self.sources.close()
                 if self._store is not None:
                     self._store.close()
                 self._store = None
@@ -101,10 +103,6 @@ class Engine(LowLevel):
             call_all(self.at_close)
         if failure is not None:
             raise failure
-
-    def when_closed(self, function: Callable[[], None]) -> None:
-        """Registers a function to call when the session is closed or collected, to release resources held for it."""
-        self.at_close.append(function)
 
     # Running ----------------------------------------------------------------------------------------------------
 
@@ -159,7 +157,7 @@ class Engine(LowLevel):
 
     def gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
         """Returns the increase of the global step in a run of these fetches; None if only the device knows it."""
-        return self.planned(fetches, flat_feeds(feed_dict)).gain
+        return self.planned(fetches, feed_dict).gain
 
     def expect(self, hook_fetches: Iterable[Any]) -> list[int]:
         """Declares all fetches that hooks may ask for; see `LowLevel.expect`."""
@@ -238,12 +236,6 @@ class Engine(LowLevel):
         every = keys or (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES)
         return [variable for key in every for variable in self.graph.get_collection(key)]
 
-    def snapshot(self, variables: Iterable[Variable]) -> dict[str, Any]:
-        """See `Session.snapshot`."""
-        with self.lock:
-            self.check_usable()
-            return self.store.snapshot(variables)
-
     def values_with_positions(
         self, variables: Iterable[Variable], iterators: Iterable[str]
     ) -> tuple[dict[str, Any], dict[str, Position]]:
@@ -253,7 +245,7 @@ class Engine(LowLevel):
         """
         with self.lock:
             self.check_usable()
-            return self.store.values(variables), self.staged.sources.positions(iterators)
+            return self.store.values(variables), self.sources.positions(iterators)
 
     def handed_over(self, variable: Variable) -> Any:
         """Returns the value of a variable without a copy: no later run may write the variable."""
@@ -313,29 +305,20 @@ class Engine(LowLevel):
             if is_model:
                 self.ahead.reset()
                 self.session.fault = None
-            self.staged.sources.go_to(positions or {})
-
-    def iterators(self) -> list[str]:
-        """Returns the names of the graph's iterators (`hookline.data.iterator`) whose positions checkpoints hold."""
-        return self.staged.sources.names()
+            self.sources.go_to(positions or {})
 
     def source(self, iterator: Source) -> OpenSource:
         """Returns the open source from which the session reads for an iterator's operation."""
         with self.lock:
             self.check_usable()
-            return self.staged.sources.of(iterator)
+            return self.sources.of(iterator)
 
     def serve(self, coord: Any) -> None:
         """Lets a `Coordinator` stop the threads that prefetch the data of iterators."""
         with self.lock:
-            self.staged.sources.serve(coord)
+            self.sources.serve(coord)
 
     # Shared variables -------------------------------------------------------------------------------------------
-
-    @property
-    def shared(self) -> bool:  # type: ignore[override]
-        """Whether other processes may change its variables, because they live on parameter servers."""
-        return (self._store or self.store).shared
 
     def seal(self) -> None:
         """Ends the training for all workers that share the variables; returns when their last update is applied."""

@@ -15,7 +15,7 @@ from hookline.graph.nodes import spec as specs
 from hookline.graph.nodes.nodes import HostCall, SessionCall
 from hookline.graph.variable import Update, VariableRead
 from hookline.session.plan.fetches import called
-from hookline.session.plan.getters import Run, argument_getter
+from hookline.session.plan.getters import Getter, Run, argument_getter
 from hookline.session.plan.plan import Key, Plan, input_tensors
 
 OnHost = HostCall | SessionCall
@@ -24,62 +24,59 @@ OnHost = HostCall | SessionCall
 class HostStage:
     """The host operations of a plan.
 
+    Args:
+        plan: The plan.
+        awaited: The fetches whose results a run returns.
+        deferred: Those whose results are read later.
+        places: The index of each tensor among the outputs of the program. One of several steps may lack some: then that
+            step is refused, or only asked whether it can be made.
+
     Attributes:
         before: The operations that run before the program.
         after: Those that run after it.
         deferred: Those that run when their results are read; no run waits for them.
         deferred_arrays: The indices of the outputs that deferred results need, of those with one array.
         deferred_trees: The same of those that may have more.
-        pulled: The tensors that they take from the program.
         before_needs_lock: Whether those before the program need state that the session's lock protects: counters, the
             session itself, or the choice of this run's batch.
     """
 
     def __init__(
-        self, plan: Plan, awaited: Sequence[Tensor | Operation], deferred: Sequence[Tensor | Operation]
+        self,
+        plan: Plan,
+        awaited: Sequence[Tensor | Operation],
+        deferred: Sequence[Tensor | Operation],
+        places: Mapping[Key, int],
     ) -> None:
         self.before = plan.before
         self.deferred = _deferred(plan, awaited) if deferred else []
         self.after = [operation for operation in plan.after if operation not in self.deferred]
-        self.pulled = input_tensors(plan.after, plan.needs_device)
-        keys = [tensor.key for tensor in self.pulled]
-        self._arguments = {
-            operation: [argument_getter(plan, tensor, operation, keys) for tensor in operation.inputs]
-            for operation in (*plan.before, *plan.after)
-        }
+        self._pulls_any = bool(plan.pulled)
+        keys = [tensor.key for tensor in plan.pulled]
+        self._arguments: dict[OnHost, list[Getter]] = {}
+        # By operation, the tensors that it takes from the program: index in `plan.pulled` to index among the outputs.
+        self._pulls: dict[OnHost, dict[int, int]] = {}
+        for operation in (*plan.before, *plan.after):
+            self._arguments[operation] = [argument_getter(plan, t, operation, keys) for t in operation.inputs]
+            wanted = {tensor.key for tensor in operation.inputs} & places.keys()
+            self._pulls[operation] = {i: places[key] for i, key in enumerate(keys) if key in wanted}
         self.before_needs_lock = any(
             isinstance(operation, SessionCall)
             or any(isinstance(t.op, VariableRead) or t.op in plan.sources for t in operation.inputs)
             for operation in plan.before
         )
-        self._deferred_tensors = [
-            *input_tensors(self.deferred, lambda tensor: True),
-            *(e for e in deferred if isinstance(e, Tensor)),
-        ]
-        # By operation, the tensors that it takes from the program: index in `pulled` to index among the outputs.
-        self._pulls: dict[Operation, dict[int, int]] = {}
-        # The indices in `pulled` of arrays of numbers in the memory of the host: reading these transfers nothing, and
-        # takes a third of the time of `jax.device_get`.
+        # The indices in `plan.pulled` of arrays of numbers in the memory of the host: reading these transfers nothing,
+        # and takes a third of the time of `jax.device_get`.
         is_cpu = jax.default_backend() == "cpu"
-        self._at_hand = {i for i, tensor in enumerate(self.pulled) if is_cpu and _is_plain(tensor.spec)}
-        self.deferred_arrays: list[int] = []
-        self.deferred_trees: list[int] = []
-
-    def find_outputs(self, places: Mapping[Key, int]) -> None:
-        """Records the index of each tensor among the outputs of the program.
-
-        A program of several steps may lack some: then that step is refused, or only asked whether it can be made.
-        """
-        for operation in self._arguments:
-            wanted = {tensor.key for tensor in operation.inputs} & places.keys()
-            self._pulls[operation] = {i: places[t.key] for i, t in enumerate(self.pulled) if t.key in wanted}
-        found = [tensor for tensor in self._deferred_tensors if tensor.key in places]
+        self._at_hand = {i for i, tensor in enumerate(plan.pulled) if is_cpu and _is_plain(tensor.spec)}
+        late = [*input_tensors(self.deferred, lambda tensor: True), *(e for e in deferred if isinstance(e, Tensor))]
+        found = [tensor for tensor in late if tensor.key in places]
         self.deferred_arrays = [places[tensor.key] for tensor in found if specs.is_array(tensor.spec)]
         self.deferred_trees = [places[tensor.key] for tensor in found if not specs.is_array(tensor.spec)]
 
     def compute(self, operations: Sequence[OnHost], run: Run, session: Any) -> None:
         """Runs host operations, given in creation order, on the values that the run has so far."""
-        if run.outputs and self.pulled:
+        if run.outputs and self._pulls_any:
             found: dict[int, int] = {}
             for operation in operations:
                 found.update(self._pulls[operation])

@@ -26,8 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.graph import Graph, placement
+from hookline.graph.conditions import Latch
 from hookline.graph.nodes.check import Check
-from hookline.graph.nodes.latch import Latch
 
 Latched = Any
 """One number: minus the count of runs so far, or from 1 on the number of the first run in which the condition held.

@@ -9,9 +9,9 @@ import jax
 
 from hookline import errors
 from hookline.graph import placement
+from hookline.graph.conditions import Latch
 from hookline.graph.global_step import counted_global_step
 from hookline.graph.nodes.check import Check
-from hookline.graph.nodes.latch import Latch
 from hookline.session.plan.getters import Run
 from hookline.session.running.latches import Latching, LatchState, Unread
 

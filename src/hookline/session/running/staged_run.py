@@ -11,21 +11,16 @@ from hookline import clock
 from hookline.errors import FailedPreconditionError
 from hookline.graph.graph import Operation
 from hookline.session.plan.getters import Run
-from hookline.session.plan.source_positions import Sources, feed
+from hookline.session.plan.source_positions import feed
 from hookline.session.running.cached_step import CachedStep, explained
 from hookline.session.running.retry import RETRY
 
 
 class StagedRuns:
-    """Makes the runs of a session with host operations, with batches, with options, or with variables elsewhere.
-
-    Attributes:
-        sources: The sources that the session reads from.
-    """
+    """Makes the runs of a session with host operations, with batches, with options, or with variables elsewhere."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
-        self.sources = Sources(session.graph, lambda: session.shared)
         # The thread of the host operation that runs under the lock, if one does.
         self._host_thread: int | None = None
         self._host_locks: dict[Operation, Any] = {}
@@ -33,8 +28,9 @@ class StagedRuns:
     def make(self, step: CachedStep, run: Run) -> None:
         """Makes a run."""
         session, hosts, plan, metadata = self._session, step.hosts, step.plan, run.metadata
+        is_traced = metadata is not None and run.options is not None and run.options.trace_level > 0
         run.begin()
-        start = clock.monotonic() if run.is_traced else 0.0
+        start = clock.monotonic() if is_traced else 0.0
         if hosts.before and not hosts.before_needs_lock:
             hosts.compute(hosts.before, run, session)
         if step.exchanges:
@@ -50,10 +46,10 @@ class StagedRuns:
             ahead.left -= 1
             if ahead.left <= 0:
                 ahead.look(step, run)
-        done = clock.monotonic() if run.is_traced else 0.0
+        done = clock.monotonic() if is_traced else 0.0
         if hosts.after:
             hosts.compute(hosts.after, run, session)
-        if metadata is not None and run.is_traced:
+        if metadata is not None and is_traced:
             times = {"before": run.begun - start, "device": done - run.begun, "after": clock.monotonic() - done}
             metadata.stage_secs.update(times)
 
@@ -61,7 +57,7 @@ class StagedRuns:
         if step.plan.sources:
             with self._session.lock:
                 self._session.check_usable()
-                awaited = [self.sources.of(node) for node in step.plan.sources]
+                awaited = self._session.sources.opened(step.plan.sources)
             for source in awaited:
                 source.wait()
 
@@ -75,7 +71,7 @@ class StagedRuns:
         while True:
             with self._session.lock, contextlib.ExitStack() as entered:
                 self._session.check_usable()
-                opened = self.sources.opened(plan.sources)
+                opened = self._session.sources.opened(plan.sources)
                 awaited: Any = next((source for source in opened if not source.ready()), None)
                 if awaited is None and hosts.before_needs_lock:
                     awaited = self._enter(plan.before, entered)
@@ -118,7 +114,8 @@ class StagedRuns:
                 step.hosts.compute(step.hosts.before, run, session)
             finally:
                 self._host_thread = outer
-        run.begun = clock.monotonic() if run.is_traced else 0.0
+        if run.metadata is not None:
+            run.begun = clock.monotonic()
         session.check_usable()  # A host operation may have closed it.
         step.dispatch_with(run)
         if run.metadata is not None:

@@ -1,4 +1,4 @@
-"""Calls of servers by workers and by other servers; direct calls in this process, for tests."""
+"""Parameter servers without processes, whose calls a test may hold, lose or repeat."""
 
 from __future__ import annotations
 
@@ -6,43 +6,11 @@ import copy
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any
 
 from hookline import errors
-from hookline.distributed.protocol import Peers
-from hookline.distributed.server.server import ParameterServer
-
-
-class Reply(Protocol):
-    """The result of a call under way."""
-
-    def get(self) -> Any:
-        """Waits for the result and returns it, or raises the server's error."""
-        ...
-
-
-class Transport(Protocol):
-    """Calls servers by number."""
-
-    @property
-    def count(self) -> int:
-        """The number of servers."""
-        ...
-
-    def call(self, server: int, method: str, *args: Any) -> Reply:
-        """Starts a call. Calls to one server that are under way at the same time may be carried out in any order."""
-        ...
-
-    def peers(self) -> Peers | None:
-        """Returns the object with which servers call each other."""
-        ...
-
-    def close(self) -> None:
-        """Ends the connections of the caller; those of servers to each other stay."""
-        ...
-
-
-# In this process ---------------------------------------------------------------------------------------------------
+from hookline.distributed import ParameterServer
+from hookline.distributed.protocol import Peers, Reply
 
 
 class _Done:
@@ -82,11 +50,6 @@ class DirectTransport:
 
     Attributes:
         posted: Messages between servers that are under way.
-
-    Example:
-        >>> transport = DirectTransport([ParameterServer()])
-        >>> transport.call(0, "status").get().step
-        0
     """
 
     def __init__(self, servers: Sequence[ParameterServer], *, eager: bool = True, timeout_secs: float = 60.0) -> None:
