@@ -117,7 +117,7 @@ def job(rows: int, options: argparse.Namespace, figures: dict[str, dict[str, Any
             noted["model_bytes"] = sum(leaf.size * leaf.dtype.itemsize for leaf in specs)
 
         def wait() -> None:
-            jax.block_until_ready([sess.lowlevel.store.take([variable]) for variable in hl.global_variables()])
+            jax.block_until_ready([sess.backend.store.read_leaves([variable]) for variable in hl.global_variables()])
 
         if options.phase == "restore":
             with measured(figures.get("restore")):

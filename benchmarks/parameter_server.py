@@ -34,8 +34,8 @@ from typing import Any
 
 import numpy as np
 
-from hookline.distributed.calls import Caller
-from hookline.distributed.lines import Address, Listener
+from hookline.distributed.connections import Address, Listener
+from hookline.distributed.rpc import ServerClient
 
 NAMESPACE = "benchmark"
 WORKERS = (1, 2, 4)
@@ -75,11 +75,11 @@ class ByHand:
         return self._held
 
 
-def raw_caller(actor: Any) -> Caller:
+def raw_caller(actor: Any) -> ServerClient:
     import ray
 
     address: Address = ray.get(actor.address.remote())  # type: ignore[assignment]
-    return Caller("The raw actor", address, lambda: address, 60.0)
+    return ServerClient("The raw actor", address, lambda: address, 60.0)
 
 
 def by_hand(actor: Any, numbers: int) -> Callable[[], None]:
@@ -301,9 +301,9 @@ def report(median: dict[str, float]) -> str:
 
 
 def main(rounds: int, secs: float) -> None:
-    from hookline.distributed.cluster.ray_cluster import PrivateRayCluster, ray_environment
+    from hookline.distributed.cluster.local_ray_cluster import LocalRayCluster, ray_environment
 
-    with PrivateRayCluster() as cluster:
+    with LocalRayCluster() as cluster:
         environment = {**ray_environment(cluster.token_path, loopback=True), **cluster.environment()}
         environment |= {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
         os.environ.update(environment)

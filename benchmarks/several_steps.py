@@ -1,8 +1,8 @@
 """Real batches, one by one and several in a run: `train.Loop` against loops by hand on the same source, in turns.
 
 The step is that of `tiny_step.py`, then one of a medium MLP and one of a transformer. Batches come from
-`hookline.data.arrays`, shuffled. By hand there are the fastest loop on that source, and a compiled loop over a block
-of batches (a scan whose count is given at run time) that is fed from the same bulk read.
+`hookline.data.from_arrays`, shuffled. By hand there are the fastest loop on that source, and a compiled loop over a
+block of batches (a scan whose count is given at run time) that is fed from the same bulk read.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def tiny() -> Job:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(32 * 512, 32)).astype("float32")
     y = rng.normal(size=(32 * 512, 1)).astype("float32")
-    source = lambda: hl.data.arrays((x, y), 32, shuffle_seed=0, epochs=None)  # noqa: E731
+    source = lambda: hl.data.from_arrays((x, y), 32, shuffle_seed=0, epochs=None)  # noqa: E731
     return Job(tiny_step.init, lambda params, batch: tiny_step.loss_fn(params, *batch), source)
 
 
@@ -149,7 +149,7 @@ def medium() -> Job:
     def loss_fn(params: Any, batch: Any) -> Any:
         return jnp.mean((functools.reduce(lambda h, w: jnp.tanh(h @ w), params, batch) - batch) ** 2)
 
-    return Job(init, loss_fn, lambda: hl.data.arrays(x, 128, shuffle_seed=0, epochs=None))
+    return Job(init, loss_fn, lambda: hl.data.from_arrays(x, 128, shuffle_seed=0, epochs=None))
 
 
 def transformer() -> Job:
@@ -178,7 +178,7 @@ def transformer() -> Job:
             x = x + jax.nn.gelu(normal(x) @ layer["up"]) @ layer["down"]
         return optax.softmax_cross_entropy_with_integer_labels(x @ params["embed"].T, wanted).mean()
 
-    return Job(init, loss_fn, lambda: hl.data.arrays(tokens, 16, shuffle_seed=0, epochs=None))
+    return Job(init, loss_fn, lambda: hl.data.from_arrays(tokens, 16, shuffle_seed=0, epochs=None))
 
 
 def main() -> None:
@@ -215,7 +215,7 @@ def main() -> None:
             references = (HAND, SINGLE, f"{SINGLE}, all hooks") if number else (BARE, HAND, SCAN)
             rows = interleaved.measure(runs, rounds=rounds, steps=steps, references=references)
         found[name] = rows
-        text += f"With batches from `hookline.data.arrays`, {name}:\n\n{interleaved.table(rows, errors=True)}\n\n"
+        text += f"With batches from `hookline.data.from_arrays`, {name}:\n\n{interleaved.table(rows, errors=True)}\n\n"
     print(text)
     if args.results:
         args.results.mkdir(parents=True, exist_ok=True)

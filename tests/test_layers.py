@@ -162,7 +162,7 @@ def test_facades_only_re_export(module):
     """
     nodes = without_type_checking(tree_of(module)).body
     for block in [node for node in nodes if isinstance(node, ast.With)]:
-        assert [ast.unparse(item) for item in block.items] == ["held_back()"], f"{module}.py: {ast.unparse(block)}"
+        assert [ast.unparse(item) for item in block.items] == ["defer_sigint()"], f"{module}.py: {ast.unparse(block)}"
         nodes[nodes.index(block) : nodes.index(block) + 1] = block.body
     for node in nodes:
         if isinstance(node, ast.Assign | ast.AnnAssign):

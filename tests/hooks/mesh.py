@@ -97,7 +97,7 @@ class Layout:
 
     def loop(self, data: Any) -> hl.train.Loop:
         with hl.Graph().as_default():
-            batches = hl.data.iterator(hl.data.arrays(data, BATCH, epochs=None), device=self.batch)
+            batches = hl.data.iterator(hl.data.from_arrays(data, BATCH, epochs=None), device=self.batch)
         return hl.train.Loop(self.step, self.state, batches, sharding=self.sharding())
 
 
@@ -191,7 +191,7 @@ def hooks_of_a_loop(layout: Layout, logdir: Path) -> dict[str, Any]:
         average = hl.train.ExponentialMovingAverage(0.5)
         averaged = average.apply(params)
     progress, last = io.StringIO(), hl.train.FinalOpsHook({"norm": norm, "average": average.average(params)})
-    evaluate = hl.train.Evaluate(layout.evaluation, hl.data.arrays(examples()[:48], 16), every=2, keep_best="loss")
+    evaluate = hl.train.Evaluate(layout.evaluation, hl.data.from_arrays(examples()[:48], 16), every=2, keep_best="loss")
     seen: list[Any] = []
 
     class Averaging(hl.train.SessionRunHook):
@@ -301,7 +301,7 @@ def graph(layout: Layout, logdir: Path) -> dict[str, Any]:
     with hl.Graph().as_default():
         beside = layout.places or dict.fromkeys(layout.params())
         params = {name: hl.Variable(value, name=name, sharding=beside[name]) for name, value in layout.params().items()}
-        batch = hl.data.iterator(hl.data.arrays(examples(), BATCH, epochs=None), device=layout.batch)
+        batch = hl.data.iterator(hl.data.from_arrays(examples(), BATCH, epochs=None), device=layout.batch)
         loss = hl.op(layout.loss, name="loss")(params, batch)
         step = hl.train.create_global_step()
         clipped = lambda learning_rate: optax.chain(optax.clip_by_global_norm(1.0), optax.adam(learning_rate))  # noqa: E731
@@ -401,7 +401,7 @@ def readings(layout: Layout, logdir: Path) -> dict[str, Any]:
     hooks = [
         hl.train.LoggingTensorHook({"norm": norm}, trigger=hl.train.every(2)),
         hl.train.SummarySaverHook(trigger=hl.train.every(2), output_dir=str(logdir), summary_op=summaries),
-        hl.train.Evaluate(layout.evaluation, hl.data.arrays(examples()[:48], 16), every=2),
+        hl.train.Evaluate(layout.evaluation, hl.data.from_arrays(examples()[:48], 16), every=2),
     ]
     collectives: list[list[str]] = []
     steps: list[int] = []

@@ -406,6 +406,6 @@ def test_a_guard_of_ones_own_is_refused_there_as_well():
         run = (weight.assign_add(1.0), hl.skip_updates_if(hl.op(jnp.isnan)(weight)))
         with hl.Session(Servers()) as session:
             session.run(hl.global_variables_initializer())
-            session.lowlevel.publish()
+            session.backend.publish()
             with pytest.raises(errors.UnimplementedError, match="which happens on a parameter server"):
                 session.run(run)

@@ -31,13 +31,13 @@ class OwnSaver:
         session.hook_data.setdefault("savers", {})[self.saver] = self.save_now
 
     def on_trigger(self, firing):
-        firing.context.settle()
+        firing.context.deliver_pending()
         self.save_now(firing.context.session)
 
     def end(self, session):
         self.save_now(session)
 
-    def save_last(self, session, exception):
+    def save_on_failure(self, session, exception):
         self.save_now(session)
 
     def after_close(self):
@@ -113,7 +113,7 @@ def test_a_state_that_a_hook_has_condemned_is_not_saved(job, saver):
         trigger = train.every(3)
 
         def on_trigger(self, firing):
-            firing.context.session.condemn(ValueError("bad"))
+            firing.context.session.mark_invalid(ValueError("bad"))
 
     with pytest.raises(KeyError, match="mine"), job.session(saver, Condemns()) as session:
         job.run(session, 2.0, 2.0, 2.0, fail_after=True)

@@ -188,7 +188,7 @@ def _made(kind: str) -> _Job:
     data = np.random.default_rng(0).normal(size=(160, FEATURES)).astype("float32")
 
     def batches(device: Any = None) -> Any:
-        source = hl.data.arrays(data, 16, shuffle_seed=1, epochs=None)
+        source = hl.data.from_arrays(data, 16, shuffle_seed=1, epochs=None)
         if device is None:
             return source
         with hl.Graph().as_default():

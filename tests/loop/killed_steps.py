@@ -26,7 +26,7 @@ def sources():
     import hookline as hl
 
     examples = np.random.default_rng(0).normal(size=(130, 4)).astype("float32")
-    shuffled = hl.data.arrays(examples, 4, shuffle_seed=7, epochs=5)
+    shuffled = hl.data.from_arrays(examples, 4, shuffle_seed=7, epochs=5)
     with hl.Graph().as_default():  # Read ahead in blocks, of which runs take parts.
         ahead = hl.data.iterator(shuffled, prefetch=2)
     return {"arrays": ahead, "generators": lambda: iter(list(shuffled))}

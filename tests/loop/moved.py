@@ -116,7 +116,7 @@ def _looped(case: Script, given: str, logdir: str) -> dict[str, Any]:
             state = case.make if given == "function" else case.make()
             loop = hl.train.Loop(case.step, state, lambda: _stream(case))
         losses = _Losses(loop)
-        state = loop.run(logdir, last_step, hooks=[losses], progress=False, log_steps=None, watch=None)
+        state = loop.run(logdir, last_step, hooks=[losses], progress=False, log_steps=None, nan_check=None)
         return _told(losses.values, state)
 
     forget_programs()

@@ -40,7 +40,7 @@ def step(state: Any, batch: Any) -> Any:
 
 
 def batches() -> Any:
-    return hl.data.arrays(np.random.default_rng(0).normal(size=(64, 8)).astype("float32"), 16, epochs=None)
+    return hl.data.from_arrays(np.random.default_rng(0).normal(size=(64, 8)).astype("float32"), 16, epochs=None)
 
 
 def specs_of(tree: Any) -> dict[str, str]:

@@ -52,7 +52,7 @@ def trained(steps_per_run: int, mesh: Any, rule: Any, examples: int) -> dict[str
     The batches are split over the axis `data`.
     """
     x = np.random.default_rng(0).normal(size=(examples, 16)).astype("float32")
-    data = hl.data.arrays(x, 16, shuffle_seed=1, epochs=None)
+    data = hl.data.from_arrays(x, 16, shuffle_seed=1, epochs=None)
     with log() as told:
         loop = hl.train.Loop(step, init, data, sharding=rule(mesh), seed=3, steps_per_run=steps_per_run)
         state = loop.run(last_step=LAST_STEP, progress=False, log_steps=5)

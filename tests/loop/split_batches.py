@@ -116,7 +116,7 @@ def trained(
 
 
 def arrays(part: slice = slice(None), size: int = 8, **options: Any) -> Any:
-    return hl.data.arrays((X[part], Y[part]), size, **options)
+    return hl.data.from_arrays((X[part], Y[part]), size, **options)
 
 
 def one_by_one(part: slice = slice(None), size: int = 8) -> Iterator[Any]:

@@ -24,7 +24,7 @@ Y = np.tanh(X).sum(axis=1)
 
 
 def batches(epochs: int | None = None) -> Any:
-    return hl.data.arrays((X, Y), BATCH, shuffle_seed=1, epochs=epochs)
+    return hl.data.from_arrays((X, Y), BATCH, shuffle_seed=1, epochs=epochs)
 
 
 def mse(predicted: Any, wanted: Any) -> Any:

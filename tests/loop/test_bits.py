@@ -139,7 +139,7 @@ def numbered(tree):
 
 class Fetch(train.SessionRunHook):
     def __init__(self, fetches, every, late=False):
-        self.fetches, self.trigger, self.late = fetches, train.every(every), late
+        self.fetches, self.trigger, self.deferred = fetches, train.every(every), late
 
     def on_trigger(self, firing):
         jax.tree.map(np.asarray, firing.values)

@@ -57,7 +57,7 @@ def train(layout, logdir, last_step):
     state = placed({"params": params, "opt_state": optax.adam(1e-2).init(params)}, layout)
     data = np.random.default_rng(0).normal(size=(48, 8)).astype("float32")
     look = Look()
-    loop = hl.train.Loop(step, state, hl.data.arrays(data, 8, shuffle_seed=1, epochs=None))
+    loop = hl.train.Loop(step, state, hl.data.from_arrays(data, 8, shuffle_seed=1, epochs=None))
     end = loop.run(logdir, last_step, hooks=[look], progress=False)
     values = [np.asarray(leaf, "float64").ravel().tolist() for leaf in jax.tree.leaves(end)]
     return {"begun": look.bits, "spec": look.spec, "given": str(state["params"]["w"].sharding),

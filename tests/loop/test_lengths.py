@@ -97,7 +97,7 @@ def test_a_ragged_evaluation_rides_along():
 
 def test_many_lengths_are_warned_of_once(caplog):
     batches = [np.ones((2, length), "float32") for length in (*range(1, 20), *range(1, 20))]
-    hl.train.Loop(lambda state, batch: (state + batch.mean(), {}), 0.0, batches).run(progress=False, watch=None)
+    hl.train.Loop(lambda state, batch: (state + batch.mean(), {}), 0.0, batches).run(progress=False, nan_check=None)
     (told,) = [record.getMessage() for record in caplog.records if "lengths" in record.getMessage()]
     assert told == (
         "Iterator 'batches': its batches have more than 16 different lengths, and the step is compiled once for each: "

@@ -38,7 +38,7 @@ def multi_steps(inner, steps=4, **more):
 
 
 def loop(state, step=train_step, data=X, **more):
-    return hl.train.Loop(step, state, hl.data.arrays(data, 2, epochs=None), **more)
+    return hl.train.Loop(step, state, hl.data.from_arrays(data, 2, epochs=None), **more)
 
 
 def average(step, state, params_of, updated, steps, data=X):
@@ -84,7 +84,7 @@ def test_averages_move_when_the_parameters_do(name, tmp_path):
     assert not near(wanted, begin(tx).params)
     for last, steps_per_run in ((5, 1), (14, 4)):  # It goes on after a restart in the middle of an optimizer step.
         made = loop(begin(tx), data=data, ema=DECAY, steps_per_run=steps_per_run)
-        made.run(str(tmp_path), last, progress=False, watch=None)
+        made.run(str(tmp_path), last, progress=False, nan_check=None)
     assert near(made.averaged_result.params, wanted)
 
 

@@ -285,12 +285,12 @@ class Last(hl.train.SessionRunHook):
 @pytest.mark.parametrize("name", list(cases()))
 def test_a_step_of_a_published_form_trains_as_it_is(name):
     case = cases()[name]
-    batches = hl.data.arrays(case.batch(X, Y), BATCH)
+    batches = hl.data.from_arrays(case.batch(X, Y), BATCH)
     loop = hl.train.Loop(case.step, case.state, batches)
     assert sorted(loop.metrics) == sorted(case.metrics)
     last = Last(loop.metrics)
     final = loop.run(
-        hooks=[last], progress=False, log_steps=None, watch=None, logging=hl.train.LoggingOptions(rate_steps=None)
+        hooks=[last], progress=False, log_steps=None, nan_check=None, logging=hl.train.LoggingOptions(rate_steps=None)
     )
     state, told = by_hand(cases()[name])
     assert jax.tree.structure(final) == jax.tree.structure(state)

@@ -30,7 +30,7 @@ def train_step(state, batch):
 
 
 def loop(begin, **more):
-    return hl.train.Loop(train_step, begin, hl.data.arrays(X, batch_size=8, epochs=None), **more)
+    return hl.train.Loop(train_step, begin, hl.data.from_arrays(X, batch_size=8, epochs=None), **more)
 
 
 def train(begin, logdir, last_step=2, **more):
@@ -90,7 +90,7 @@ def test_a_part_may_be_called_otherwise(old, tmp_path):
 
 def test_with_slots_a_changed_model_goes_on_where_the_old_one_was(old, tmp_path):
     logdir, trained = old
-    found = train(state(body=3, head=2, neck=1), tmp_path / "a", 4, warm_start=WarmStart(logdir, slots=True))
+    found = train(state(body=3, head=2, neck=1), tmp_path / "a", 4, warm_start=WarmStart(logdir, opt_state=True))
     by_hand = train_step(trained, X[:8])[0]
     assert (int(found["step"]), int(found["opt"][0].count)) == (4, 4)
     assert hl.train.latest_checkpoint(str(tmp_path / "a")).endswith("-4")
@@ -136,14 +136,14 @@ def test_averages_that_a_training_begins_to_keep_need_no_new_optimizer(old, tmp_
     logdir, _ = old
     with pytest.raises(hl.errors.NotFoundError, match="missing in the checkpoint: average") as error:
         loop(state(body=3, head=2), ema=0.5).run(logdir, 4, progress=False)
-    assert str(error.value).endswith(f"run(another, warm_start=train.WarmStart({logdir!r}, slots=True)).")
+    assert str(error.value).endswith(f"run(another, warm_start=train.WarmStart({logdir!r}, opt_state=True)).")
     with pytest.raises(hl.errors.NotFoundError, match="Begin a new training with the arrays that fit"):
         loop(state(body=3, head=2, neck=1), ema=0.5).run(logdir, 4, progress=False)
     with pytest.raises(hl.errors.NotFoundError, match="Begin a new training with the arrays that fit"):
         loop(state(body=3), ema=0.5).run(logdir, 4, progress=False)
     loop(state(body=3), ema={"params": 0.5}).run(str(tmp_path), 1, progress=False)
     caplog.set_level(logging.INFO, "hookline")
-    train(state(body=3), None, 1, warm_start=WarmStart(str(tmp_path), slots=True))
+    train(state(body=3), None, 1, warm_start=WarmStart(str(tmp_path), opt_state=True))
     (told,) = log_of(caplog)
     assert told.endswith("Left in the checkpoint: average/params/body/w.")
 
@@ -153,7 +153,9 @@ def test_a_counter_in_a_part_of_the_state_begins_anew_too(tmp_path):
         return weights, {"step": optimizer["step"] + 1}, {}
 
     make = lambda: hl.train.Loop(  # noqa: E731
-        step, {"weights": jnp.ones(3), "optimizer": {"step": jnp.zeros((), int)}}, hl.data.arrays(X, 8, epochs=None)
+        step,
+        {"weights": jnp.ones(3), "optimizer": {"step": jnp.zeros((), int)}},
+        hl.data.from_arrays(X, 8, epochs=None),
     )
     make().run(str(tmp_path), 3, progress=False)
     assert int(make().run(None, 1, progress=False, warm_start=str(tmp_path))["optimizer"]["step"]) == 1

@@ -14,14 +14,14 @@ from flax import nnx
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import hookline as hl
-from hookline.loop.call import Call, parts_for  # For tables of signatures, without tracing a step for each.
+from hookline.loop.step_call import StepCall, split_state  # For tables of signatures, without tracing a step for each.
 
 STATE = {"w": jnp.zeros(3), "n": jnp.zeros((), int)}
 X = np.arange(24, dtype="float32").reshape(8, 3)
 
 
 def batches():
-    return hl.data.arrays(X, 2)
+    return hl.data.from_arrays(X, 2)
 
 
 class See(hl.train.SessionRunHook):
@@ -73,7 +73,7 @@ def test_a_long_array_is_for_hooks_and_histograms_and_no_line(caplog):
 
 def test_an_array_is_averaged_in_an_evaluation_and_comes_back_after_a_restart(tmp_path, caplog):
     def evaluate():
-        return hl.train.Evaluate(measured, hl.data.arrays(X, 3), every=2, steps_per_run=2)
+        return hl.train.Evaluate(measured, hl.data.from_arrays(X, 3), every=2, steps_per_run=2)
 
     def trained(last_step):
         hook = evaluate()
@@ -103,7 +103,7 @@ def test_an_array_is_nothing_to_keep_a_best_by():
     evaluate = hl.train.Evaluate(measured, [X[:2]], every=1)
     with pytest.raises(ValueError, match="requires a number, and the metric 'by_class' is an array"):
         trained(evaluate, hl.train.StopIfNoImprovement("by_class", 1, mode="max"))
-    each = hl.train.Evaluate(lambda state, batch: {"each": batch}, hl.data.arrays(X, 3), every=1)
+    each = hl.train.Evaluate(lambda state, batch: {"each": batch}, hl.data.from_arrays(X, 3), every=1)
     with pytest.raises(ValueError, match=r"'each' has the shapes \[\(2, 3\), \(3, 3\)\] in different batches"):
         trained(each)
 
@@ -181,13 +181,13 @@ def test_tuples_have_sensible_names(metrics, names):
     ],
 )
 def test_which_parameters_get_which_parts_of_a_state(names, state, parts):
-    assert parts_for(names.split(), state) == parts
+    assert split_state(names.split(), state) == parts
 
 
 def test_a_dict_of_which_some_names_are_parameters_is_refused():
     match = "this state has model, but no parameter is called optstate. There are: model, opt_state, batch"
     with pytest.raises(TypeError, match=match):
-        parts_for(["model", "opt_state", "batch"], {"model": 1, "optstate": 2})
+        split_state(["model", "opt_state", "batch"], {"model": 1, "optstate": 2})
 
 
 @pytest.mark.parametrize(
@@ -213,8 +213,8 @@ def test_a_dict_of_which_some_names_are_parameters_is_refused():
 )
 def test_which_parameters_get_what_of_a_batch(signature, batch, given):
     called = eval(f"lambda {signature}: [{signature.replace(', mask=None', '')}]")
-    call = Call("Loop", called, ["state"])
-    call.settle(batch)
+    call = StepCall("Loop", called, ["state"])
+    call.bind_batch(batch)
     assert call([0], batch, *["key"] * (call.key is not None), step="step") == given
 
 
@@ -256,7 +256,7 @@ def assert_result(step, state, metrics, **changed):
     """Runs one step; compares the names of its metrics and the state, whose other parts stay as they were."""
     loop = hl.train.Loop(step, state, batches())
     assert list(loop.metrics) == metrics
-    final = loop.run(last_step=1, progress=False, watch=None)
+    final = loop.run(last_step=1, progress=False, nan_check=None)
     given = state if isinstance(state, dict) else dict(enumerate(state))
     wanted = {name: changed.get(name, changed.get(f"at{name}", part)) for name, part in given.items()}
     found = final if isinstance(final, dict) else dict(enumerate(final))
@@ -315,7 +315,7 @@ def test_a_state_that_is_a_pair_may_come_back_as_two():
     for returned in (lambda m, s: (m, s, 0.5), lambda m, s: ((m, s), 0.5), lambda m, s: (m, s)):
         loop = hl.train.Loop(lambda state, batch, key, f=returned: f(*more(state)), (MODEL, SLOTS), batches())
         assert list(loop.metrics) in (["loss"], [])
-        assert loop.run(last_step=1, progress=False, watch=None)[1][0][0] == 1
+        assert loop.run(last_step=1, progress=False, nan_check=None)[1][0][0] == 1
 
 
 @pytest.mark.parametrize(
@@ -384,7 +384,7 @@ def test_the_body_of_a_while_loop_returns_its_whole_carry():
         loss = params["a"].sum()
         return params, loss
 
-    assert hl.train.Loop(step, (TAU, SLOTS), None).run(last_step=1, progress=False, watch=None)[0] == TAU + 1
+    assert hl.train.Loop(step, (TAU, SLOTS), None).run(last_step=1, progress=False, nan_check=None)[0] == TAU + 1
     with pytest.raises(TypeError, match=r"`return carry\[0\], metric`, where carry\[1\] stays"):
         hl.train.Loop(with_loss, (MODEL, TAU), None)
 
@@ -399,7 +399,9 @@ def test_a_value_with_the_name_of_the_part_is_the_part():
         return model, new_tau
 
     for step in (same, new):
-        assert hl.train.Loop(step, (MODEL, TAU), batches()).run(last_step=1, progress=False, watch=None)[1] == 2 * TAU
+        assert (
+            hl.train.Loop(step, (MODEL, TAU), batches()).run(last_step=1, progress=False, nan_check=None)[1] == 2 * TAU
+        )
 
 
 @pytest.mark.parametrize("wrapped", [lambda step: step, jax.jit])
@@ -476,7 +478,7 @@ def test_losses_keep_the_names_of_the_variables_and_each_is_watched_for_nan():
     assert sorted(loop.metrics) == ["aux", "d_loss", "g_loss"]
     with pytest.raises(hl.train.NanLossDuringTrainingError, match="g_loss.* step 4"):
         loop.run(progress=False)
-    loop.run(progress=False, watch="d_loss")
+    loop.run(progress=False, nan_check="d_loss")
 
 
 @pytest.mark.parametrize("steps_per_run", [1, 3])
@@ -495,7 +497,7 @@ def test_how_a_step_is_called_is_told_where_it_was_found_out(caplog):
         return model + 0 * x.sum(), opt_state, y.mean()
 
     with caplog.at_level(logging.INFO, "hookline"):
-        hl.train.Loop(make_step, (jnp.zeros(3), jnp.zeros(2)), hl.data.arrays((X, X[:, 0]), 2))
+        hl.train.Loop(make_step, (jnp.zeros(3), jnp.zeros(2)), hl.data.from_arrays((X, X[:, 0]), 2))
         hl.train.Loop(lambda state, batch: (state, {}), STATE, batches())
     assert [line for line in caplog.messages if "is given" in line] == [
         "Loop: make_step is given the parts of the state as model, opt_state, the parts of a batch as x, y."
@@ -511,7 +513,7 @@ def test_an_evaluation_gets_parts_by_name_and_a_batch_in_parts():
 
     hook = hl.train.Evaluate(evaluate, [(X, X[:, 1])], every=4)
     state = {"model": jnp.zeros(3), "opt_state": jnp.ones(2)}
-    final = hl.train.Loop(make_step, state, hl.data.arrays((X, X[:, 0]), 2)).run(hooks=[hook])
+    final = hl.train.Loop(make_step, state, hl.data.from_arrays((X, X[:, 0]), 2)).run(hooks=[hook])
     assert hook.values == {"model": X.sum(), "opt_state": 2.0, "y": X[:, 1].mean()}
     assert list(final) == ["model", "opt_state"]
 
@@ -576,13 +578,13 @@ def test_a_step_with_many_parts_that_comes_back_wrong_is_refused_soon():
 def test_a_pair_beside_the_step_is_one_state_without_batches():
     step = lambda state, step: ((state[0] + step, state[1]), {})  # noqa: E731
     state = (TAU, np.zeros(2, "float32"))
-    assert hl.train.Loop(step, state, None).run(last_step=3, progress=False, watch=None)[0] == 3.5
+    assert hl.train.Loop(step, state, None).run(last_step=3, progress=False, nan_check=None)[0] == 3.5
 
 
 @pytest.mark.parametrize("names", ["state, batch, step", "state, batch, step, key", "state, batch, key, step"])
 def test_a_pair_beside_the_step_is_one_state(names):
     step = eval(f"lambda {names}: ((state[0] + step, state[1]), {{}})")
-    assert hl.train.Loop(step, (TAU, MODEL), batches()).run(last_step=3, progress=False, watch=None)[0] == 3.5
+    assert hl.train.Loop(step, (TAU, MODEL), batches()).run(last_step=3, progress=False, nan_check=None)[0] == 3.5
 
 
 def test_a_bool_that_the_step_turns_over_is_no_number_of_another_type(caplog):

@@ -21,7 +21,7 @@ class Limits(train.SessionRunHook):
         self.step = step
 
     def after_create_session(self, session, coord):
-        session.limit_step(self.step)
+        session.set_last_step(self.step)
 
 
 @pytest.mark.parametrize("others", [[], [train.StepCounterHook(every_n_steps=1000)]])
@@ -132,7 +132,7 @@ def test_after_an_exception_late_hooks_get_what_has_arrived(saves, train_op, tmp
 
     def trains(session):
         run(session, train_op, 3)
-        session.run_step_fn(lambda step_context: step_context.session.settle())
+        session.run_step_fn(lambda step_context: step_context.session.deliver_pending())
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"), train.MonitoredSession(hooks=hooks) as session:
@@ -195,7 +195,7 @@ def test_a_settle_that_ends_at_close_delivers_the_rest(error, train_op):
 @pytest.mark.parametrize("happens", ["a hook is added", "a recovery"])
 def test_without_a_global_step_phases_go_on(happens, clock, caplog, fires):
     caplog.set_level(logging.ERROR)
-    faults, hook = [], fires(train.spaced(secs=1000))
+    faults, hook = [], fires(train.first_then_every(secs=1000))
 
     def step():
         if faults:
@@ -233,6 +233,6 @@ def test_runs_that_were_not_its_own_do_not_count_for_a_bound_hook_that_is_added(
     other, hook = hl.group(train_op), fires(train.every(runs=3))
     with train.MonitoredSession() as session:
         run(session, other, 10)
-        session.add_hook(train.when(other, hook))
+        session.add_hook(train.only_for(other, hook))
         run(session, other, 7)
     assert [firing.context.runs for firing in hook.firings] == [10, 13, 16]

@@ -92,7 +92,7 @@ def test_a_step_that_is_defined_anew_is_the_one_that_is_trained(notebook):
         notebook.does(f"""
 def step(state, batch):
     return {{"n": state["n"] + {by}}}, {{}}
-assert train.Loop(step, {{"n": 0}}, rows).run(last_step=3, watch=None)["n"] == {3 * by}
+assert train.Loop(step, {{"n": 0}}, rows).run(last_step=3, nan_check=None)["n"] == {3 * by}
 """)
 
 

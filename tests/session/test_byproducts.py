@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hookline.session.program.byproducts import (
-    parts_apart,  # Every kind of program: tests/session/test_bits.py has the session.
+    isolate_byproducts,  # Every kind of program: tests/session/test_bits.py has the session.
 )
 
 W = {"w": jnp.linspace(-1.0, 1.0, 12).reshape(3, 4), "v": jnp.linspace(0.5, 1.5, 4)}
@@ -22,7 +22,9 @@ def apart(step):
 
     def whole(*given):
         n_main = len(jax.tree.leaves(given[0]))
-        return parts_apart(lambda: step(*given), lambda spec: [i < n_main for i in range(len(jax.tree.leaves(spec)))])
+        return isolate_byproducts(
+            lambda: step(*given), lambda spec: [i < n_main for i in range(len(jax.tree.leaves(spec)))]
+        )
 
     return whole
 

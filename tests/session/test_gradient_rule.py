@@ -267,9 +267,9 @@ def test_a_run_with_gradients_equals_the_interpreter(case):
                     expected, state = rule.run(fetches, state)
                 except errors.InvalidArgumentError:
                     with pytest.raises(errors.InvalidArgumentError, match="both before and after"):
-                        sess.lowlevel.run_with_hook_fetches(*asked)
+                        sess.backend.run_with_hook_fetches(*asked)
                     continue
-                result, (watched,) = sess.lowlevel.run_with_hook_fetches(*asked)
+                result, (watched,) = sess.backend.run_with_hook_fetches(*asked)
                 np.testing.assert_allclose([*result, *watched], expected, rtol=2e-3, atol=1e-4)
                 after = sess.snapshot()
                 np.testing.assert_allclose(

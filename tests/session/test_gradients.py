@@ -249,7 +249,7 @@ def test_a_scan_that_stacks_is_differentiated_by_either_of_its_results(sess, par
 
     at = jnp.array([0.1, 0.5, 1.0])
     expected = [jax.grad(plain)(at), jax.grad(lambda x: jnp.sum(jax.grad(plain)(x) ** 2))(at)]
-    results, (watched,) = sess.lowlevel.run_with_hook_fetches([grad], ([second],))
+    results, (watched,) = sess.backend.run_with_hook_fetches([grad], ([second],))
     np.testing.assert_allclose([*results, *watched], expected, rtol=1e-5, atol=1e-6)
 
 

@@ -82,13 +82,13 @@ def test_or_it_gets_what_another_rule_says(mesh, params, specs, caplog):
         others.extend(path for path, _ in jax.tree.leaves_with_path(state))
         return jax.tree.map(lambda leaf: jax.NamedSharding(mesh, P("data")), state)
 
-    rule = hl.sharding.by_path(mesh, {"kernel": P("model")}, otherwise=rest)
+    rule = hl.sharding.by_path(mesh, {"kernel": P("model")}, default=rest)
 
     assert specs(rule(params)["layers"]) == [{"kernel": P("model"), "bias": P("data")}] * 2
     assert len(others) == 3, "it is asked only for these"
-    small = hl.sharding.by_path(mesh, {"kernel": P("model")}, otherwise=hl.sharding.fsdp(mesh, min_size=20))
+    small = hl.sharding.by_path(mesh, {"kernel": P("model")}, default=hl.sharding.fsdp(mesh, min_size=20))
     assert small(params)["embed"]["table"].spec == P("data")
-    whole = hl.sharding.by_path(mesh, {"kernel": P("model")}, otherwise=jax.NamedSharding(mesh, P()))
+    whole = hl.sharding.by_path(mesh, {"kernel": P("model")}, default=jax.NamedSharding(mesh, P()))
     assert whole(params)["embed"]["table"].spec == P()
     assert not caplog.records
 

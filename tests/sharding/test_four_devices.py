@@ -57,7 +57,7 @@ fsdp = hl.sharding.fsdp(mesh, min_size=64)
 made = {
     "fsdp": fsdp,
     "path": hl.sharding.by_path(mesh, {"inner/kernel": P("data", "model"), ".*": P()}),
-    "metadata": hl.sharding.by_metadata(mesh, RULES + [("embed", None)], otherwise=fsdp),
+    "metadata": hl.sharding.by_metadata(mesh, RULES + [("embed", None)], default=fsdp),
 }
 abstract = jax.eval_shape(init)
 result = {"whole": trained(jax.jit(init)()), "trained": {}, "shards": {}}

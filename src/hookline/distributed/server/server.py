@@ -10,11 +10,21 @@ from concurrent.futures import Future
 from typing import Any
 
 from hookline import errors
-from hookline.distributed.gate import Gate
-from hookline.distributed.protocol import METHODS, WAITING, Committed, Epoch, Leaves, Peers, Status, Ticket, Transaction
-from hookline.distributed.server.ballots import UNDECIDED_SECS, Ballots, Request, Senders
-from hookline.distributed.server.owner import ANEW, Owner, Waiting, lost
-from hookline.distributed.server.server_state import Entry
+from hookline.distributed.protocol import (
+    BLOCKING_METHODS,
+    METHODS,
+    Committed,
+    Epoch,
+    Leaves,
+    PeerClient,
+    Status,
+    Ticket,
+    Transaction,
+)
+from hookline.distributed.server.pending_commits import UNDECIDED_SECS, PendingCommits, Request, Senders
+from hookline.distributed.server.server_state import WriteOp
+from hookline.distributed.server.variable_owner import ANEW, CountedCondition, VariableOwner, lost
+from hookline.distributed.staleness_bound import StalenessBound
 
 
 class ParameterServer:
@@ -36,10 +46,10 @@ class ParameterServer:
         self._incarnation = uuid.uuid4().hex
         # Held by every call that changes something, and by no call that waits.
         self._turn = threading.RLock()
-        self._waiting = Waiting()
+        self._waiting = CountedCondition()
         self._decisions: Decisions | None = None  # Of the present epoch.
 
-    def receive(self, message: tuple[Any, ...]) -> Any:
+    def dispatch(self, message: tuple[Any, ...]) -> Any:
         """Calls the method whose name comes first in a message, with the rest as arguments; from any thread.
 
         Except for three methods, the ticket comes next, and the method is one of the ticket's epoch.
@@ -51,14 +61,14 @@ class ParameterServer:
         method, *args = message
         if method not in METHODS:
             raise errors.UnimplementedError.from_message(f"A parameter server has no method {method!r} for others.")
-        with contextlib.nullcontext() if method in WAITING else self._turn:
+        with contextlib.nullcontext() if method in BLOCKING_METHODS else self._turn:
             if hasattr(ParameterServer, method):
                 return getattr(self, method)(*args)
             ticket, *args = args
             decisions = self._decisions_of(ticket)
             if method != "stage":  # That tells the step server, too.
                 decisions.owner.check()
-            return getattr(decisions.owner if hasattr(Owner, method) else decisions, method)(*args)
+            return getattr(decisions.owner if hasattr(VariableOwner, method) else decisions, method)(*args)
 
     def answer(self, message: tuple[Any, ...]) -> Any:
         """Carries out a call, and waits for its result.
@@ -66,7 +76,7 @@ class ParameterServer:
         Raises:
             UnavailableError: The transaction was not decided for long; its outcome is unknown.
         """
-        value = self.receive(message)
+        value = self.dispatch(message)
         if not isinstance(value, Future):
             return value
         try:
@@ -98,7 +108,7 @@ class ParameterServer:
         epoch = None if owner.broken else owner.epoch
         return Status(self._incarnation, epoch, owner.state.names(), owner.state.step, decisions.ready_at)
 
-    def begin(self, epoch: Epoch, index: int, peers: Peers | None) -> None:
+    def begin(self, epoch: Epoch, index: int, peers: PeerClient | None) -> None:
         """Forgets everything and starts an epoch, as its server number `index`.
 
         Raises:
@@ -107,7 +117,7 @@ class ParameterServer:
         if epoch.incarnations[index] != self._incarnation:
             raise lost(self._index, "was restarted while the variables were initialised")
         before = self._decisions
-        self._decisions = Decisions(Owner(epoch, index, peers, self._turn, self._waiting))
+        self._decisions = Decisions(VariableOwner(epoch, index, peers, self._turn, self._waiting))
         if before is not None:
             before.end()
         self._waiting.notify()
@@ -118,7 +128,7 @@ class ParameterServer:
         def is_ready() -> bool:
             return self._decisions is not None and self._decisions.ready_at is not None
 
-        self._waiting.until(is_ready, timeout_secs)
+        self._waiting.wait_until(is_ready, timeout_secs)
         return is_ready()
 
 
@@ -132,14 +142,14 @@ class Decisions:
         ready_at: The global step at which the chief first declared the model ready; None before.
     """
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: VariableOwner) -> None:
         self.owner = owner
         owner.on_break = self._note_break
         self.ready_at: int | None = None
-        self._ballots, self._senders = Ballots(), Senders()
+        self._ballots, self._senders = PendingCommits(), Senders()
         # The number of messages sent to each server.
         self._marks = [0] * len(owner.counts)
-        self._gate = None if owner.epoch.max_staleness is None else Gate(owner.epoch.max_staleness)
+        self._gate = None if owner.epoch.max_staleness is None else StalenessBound(owner.epoch.max_staleness)
         self._sealed = False
 
     def end(self) -> None:
@@ -172,7 +182,7 @@ class Decisions:
     def commit(
         self,
         transaction: Transaction,
-        entries: Sequence[Entry],
+        entries: Sequence[WriteOp],
         last_step: int | None = None,
         pull: Sequence[str] = (),
         owners: Sequence[int] = (),
@@ -187,16 +197,16 @@ class Decisions:
             FailedPreconditionError: A variable has no value.
             Exception: An owner could not stage its part: the error of its `stage`.
         """
-        for silent in self._ballots.silent():
+        for silent in self._ballots.timed_out():
             self._shut_out(silent)
         request = Request(entries, last_step, pull, owners)
-        self._ballots.ask(transaction, request)
+        self._ballots.add_request(transaction, request)
         self._decide_if_ready(transaction)
         return request.answer.result() if request.answer.done() else request.answer
 
     def staged(self, transaction: Transaction, owner: int, failure: BaseException | None = None) -> None:
         """Receives the vote of the owner of a part: that it is staged, or why it cannot be."""
-        if not self._senders.may_send(transaction) or not self._ballots.vote(transaction, owner, failure):
+        if not self._senders.may_commit(transaction) or not self._ballots.vote(transaction, owner, failure):
             # This arrives after the message that applies it, if it was accepted.
             self._send([owner], "drop", transaction)
         else:
@@ -205,7 +215,7 @@ class Decisions:
     def _decide_if_ready(self, transaction: Transaction) -> None:
         # A transaction that cannot be accepted needs no vote.
         ballot = self._ballots.find(transaction)
-        if ballot and (ballot.is_complete or self._sealed or not self._senders.may_send(transaction)):
+        if ballot and (ballot.is_complete or self._sealed or not self._senders.may_commit(transaction)):
             self._ballots.close(transaction)
             if ballot.request is not None:
                 self._decide(transaction, ballot.request, ballot.failure)
@@ -222,7 +232,7 @@ class Decisions:
         # In this order, so that a worker admitted at the gate with a count has marks that cover it.
         self._tell(request.owners, transaction, accepted)
         if gate is not None:
-            gate.decided(transaction[0], self.owner.counts[0] if accepted else None)
+            gate.record_decision(transaction[0], self.owner.counts[0] if accepted else None)
         self.owner.waiting.notify()
         if raised is not None:
             request.answer.set_exception(raised)
@@ -238,7 +248,7 @@ class Decisions:
         try:
             return self.owner.state.apply(self.owner.state.prepare(request.entries), request.last_step)
         except BaseException as error:  # The epoch is given up if values are gone.
-            if self.owner.state.lost:
+            if self.owner.state.has_lost_values:
                 self.owner.break_off(error)
             raise
 
@@ -266,7 +276,7 @@ class Decisions:
         if not accepted:
             self._tell(owners, transaction, accepted)
         if gate is not None:
-            gate.decided(transaction[0])
+            gate.record_decision(transaction[0])
             self.owner.waiting.notify()
         committed = self._committed(accepted, {})
         if (request := self._ballots.close(transaction)) is not None:
@@ -279,8 +289,8 @@ class Decisions:
         A sender whose request is missing as well is excluded, because it seems to be gone. A sender whose request has
         come has done its share: it waits for another owner, which may be busy.
         """
-        if self._senders.may_send(transaction):
-            if not self._ballots.misses(transaction, owner):
+        if self._senders.may_commit(transaction):
+            if not self._ballots.is_request_overdue(transaction, owner):
                 return  # the owner asks again
             self._shut_out(transaction)
         # This arrives after the message that applies it, if it was accepted.
@@ -288,7 +298,7 @@ class Decisions:
 
     def _shut_out(self, transaction: Transaction) -> None:
         """Excludes the sender of a transaction, unless the transaction is already decided."""
-        self._senders.shut_out(transaction)
+        self._senders.exclude(transaction)
         self._decide_if_ready(transaction)
 
     def cut(self, name: str, names: Mapping[int, Sequence[str]]) -> Committed:
@@ -299,7 +309,7 @@ class Decisions:
         """
         for owner, wanted in names.items():
             if owner != 0:
-                self._send([owner], "cut", name, wanted)
+                self._send([owner], "begin_snapshot", name, wanted)
         return self._committed(True, self.owner.state.values(names.get(0, ())))
 
     def _ended(self) -> errors.OutOfRangeError:
