@@ -14,9 +14,9 @@ import hookline as hl
 PAGE = Path(__file__).parents[2] / "docs" / "loop.md"
 BATCHES = [np.full(2, number, np.float32) for number in range(4)]
 MORE = """
-| none | has run | higher, its data ended | makes the next pass over the data | `the data ended at global step 8, before last_step=9` |
+| none | has run | higher, its data ended | makes the next pass over the data | `the data ended at global step 8` |
 | none | has run, its data an iterator | None, its data ended | trains nothing | `the data ended before the first run` |
-| none | has run, stopped early | higher | trains nothing | `it has stopped early: enough. To train on, give train_on=True` |
+| none | has run, stopped early | higher | trains nothing | `it has stopped early: enough. To train on` |
 | empty | new | None | trains to the end of the data | |
 | empty | has run | higher | continues in memory | |
 | empty | has run | None, its data ended | trains nothing | `the data ended before the first run` |
