@@ -268,9 +268,7 @@ class Passes:
         elif not node.resumes:
             why = "each start begins its data anew (resume_data=False), and epochs are counted from step 0"
         elif arrays is not None and arrays.epochs != 1:
-            why = (
-                f"its data have epochs of their own, hookline.data.from_arrays(..., epochs={arrays.epochs}). Leave one"
-            )
+            why = f"the data have their own epochs, hookline.data.from_arrays(..., epochs={arrays.epochs}). Leave one"
         elif length is None:
             why = (
                 "the number of its batches is not known. Give it, batches=hookline.data.iterator(source, "

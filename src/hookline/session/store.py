@@ -29,7 +29,7 @@ class VariableStore(Protocol):
 
     @property
     def default_sharding(self) -> Any:
-        """The sharding of arrays without one of their own (`Graph.default_sharding`); None if JAX or a server decides."""
+        """The sharding of arrays without one of their own (`Graph.default_sharding`); None: JAX or a server chooses."""
         return None
 
     @property

@@ -63,7 +63,7 @@ class FoundCheckpoint:
 
 
 class Writer(NamedTuple):
-    """The process that has, or had, the lease of a directory; `is_running` is None where it would take long to find out."""
+    """The process that has, or had, the lease of a directory; `is_running` is None if only a wait would show it."""
 
     owner: Owner
     is_running: bool | None

@@ -222,7 +222,7 @@ class EvalStep:
         return [np.True_, *arrays]
 
     def __call__(self, values: Any, batch: Any, *carry: Any) -> dict[str, Any]:
-        """Returns the batch's values as `rows`, for `MetricTotals`, and the arrays of metrics in the state as `carried`."""
+        """Returns the batch's values as `rows`, for `MetricTotals`, and arrays of metrics in the state as `carried`."""
         given = self._state_arguments(values)
         with step_errors(self._who, self.name):
             if isinstance(self._form, PytreeState) and self._form.accumulates:

@@ -149,7 +149,7 @@ def host_counters(plan: Plan, elements: Iterable[Tensor | Operation]) -> list[Va
 
 
 def make_fetch_reader(plan: Plan, element: Tensor | Operation, output_indices: Mapping[TensorKey, int]) -> ResultReader:
-    """Returns a function that reads the value of a fetch; `output_indices` has the index of each output of the program."""
+    """Returns a function that reads the value of a fetch; `output_indices` has the index of each program output."""
     if isinstance(element, Tensor) and isinstance(element.op, Constant) and plan.find_feed(element) is None:
         # The caller gets a JAX array, which it cannot change.
         value = get_at_path(element.op.device_value(), element.path)
@@ -240,7 +240,7 @@ def make_input_reader(
 def make_argument_reader(
     plan: Plan, tensor: Tensor, reader: Operation, host_inputs: Sequence[TensorKey]
 ) -> ResultReader:
-    """Returns a function that reads an argument of a host operation; `host_inputs` are the keys of those on the device."""
+    """Returns a function that reads an argument of a host operation; `host_inputs` are keys of device values."""
     if tensor.key in host_inputs:
         place = host_inputs.index(tensor.key)
         return lambda run: run.host_inputs[place]

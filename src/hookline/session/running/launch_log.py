@@ -135,7 +135,7 @@ class LaunchLog:
         if threading.get_ident() != self._thread.ident:
             raise RuntimeError(
                 f"In an SPMD process one thread alone runs sessions, here {self._thread.name}: a program of "
-                f"{threading.current_thread().name} ({description}) would come between others, elsewhere in each process."
+                f"{threading.current_thread().name} ({description}) would come between others, at random."
             )
         program, crc = known.get(key), _checksum_of(fed)
         if program is None:
