@@ -1,7 +1,6 @@
 """A small language model, on text that every Python has: `train.Loop`, Grain, the best checkpoint, samples.
 
-It takes less than three minutes on two CPU cores, and fails where it is not clearly better than a bigram model. Killed
-and started again it goes on.
+It takes less than three minutes on two CPU cores, and goes on if it was killed and is started again.
 """
 
 import argparse

@@ -70,11 +70,11 @@ class DirectTransport:
             self.deliver_all()
         return done
 
-    def peers(self) -> PeerClient | None:
+    def peer_client(self) -> PeerClient | None:
         """Returns itself: it delivers the messages between servers."""
         return self
 
-    def tell(self, server: int, method: str, *args: Any, on_failure: Callable[[BaseException], Any]) -> None:
+    def notify(self, server: int, method: str, *args: Any, on_failure: Callable[[BaseException], Any]) -> None:
         """Posts a message to a server."""
         args = copy.deepcopy(args)
 

@@ -148,20 +148,20 @@ SHARDED = """
 import sys
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from hookline.checkpoint.saving import host
+from hookline.checkpoint.saving import host_copy
 mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("a", "b"))
 array = jax.device_put(np.arange(24.0).reshape(4, 6), NamedSharding(mesh, P("a")))
-pieces = host.pieces_of(host.copy_to_host({"array": array})["array"])
+pieces = host_copy.pieces_of(host_copy.copy_to_host({"array": array})["array"])
 assert [(piece.start, piece.stop) for piece in pieces] == [((0, 0), (2, 6)), ((2, 0), (4, 6))], pieces
-assert host.compare_checksums(pieces, array) == host.compare_checksums(pieces, np.asarray(array)) == {}
-assert host.compare_checksums(pieces, array.at[3, 5].add(1)) is None
+assert host_copy.compare_checksums(pieces, array) == host_copy.compare_checksums(pieces, np.asarray(array)) == {}
+assert host_copy.compare_checksums(pieces, array.at[3, 5].add(1)) is None
 # As on a GPU, whose memory NumPy does not see: block by block.
-host.is_host_visible, host._BLOCK_BYTES = lambda data: False, 16
+host_copy.is_host_visible, host_copy._BLOCK_BYTES = lambda data: False, 16
 for spec in (P(), P("a"), P(None, "b"), P("a", "b")):
     moved = jax.device_put(np.arange(24.0).reshape(4, 6), NamedSharding(mesh, spec))
     changed = moved.at[2, 3].add(1)
     with jax.set_mesh(mesh):
-        assert host.compare_checksums(pieces, moved) == {} and host.compare_checksums(pieces, changed) is None
+        assert host_copy.compare_checksums(pieces, moved) == {} and host_copy.compare_checksums(pieces, changed) is None
 """
 
 

@@ -19,7 +19,7 @@ from hookline import train
 # Another that holds the directory and saves nothing.
 from hookline.checkpoint.directory import lease
 
-JOB = pathlib.Path(__file__).parent / "in_step_job.py"
+JOB = pathlib.Path(__file__).parent / "spmd_job.py"
 IN_ORDER = (
     "saves", "restores_in_another_layout", "flipped_bits", "disk_errors", "a_directory_that_cannot_be_made",
     "another_has_the_directory", "one_process_saves_elsewhere", "a_training_that_goes_on",

@@ -326,7 +326,7 @@ def test_numbers_of_64_bits_are_those_that_were_saved(tmp_path, capsys, environm
 
 MEASURED = """
 import json, pathlib, sys
-from hookline.checkpoint import reading
+from hookline.checkpoint.restoring import reading
 from hookline.cli import main
 reading.AT_ONCE_BYTES = 2**20
 def most(): return int(pathlib.Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024

@@ -393,7 +393,7 @@ def test_a_signal_saves_what_all_tasks_have_done(script, marker, tmp_path, numbe
     assert none_left(marker, within_secs=10)
 
 
-# That the guardian ends all is seen in test_launch_in_step.py, without Ray.
+# That the guardian ends all is seen in test_launch_spmd.py, without Ray.
 @pytest.mark.parametrize(
     "listening",
     [

@@ -282,10 +282,10 @@ class Process:
             return
         asks = world.end == "all" or (world.end == "one" and member.index == world.stopper)
         if self.made == world.last and asks:
-            yield from self._propose("stop", holds=True)
+            yield from self._propose("stop", from_main_thread=True)
 
-    def _propose(self, kind, *, holds):
-        request = self.member.add_proposal(kind, None, holds=holds)
+    def _propose(self, kind, *, from_main_thread):
+        request = self.member.add_proposal(kind, None, from_main_thread=from_main_thread)
         if request is not None:
             done = []
             self.world.do(self, request, done.append)
@@ -302,7 +302,7 @@ class Process:
 
     def _leave(self, why=None):
         if why is not None:
-            yield from self._propose(why, holds=True)
+            yield from self._propose(why, from_main_thread=True)
         request = self.member.leave()
         self.changed()
         if request is not None:

@@ -1,4 +1,4 @@
-"""Data by process, with real processes in step: see `in_step_job`, whose scenarios all run in one start of them."""
+"""Data by process, with real processes in step: see `spmd_job`, whose scenarios all run in one start of them."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from tests.reliability.crashing.points import LATEST
 from hookline.cli.launch_spmd import SpmdLaunchConfig, launch_spmd
 from hookline.train import RecoveryPolicy
 
-SCRIPT = Path(__file__).with_name("in_step_killed.py")
+SCRIPT = Path(__file__).with_name("spmd_killed.py")
 PROCESSES = 2
 AIMS = {
     "start": ["start"],

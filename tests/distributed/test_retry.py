@@ -346,7 +346,7 @@ def test_who_learns_that_its_update_was_applied_holds_nobody_back():
     with sums.session() as sess:
         sums.network.lose("commit")
         sums.run(sess, BATCHES[:1])
-        assert sums.network.servers[0]._decisions._gate._admitted == {}
+        assert sums.network.servers[0]._decisions._staleness_bound._admitted == {}
 
 
 def test_a_chief_that_died_between_the_seal_and_the_last_checkpoint_writes_it_when_it_is_back(sums, tmp_path):
@@ -378,7 +378,7 @@ def test_an_answer_of_the_gate_that_is_lost_holds_nobody_back():
     sums.network.lose("admit")
     with pytest.raises(errors.UnavailableError):
         session.run(sums.train, {sums.x: 1})
-    assert sums.network.servers[0]._decisions._gate._admitted == {}
+    assert sums.network.servers[0]._decisions._staleness_bound._admitted == {}
 
 
 def other_may_begin(sums, session):
@@ -433,7 +433,7 @@ def test_the_session_after_an_update_that_never_came_does_not_wait_for_the_one_b
 
 def test_an_update_that_a_closed_session_left_undecided_holds_nobody_back():
     sums, session, late = with_an_undecided_update(max_staleness=0)
-    gate = sums.network.servers[0]._decisions._gate
+    gate = sums.network.servers[0]._decisions._staleness_bound
     assert gate.admit("other", 0) is None
     session.close()
     assert gate.admit("other", 0) is not None
@@ -539,7 +539,7 @@ def test_values_that_are_set_during_a_run_do_not_end_it():
 def test_a_session_can_be_read_and_closed_while_a_run_waits_for_slower_workers():
     sums = Sums(1, max_staleness=0)
     session = sums.plain_session()
-    sums.network.servers[0]._decisions._gate.admit("slower", 0)
+    sums.network.servers[0]._decisions._staleness_bound.admit("slower", 0)
     outcome = []
 
     def run():

@@ -246,7 +246,7 @@ def test_an_answer_may_lie_unread_for_long_and_a_host_that_vanished_is_still_not
             super().__init__(sock, key, calls=calls)
             lines.append((calls, sock))
 
-    monkeypatch.setattr("hookline.distributed.connections.Line", Kept)
+    monkeypatch.setattr("hookline.distributed.connections.SocketConnection", Kept)
     answer = caller(server).call(("echo", 1))
     assert answer.get() == (1,)
 

@@ -69,7 +69,7 @@ class Servers:
         self.epoch = Epoch(f"epoch{self.epochs}", incarnations, "global_step", {}, {}, owners)
         self.tickets = [(incarnation, self.epoch.name) for incarnation in incarnations]
         for server in range(self.count):
-            self.call(server, "begin", self.epoch, server, self.transport.peers())
+            self.call(server, "begin", self.epoch, server, self.transport.peer_client())
         self.call(0, "register", self.tickets[0], [self.updates[0], self.count_step, self.jump_step])
         for server in range(1, self.count):
             self.call(server, "register", self.tickets[server], [self.updates[server]])
@@ -116,7 +116,7 @@ def servers():
     return Servers(2)
 
 
-@pytest.mark.parametrize("method", ["_decisions_of", "receive", "__init__", "nonsense"])
+@pytest.mark.parametrize("method", ["_decisions_of", "dispatch", "__init__", "nonsense"])
 def test_only_what_is_meant_for_others_can_be_called(method):
     servers = Servers(1)
     with pytest.raises(errors.UnimplementedError, match="no method"):
@@ -128,7 +128,7 @@ def test_all_that_a_server_has_in_public_can_be_called():
     public = {
         name for part in (ParameterServer, VariableOwner, Decisions) for name in vars(part) if not name.startswith("_")
     }
-    among_themselves = {"check", "waited", "could_not_apply", "break_off", "give_up", "tell", "held_values", "end"}
+    among_themselves = {"check", "waited", "could_not_apply", "break_off", "give_up", "notify", "held_values", "end"}
     assert public - {"dispatch", "answer"} - among_themselves == METHODS
 
 
@@ -185,7 +185,7 @@ def test_a_global_step_is_assigned_only_where_the_transaction_begins_below_the_l
 
 def in_thread(server, call):
     """Starts a call that waits, and returns its thread and where its outcome comes once it does wait."""
-    outcome, before = [], server._changed.count
+    outcome, before = [], server._waiting.count
 
     def run():
         try:
@@ -195,7 +195,7 @@ def in_thread(server, call):
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    while server._changed.count == before and not outcome and thread.is_alive():
+    while server._waiting.count == before and not outcome and thread.is_alive():
         clock.sleep(0.001)
     return thread, outcome
 

@@ -15,7 +15,7 @@ from hookline import clock
 from .hosts import Host, connect, missing
 from .targets import until
 
-SCRIPT = Path(__file__).with_name("in_step_train.py")
+SCRIPT = Path(__file__).with_name("spmd_train.py")
 HEARTBEAT_SECS = 10
 LOST = (75, 134)
 """The exit statuses of who has lost another, as docs/in-step.md has them."""

@@ -12,7 +12,7 @@ import pytest
 
 from .hosts import missing
 
-SCRIPT = Path(__file__).with_name("in_step_ports.py")
+SCRIPT = Path(__file__).with_name("spmd_ports.py")
 NAMED = "10.231.9.1"
 
 

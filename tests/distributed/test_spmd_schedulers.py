@@ -43,7 +43,7 @@ pytestmark = pytest.mark.campaign
 @pytest.fixture
 def folder(tmp_path):
     """A folder with the training, in which `python` is this one."""
-    shutil.copy(HERE / "in_step_train.py", tmp_path / "train.py")
+    shutil.copy(HERE / "spmd_train.py", tmp_path / "train.py")
     write_commands(tmp_path, srun=SRUN, scontrol=SCONTROL)
     return tmp_path
 

@@ -15,7 +15,7 @@ from tests import python
 
 import hookline as hl
 
-SCRIPT = str(Path(__file__).with_name("in_step_start.py"))
+SCRIPT = str(Path(__file__).with_name("spmd_start.py"))
 
 
 class Ended:

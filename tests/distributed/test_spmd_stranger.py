@@ -12,7 +12,7 @@ from tests.coordination.stranger import Stranger
 
 from .targets import until
 
-SCRIPT = Path(__file__).with_name("in_step_stranger.py")
+SCRIPT = Path(__file__).with_name("spmd_stranger.py")
 DECISION = {
     "agreement/1/0/decision": json.dumps([100, [[0, "stop", None]]]),
     "agreement/1/0/call": "call",

@@ -137,7 +137,7 @@ def test_a_nan_that_is_found_out_only_after_an_error_in_the_body_is_not_saved_ei
 def test_after_a_nan_that_stops_the_saver_is_told_in_its_end_by_the_fault_of_the_session(job, tmp_path):
     class Careful(OwnSaver):
         def save_now(self, session):
-            if session.fault is None:
+            if session.invalid_reason is None:
                 super().save_now(session)
 
     saver = Careful(str(tmp_path))

@@ -78,8 +78,8 @@ def trained(directory, trigger: Trigger, last_step: int, steps_per_run: int = 1)
 def test_a_training_saved_at_250_fires_on_the_grid_of_the_trigger_with_which_it_goes_on(
     tmp_path, before, after, last, fired, steps_per_run
 ):
-    trained(tmp_path, before.anew(), 250)
-    assert trained(tmp_path, after.anew(), last, steps_per_run).steps == fired
+    trained(tmp_path, before.clone(), 250)
+    assert trained(tmp_path, after.clone(), last, steps_per_run).steps == fired
 
 
 def test_a_cadence_in_seconds_that_becomes_one_in_steps_goes_on_from_the_last_firing(tmp_path):
@@ -141,19 +141,19 @@ def fired(trigger: Trigger, steps) -> list[int]:
 
 @given(TRIGGERS, st.integers(0, 100))
 def test_an_equal_trigger_goes_on_as_if_nothing_had_been(trigger, saved_at):
-    whole = trigger.anew()
+    whole = trigger.clone()
     whole.start(0)
-    parts = trigger.anew()
+    parts = trigger.clone()
     parts.start(0)
     before = fired(parts, range(1, saved_at + 1))
-    resumed = trigger.anew()
+    resumed = trigger.clone()
     resumed.resume(parts.get_state(), saved_at, saved_at)
     assert before + fired(resumed, range(saved_at + 1, 150)) == fired(whole, range(1, 150))
 
 
 @given(TRIGGERS, CADENCES, st.integers(1, 100), st.integers(1, 16))
 def test_every_fires_on_its_grid_alone_whatever_was_there_before(trigger, cadence, saved_at, steps_per_run):
-    trigger = trigger.anew()
+    trigger = trigger.clone()
     trigger.start(0)
     fired(trigger, range(1, saved_at + 1))
     resumed = every(cadence)

@@ -57,7 +57,7 @@ def test_what_fits_is_taken_the_rest_begins_anew_and_the_log_names_all(old, tmp_
     assert (int(found["step"]), int(found["opt"][0].count)) == (1, 1), "the optimizer and the steps begin anew"
     assert log_of(caplog) == [
         f"Warm start from '{logdir}/model.ckpt-3'. Restored: params/body/w. Initialized: params/head/w, params/neck/w; "
-        f"opt (7 arrays), step (slots=True restores these). Left in the checkpoint: opt (5 arrays), params/head/w, "
+        f"opt (7 arrays), step (opt_state=True restores these). Left in the checkpoint: opt (5 arrays), params/head/w, "
         f"step."
     ]
     assert log_of(caplog, logging.WARNING) == [

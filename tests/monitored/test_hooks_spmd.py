@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests import spmd
 
-JOB = Path(__file__).parent / "hooks_in_step_job.py"
+JOB = Path(__file__).parent / "hooks_spmd_job.py"
 FULL, SKIPPED = [20, 4898.0], [20, 4705.0]
 WRITES = {"step_counter", "summary_saver", "summary_at_end", "profiler", "checkpoint_saver"}
 WHY = "The training stops"

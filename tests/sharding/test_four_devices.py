@@ -69,14 +69,14 @@ for name, rule in made.items():
     result["shards"][name] = [leaf.addressable_shards[0].data.shape for leaf in inside]
     put = jax.device_put(jax.jit(init)(), shardings)
     same = [a.sharding.is_equivalent_to(b.sharding, a.ndim) for a, b in zip(*map(jax.tree.leaves, (put, state)))]
-    places = hl.sharding.checked("Loop", abstract, shardings)
+    places = hl.sharding.resolve_shardings("Loop", abstract, shardings)
     same += [place.is_equivalent_to(leaf.sharding, leaf.ndim) for place, leaf in zip(places, jax.tree.leaves(put))]
     assert all(same) and len(same) == 2 * len(jax.tree.leaves(abstract)), same
 
 
 def refused(first, last):
     try:
-        hl.sharding.checked("Loop", {"a": x, "b": x}, {"a": first, "b": last})
+        hl.sharding.resolve_shardings("Loop", {"a": x, "b": x}, {"a": first, "b": last})
     except ValueError as error:
         return str(error)
 

@@ -34,7 +34,7 @@ from hookline.distributed.cluster.initialize import environment
 from hookline.distributed.cluster.process_tree import ProcessTree, stop_all
 from hookline.monitored import RecoveryPolicy
 
-_SPMD_COMMAND = (sys.executable, str(Path(__file__).with_name("in_step_script.py")))
+_SPMD_COMMAND = (sys.executable, str(Path(__file__).with_name("spmd_script.py")))
 
 _POLL_SECS = 0.02
 # Without the failed process the others cannot save. In a collective they notice, and end by themselves.

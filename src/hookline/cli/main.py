@@ -375,7 +375,7 @@ def _check_launch(arguments: argparse.Namespace) -> None:
     """Checks the combination of options, and chooses the module for it."""
     if not arguments.script.is_file():
         raise ValueError(f"there is no script {str(arguments.script)!r}. Give the path of a Python file.")
-    if arguments.in_step:
+    if arguments.spmd:
         for name in _NOT_WITH_SPMD:
             if getattr(arguments, name) is not None:
                 option = f"--{name.replace('_', '-')}"
@@ -393,8 +393,8 @@ def _check_launch(arguments: argparse.Namespace) -> None:
         raise ValueError("--token-path requires --address: a private Ray cluster makes its own token.")
     if arguments.restart == "none" and arguments.max_restarts is not None:
         raise ValueError("--max-restarts requires --restart on-failure: without it no task is started again.")
-    if arguments.in_step:
-        arguments.module = "launch_in_step"
+    if arguments.spmd:
+        arguments.module = "launch_spmd"
     else:
         arguments.workers, arguments.servers = arguments.workers or 1, arguments.servers or 1
 

@@ -277,7 +277,7 @@ class Agreement(Member):
         ...     while (decision := alone.before_run()) is not None:
         ...         print("before run", run, decision.proposals)
         ...     if run == 1:
-        ...         alone.propose("stop", "enough")
+        ...         alone.add_proposal("stop", "enough")
         before run 2 ((0, 'stop', 'enough'),)
         >>> alone.close()
     """

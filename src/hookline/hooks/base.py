@@ -175,9 +175,9 @@ def instance_trigger(hook: Any) -> Any:
         TypeError: The class declares one, and the hook cannot hold a copy.
     """
     trigger = getattr(hook, "trigger", None)
-    if trigger is not None and trigger is getattr(type(hook), "trigger", None) and hasattr(trigger, "anew"):
+    if trigger is not None and trigger is getattr(type(hook), "trigger", None) and hasattr(trigger, "clone"):
         try:
-            hook.trigger = trigger = trigger.anew()
+            hook.trigger = trigger = trigger.clone()
         except AttributeError as exc:
             raise TypeError(
                 f"The hook {type(hook).__name__} has __slots__, so it cannot have a phase of its own for the trigger "

@@ -329,7 +329,7 @@ class _Composite(Trigger):
         for part in self.parts:
             part.on_new_session()
 
-    def anew(self) -> Trigger:
+    def clone(self) -> Trigger:
         other = copy.copy(self)
         other.parts = tuple(part.clone() for part in self.parts)
         Trigger.reset(other)

@@ -221,7 +221,7 @@ def _join_words(parts: Sequence[str]) -> str:
 def describe_programs(train_op: Operation, steps_per_run: int, *, watches: bool) -> tuple[str, ...]:
     """Returns the programs of a step, in words, planned by a session that runs nothing."""
     with Session(graph=train_op.graph) as session:
-        made = session.backend.find_step(train_op, capacity=steps_per_run)
+        made = session.backend.find_step(train_op, max_steps=steps_per_run)
         assert made.program is not None, "A step has a variable."
         about = made.program.compilations.about
     with_fetches = "the same with the fetches of hooks that fire"

@@ -105,7 +105,7 @@ class WarmStart:
                         f"{_WHO} requires names in the state, or None, for names in the checkpoint as `rename`, got "
                         f"{theirs!r} for {ours!r}."
                     )
-        for name in ("slots", "cast"):
+        for name in ("opt_state", "cast"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{_WHO} requires True or False as {name}, got {getattr(self, name)!r}.")
         check_step(_WHO, self.step)
@@ -336,7 +336,7 @@ def _report(path: str, found: _Matches, there: Mapping[str, Leaf], here: Collect
             text
             for text in (
                 summarize_names([*found.unmatched, *found.mismatched], here),
-                f"{summarize_names(found.skipped, here)} (slots=True restores these)" if found.skipped else "",
+                f"{summarize_names(found.skipped, here)} (opt_state=True restores these)" if found.skipped else "",
             )
             if text
         )

@@ -37,7 +37,7 @@ class CheckpointState:
         max_to_keep: How many of the newest the saver keeps; 0 for all, None if the state file does not say.
         keep_checkpoint_every_n_hours: The period of which it keeps one for good; None for none.
         lost_best: The one that was said to be the best, if it is gone and no other has been named since.
-        leaving: Others that are still there, and that the saver was about to remove.
+        pending_removals: Others that are still there, and that the saver was about to remove.
 
     References:
         `tf.train.CheckpointState`. Every path in it but `lost_best` exists and is complete.
@@ -69,7 +69,7 @@ def write_state(directory: str, state: CheckpointState, file: str = STATE_FILE_N
         "model_checkpoint_path": name(state.model_checkpoint_path),
         "all_model_checkpoint_paths": [found for found, _ in kept],
         "timestamps": [timestamp for _, timestamp in kept],
-        "leaving": [found for path in state.pending_removals if (found := name(path))],
+        "pending_removals": [found for path in state.pending_removals if (found := name(path))],
         "last_good": name(state.last_good),
         "last_preserved_timestamp": state.last_preserved_timestamp,
         "best": name(state.best),
@@ -120,7 +120,7 @@ def read_state(directory: str, file: str = STATE_FILE_NAME) -> CheckpointState |
         last_good=state.last_good and _resolve_name(path, state.last_good),
         best=state.best and _resolve_name(path, state.best),
         lost_best=state.lost_best and _resolve_name(path, state.lost_best),
-        leaving=tuple(inside for name in state.pending_removals if (inside := _resolve_name(path, name))),
+        pending_removals=tuple(inside for name in state.pending_removals if (inside := _resolve_name(path, name))),
     )
 
 
@@ -135,7 +135,7 @@ _STATE = schema.record(
     max_to_keep=schema.not_required(schema.nullable(schema.integer(at_least=0))),
     keep_checkpoint_every_n_hours=schema.not_required(schema.nullable(schema.number(at_least=0))),
     lost_best=schema.not_required(schema.nullable(schema.path())),
-    leaving=schema.not_required(schema.list_of(schema.path())),
+    pending_removals=schema.not_required(schema.list_of(schema.path())),
 )
 
 
@@ -241,7 +241,7 @@ def resolve_state(directory: str, file: str = STATE_FILE_NAME) -> tuple[Checkpoi
         last_good=good,
         best=best,
         lost_best=before.best if before.best and not layout.locate(before.best) else before.lost_best,
-        leaving=tuple(path for path in before.pending_removals if path not in paths and layout.locate(path)),
+        pending_removals=tuple(path for path in before.pending_removals if path not in paths and layout.locate(path)),
     )
     return found, doubt
 

@@ -159,7 +159,7 @@ class CheckpointManager:
         sessions = self._lease_sessions.setdefault(directory, weakref.WeakSet())
         if sess is not None and sess not in sessions and not sess.closed:
             sessions.add(sess)
-            sess.backend.at_close.append(lease.LeaseHandle(share.lease))
+            sess.backend.close_callbacks.append(lease.LeaseHandle(share.lease))
         if (base := base_path(os.path.abspath(path))) not in self._cleaned:
             self._clean(base, os.path.dirname(path) or ".", state_file, share.lease)
         return share.lease
@@ -243,7 +243,7 @@ class CheckpointManager:
         self, newest: str, retention: Retention, state_file: str, lease: Lease, leaving: list[str], retry: RetryPolicy
     ) -> None:
         directory, self._state_file = os.path.dirname(newest) or ".", state_file
-        state = dataclasses.replace(retention.state(newest), leaving=tuple(leaving))
+        state = dataclasses.replace(retention.state(newest), pending_removals=tuple(leaving))
 
         def write() -> None:
             with lease.ensure_held():

@@ -254,7 +254,7 @@ def clean(directory: str, keep: int | None = None, wait_secs: float = 0.0) -> Pl
                 why = f"the newest checkpoint, '{newest}', is broken: {inspection.describe_error(error)}"
                 raise type(error).from_message(f"Nothing was removed, because {why}. Move it away first.") from error
             with held.ensure_held():
-                write_state(directory, dataclasses.replace(found.state, leaving=found.to_remove))
+                write_state(directory, dataclasses.replace(found.state, pending_removals=found.to_remove))
             for path in found.to_remove:
                 with held.ensure_held():
                     moves.remove(path)

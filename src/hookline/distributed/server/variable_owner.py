@@ -165,7 +165,7 @@ class VariableOwner:
         for item in waiting:
             item.answer.set_exception(why if isinstance(why, errors.AbortedError) else self.could_not_apply(why))
 
-    def tell(self, server: int, method: str, *args: Any) -> None:
+    def notify(self, server: int, method: str, *args: Any) -> None:
         """Calls a method of another server, without waiting."""
         assert self._peer_client is not None, "several servers know each other"
         self._peer_client.notify(server, method, self.epoch.ticket(server), *args, on_failure=self._note_failure)
@@ -209,14 +209,14 @@ class VariableOwner:
             self.check()
             self.state.check(entries)
         except Exception as error:
-            self.tell(0, "vote", transaction, self.index, error)
+            self.notify(0, "vote", transaction, self.index, error)
             raise
         part = self._staged[transaction] = _Part(entries, pull)
-        self.tell(0, "vote", transaction, self.index)
+        self.notify(0, "vote", transaction, self.index)
         for silent, old in self._staged.items():
             if part.since - old.since > ASK_SECS:
                 old.since = part.since
-                self.tell(0, "report_stuck", silent, self.index)
+                self.notify(0, "report_stuck", silent, self.index)
         return part.answer if pull else None
 
     def deliver(self, seq: int, message: tuple[Any, ...]) -> None:

@@ -145,6 +145,9 @@ class NnxState:
     def step_arguments(self, state: Any) -> tuple[Any, ...]:  # noqa: D102
         return _split_state(self.parts, state)
 
+    def arguments(self, values: Any) -> tuple[Any, ...]:  # noqa: D102
+        return self.step_arguments(self.to_state(values))
+
     def to_state(self, values: Any) -> Any:  # noqa: D102
         from flax import nnx
 
@@ -297,6 +300,20 @@ class PytreeState:
     def step_arguments(self, state: Any) -> tuple[Any, ...]:
         """Returns the arguments of the step for this state."""
         return _split_state(self.parts, state)
+
+    def arguments(self, values: Any) -> tuple[Any, ...]:
+        """Returns the step's arguments for the values of `Loop.state`, for operations of one's own.
+
+        Example:
+            >>> import hookline as hl, jax.numpy as jnp
+            >>> loop = hl.train.Loop(lambda w, b, x: (w, b, {}), {"w": 1.0, "b": 2.0}, [jnp.ones(())])
+            >>> with loop.graph.as_default():
+            ...     total = hl.op(lambda values: sum(loop.form.arguments(values)))(loop.state)
+            >>> with loop.session(progress=False, nan_check=None) as session:
+            ...     float(session.run(total))
+            3.0
+        """
+        return self.step_arguments(self.to_state(values))
 
     def to_state(self, values: Any) -> Any:
         """Returns the state in the user's form, given its values."""

@@ -448,7 +448,7 @@ class HookedSession:
             step = self._backend.cached_step(fetches, hook_fetches)
         except (KeyError, TypeError, ValueError):  # The run itself raises the error.
             return None
-        if isinstance(fetches, Tensor | Operation | str) and (step is None or step.is_kept):
+        if isinstance(fetches, Tensor | Operation | str) and (step is None or step.is_cacheable):
             requests.known_fetches, requests.known_step = fetches, step
         return step
 

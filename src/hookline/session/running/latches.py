@@ -154,7 +154,7 @@ class LatchState:
         """Subtracts runs that were fine from the count: the device counts in 32 bits."""
         self.value = _subtract_runs(self.value, _REBASE_RUNS)
         self.runs -= _REBASE_RUNS
-        moved = [s._replace(number=s.first_run - _REBASE_RUNS) for s in self.step_ranges]
+        moved = [s._replace(first_run=s.first_run - _REBASE_RUNS) for s in self.step_ranges]
         self.step_ranges = collections.deque(moved)  # A new object: values noted before count from the old beginning.
 
 

@@ -76,7 +76,7 @@ class StagedRuns:
             with self._session.lock, contextlib.ExitStack() as entered:
                 self._session.check_usable()
                 opened = self._session.sources.open_all(plan.sources)
-                awaited: Any = next((source for source in opened if not source.ready()), None)
+                awaited: Any = next((source for source in opened if not source.num_ready()), None)
                 if awaited is None and hosts.before_needs_lock:
                     awaited = self._try_locks(plan.before, entered)
                 if awaited is None:
