@@ -58,7 +58,7 @@ class SmallestPledge(simulation.Simulated):
 class GoesOnWhileItAsks(simulation.Simulated):
     """Starts runs while what its main thread has proposed is undecided."""
 
-    def propose(self, kind, value=None, *, from_main_thread=False):
+    def add_proposal(self, kind, value=None, *, from_main_thread=False):
         return super().add_proposal(kind, value, from_main_thread=False)
 
 

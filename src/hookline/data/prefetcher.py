@@ -286,7 +286,7 @@ class Prefetcher:
         """The item that the next run gets, if it is there."""
         return self.items[0] if self.items else None
 
-    def num_ready(self, max_count: int) -> int:
+    def num_in_row(self, max_count: int) -> int:
         """Returns how many batches of one form are in front, at most `max_count`; call it only if there is an item."""
         front = self.items[0]
         if front.error is not None or front.capacity or max_count == 1 or self._batch_spec.block_error is not None:

@@ -94,7 +94,7 @@ class BatchReader:
         """Returns how many batches a run may take now, or 1 for an error in place of the next one; 0 for none."""
         ahead = self._prefetcher
         if ahead.items:
-            return 1 if max_count == 1 else ahead.num_ready(max_count)
+            return 1 if max_count == 1 else ahead.num_in_row(max_count)
         return int(ahead.request.is_cancelled and not preemption.must_finish())
 
     def wait(self, max_count: int = 1, capacity: int = 1, upcoming_steps: float = 1) -> None:

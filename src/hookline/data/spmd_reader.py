@@ -96,7 +96,7 @@ class SpmdPrefetcher(Prefetcher):
         """
         if self.num_batches is None or not self.items:
             return 0
-        count = self.num_ready(max_count)
+        count = self.num_in_row(max_count)
         is_all = count == max_count or count < len(self.items) or self.items[0].error is not None
         return count if is_all else 0
 

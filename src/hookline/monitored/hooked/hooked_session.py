@@ -54,7 +54,7 @@ class RunContext(SessionRunContext):
         """See `SessionRunContext`."""
         return self._schedule.expected_step
 
-    def settle(self) -> None:
+    def deliver_pending(self) -> None:
         """See `SessionRunContext`."""
         # The hooks after one that settles in its after_run get their results first: it may wait for their work.
         if self._undelivered is not None:
@@ -67,7 +67,7 @@ class RunContext(SessionRunContext):
         self.stop_requested, self.stop_requested_by = True, self.stop_requested_by or caller()
         self.final_stop_reason = self.final_stop_reason or why or ""
 
-    def retire(self, hook: Any) -> None:
+    def stop_callbacks(self, hook: Any) -> None:
         """See `SessionRunContext`."""
         self._schedule.stop_callbacks(hook)
 

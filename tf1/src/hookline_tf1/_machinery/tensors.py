@@ -66,7 +66,7 @@ class Operation(core.Operation):
 class Constant(Operation, ConstantOperation):
     """A constant. A few whole numbers stay NumPy's, as shapes are: XLA may have to know them."""
 
-    def on_device(self) -> Any:
+    def device_value(self) -> Any:
         """See `hookline.graph.nodes.nodes.Constant`."""
         is_known = isinstance(self.value, np.ndarray) and self.value.dtype.kind in "iu" and self.value.size <= _FEW
         return self.value.copy() if is_known else super().device_value()
