@@ -113,7 +113,7 @@ def loop(job: Job, state: Any, train_step: Any, stack: contextlib.ExitStack, *, 
         quiet = {
             "progress": False,
             "log_steps": None,
-            "watch": None,
+            "nan_check": None,
             "logging": hl.train.LoggingOptions(rate_steps=None),
         }
         session = stack.enter_context(made.session(**quiet))

@@ -220,7 +220,7 @@ MISTAKES = [
     (lambda tmp: summary.image("digit", "x"), TypeError, "Summary 'digit' requires numbers, got 'x'"),
     (lambda tmp: data.iterator([1.0], name=5), TypeError, r"iterator requires text \(or None\) as name, got 5"),
     (lambda tmp: testing.RecordingHook(failures=5), TypeError, r"a dict \(or None\) as failures, got 5"),
-    (lambda tmp: testing.FakeSession(None), TypeError, "FakeSession requires a list as script, got None"),
+    (lambda tmp: testing.FakeSession(None), TypeError, "FakeSession requires a list as results, got None"),
     (lambda tmp: testing.read_events(5), TypeError, "read_events requires a path as logdir, got 5"),
     (lambda tmp: testing.FakeClock("x"), TypeError, "FakeClock requires a number as start, got 'x'"),
     (lambda tmp: testing.check_hook(None), TypeError, "check_hook requires a function as make_hook, got None"),

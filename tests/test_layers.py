@@ -225,7 +225,7 @@ def test_no_connection_unpickles_what_comes():
     """`Connection.recv` of the standard library does; `recv_bytes` does not."""
     users = [module for module in MODULES if any("multiprocessing" in name for name in imported_names(tree_of(module)))]
     used = {name for module in users for name in attributes(module)}
-    assert users == ["distributed.lines"]
+    assert users == ["distributed.connections"]
     assert used & {"recv", "recv_bytes"} == {"recv_bytes"}
 
 

@@ -176,7 +176,7 @@ def several_steps_a_run_of_a_source_that_waits():
                 time.sleep(0.02)
             yield batch
 
-    return [trained(slowly, count, length=11, prefetch=3) for count in (1, 4)]
+    return [trained(slowly, count, num_batches=11, prefetch=3) for count in (1, 4)]
 
 
 @scenario
@@ -219,7 +219,7 @@ def parts_that_are_dropped():
     return [
         read(batches, last_batch="drop"),
         read(lambda: batches, last_batch="drop"),
-        read(lambda: iter(batches), last_batch="drop", length=3),
+        read(lambda: iter(batches), last_batch="drop", num_batches=3),
     ]
 
 
@@ -242,7 +242,7 @@ def a_source_that_never_ends():
             yield np.full(2, 100 * ME + number, "float32")
             number += 1
 
-    return read(forever, most=4, length=math.inf)
+    return read(forever, most=4, num_batches=math.inf)
 
 
 @scenario
@@ -252,7 +252,7 @@ def a_function_that_makes_arrays():
 
 @scenario
 def equal_parts_that_may_be_equal():
-    return read(part(2, base=0), distinct=False)
+    return read(part(2, base=0), check_disjoint=False)
 
 
 @scenario
@@ -275,7 +275,7 @@ def what_is_refused():
         "text": refused([{"x": part(1)[0], "name": np.array(["a", "b"])}]),
         "a number alone": refused([(part(1)[0], number)]),
         "a smaller last batch of a list": refused([*part(1), part(1, rows=1)[0]]),
-        "a smaller last batch": refused(smaller, length=2),
+        "a smaller last batch": refused(smaller, num_batches=2),
         "other arrays": refused(hl.data.from_arrays(np.arange(8.0) + ME, 4)),
         "parts as arrays": refused(hl.data.from_arrays(np.arange(8.0 - 4 * ME), 4)),
         "another batch size": refused(hl.data.from_arrays(np.arange(16.0), 4 + 4 * ME)),
@@ -284,8 +284,8 @@ def what_is_refused():
         "other forms": refused([np.zeros((2, 2 + ME), "float32")]),
         "a whole array": refused([whole]),
         "one device": refused(part(), device=jax.devices()[0]),
-        "an early end": refused(lambda: iter(part(2)), length=3),
-        "an error in one process": refused(fails, spec=np.zeros(2, "float32"), length=2),
+        "an early end": refused(lambda: iter(part(2)), num_batches=3),
+        "an error in one process": refused(fails, spec=np.zeros(2, "float32"), num_batches=2),
     }
 
 
@@ -418,7 +418,7 @@ def grain():
     position = used(mine, 2)
     return [
         read(mine),
-        read(mine.to_iter_dataset(), length=6),
+        read(mine.to_iter_dataset(), num_batches=6),
         gone_on(mine, position),
         refused(mine.to_iter_dataset())[1],
         refused(whole.batch(2))[1],

@@ -355,7 +355,7 @@ def test_a_chief_that_died_between_the_seal_and_the_last_checkpoint_writes_it_wh
 
     with contextlib.suppress(KeyboardInterrupt), session() as sess:
         sums.run(sess)
-        sess._session.raw.backend.end_training()
+        sess._recoverable.raw.backend.end_training()
         raise KeyboardInterrupt
     assert latest_checkpoint(str(tmp_path)).endswith("-0")
     with session() as sess:

@@ -226,7 +226,7 @@ def test_a_wait_on_a_server_is_limited_whatever_is_asked_for(servers, monkeypatc
     live = servers.transport.servers
     with FakeClock(autojump_secs=0.01) as fake:
         start = fake.monotonic()
-        assert live[0].receive(("wait_for_step", servers.tickets[0], 10, 1e9)) == (0, False)
+        assert live[0].dispatch(("wait_for_step", servers.tickets[0], 10, 1e9)) == (0, False)
         assert fake.monotonic() - start <= MAX_WAIT_SECS
     monkeypatch.setattr("hookline.distributed.server.server.UNDECIDED_SECS", 0.05)
     with pytest.raises(errors.UnavailableError, match="server 1 has heard of no decision"):
@@ -693,7 +693,7 @@ class Protocol(RuleBasedStateMachine):
         self.cuts.append((name, len(self.accepted), self.clock.monotonic()))
 
     @rule()
-    def settle(self):
+    def deliver_pending(self):
         """All messages arrive: what was sent is decided and applied, answers and snapshots hold what they should."""
         if self.lost:
             return

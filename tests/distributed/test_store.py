@@ -376,7 +376,7 @@ def test_a_worker_neither_restores_nor_ends_nor_reopens_the_training_of_all():
     _, _, worker = pair(1)
     worker.run()
     restore = partial(worker.session.load, worker.session.snapshot())
-    for forbidden in (restore, worker.session.backend.seal, worker.session.backend.publish):
+    for forbidden in (restore, worker.session.backend.end_training, worker.session.backend.publish):
         with pytest.raises(errors.FailedPreconditionError, match="Only the chief, worker 0, .* ends a training"):
             forbidden()
     worker.run()

@@ -166,7 +166,7 @@ HOOKS = {
     "summaries 7": lambda loop: [],
 }
 QUIET = {
-    "logging": train.LoggingOptions(summary_steps=None), "log_steps": None, "watch": None, "progress": False,
+    "logging": train.LoggingOptions(summary_steps=None), "log_steps": None, "nan_check": None, "progress": False,
 }  # fmt: skip
 
 
@@ -183,7 +183,7 @@ def trained(model, optimizer, kinds=(), logdir=None, many=1, parts=1):
         found += HOOKS[kind](loop)
         if kind.startswith("summaries"):
             written = train.LoggingOptions(summary_steps=int(kind.split()[1]))
-            settings |= {"logging": written, "log_steps": 5, "watch": "loss"}
+            settings |= {"logging": written, "log_steps": 5, "nan_check": "loss"}
     return bits(loop.run(logdir, hooks=found, last_step=LAST_STEP, **settings))
 
 

@@ -43,7 +43,7 @@ def train(
         hooks.append(StopAbove(loop.metrics["loss"], most))
     elif on_nan is None and stops:
         hooks.append(hl.train.StopIfNoImprovement(metric, patience))
-    watched = {"watch": None} if on_nan is None else {"on_nan": on_nan}
+    watched = {"nan_check": None} if on_nan is None else {"on_nan": on_nan}
     loop.run(
         folder,
         last_step,

@@ -59,7 +59,7 @@ def test_each_length_is_compiled_once_and_told_once_and_a_restart_has_the_same_b
     def run(logdir, **arguments):
         loop = hl.train.Loop(train_step, {"w": jnp.ones(())}, SOURCES[source](), steps_per_run=steps_per_run)
         # Summaries and the log would ask for other programs.
-        quiet = {"progress": False, "watch": None, "log_steps": None}
+        quiet = {"progress": False, "nan_check": None, "log_steps": None}
         quiet["logging"] = hl.train.LoggingOptions(summary_steps=None)
         return loop.run(str(logdir), **quiet, **arguments)["w"]
 

@@ -547,7 +547,7 @@ def one_ends_its_script_before_its_first_session():
 
 @scenario
 def one_that_has_failed_stays():
-    hl.monitored.session_in_step._STUCK_SECS = 1.0
+    hl.monitored.spmd_sync._STUCK_SECS = 1.0
     try:
         return other_values_at_step_5(of_others=None)
     except hl.errors.FailedPreconditionError as error:

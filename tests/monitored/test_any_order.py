@@ -76,7 +76,7 @@ def test_hooks_fire_where_triggers_that_are_asked_every_time_would(story, fires)
             play(story, session, model, clock, references)
         lost = any(event == "lose" for event, _ in story)
         for kind, (hook, reference) in told.items():
-            if hook.late and lost:  # What has not arrived is dropped.
+            if hook.deferred and lost:  # What has not arrived is dropped.
                 steps = iter(reference.steps)
                 assert all(step in steps for step in hook.steps), kind
             else:

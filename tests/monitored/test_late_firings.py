@@ -235,7 +235,7 @@ def test_an_error_in_a_late_firing_counts_as_an_error_of_the_run(noting):
 
 
 def test_at_a_recovery_what_has_arrived_is_delivered_and_the_rest_dropped_with_one_line(noting, creator_of, caplog):
-    raws = SlowSession(script=[None] * 5 + [AbortedError(None, None, "lost")]), SlowSession()
+    raws = SlowSession(results=[None] * 5 + [AbortedError(None, None, "lost")]), SlowSession()
     hooks = noting(train.every(1), "x", True), noting(train.every(2), "x", True), noting(train.every(2), "x", 20)
     raws[0].arrived = 0
     with caplog.at_level(logging.WARNING), train.MonitoredSession(creator_of(*raws), hooks=hooks, **QUICK) as session:
@@ -252,7 +252,7 @@ def test_at_a_recovery_what_has_arrived_is_delivered_and_the_rest_dropped_with_o
 
 
 def test_values_that_are_lost_with_the_device_are_dropped_at_a_recovery(noting, creator_of, caplog):
-    raws = SlowSession(script=[None] * 3 + [AbortedError(None, None, "lost")]), SlowSession()
+    raws = SlowSession(results=[None] * 3 + [AbortedError(None, None, "lost")]), SlowSession()
     hook = noting(train.every(1), "x", True)
     with train.MonitoredSession(creator_of(*raws), hooks=[hook], **QUICK) as session:
         run(session, "train", 3)
@@ -279,7 +279,7 @@ def test_what_a_late_hook_does_at_a_recovery_counts(does, fires, creator_of):
                 raise ValueError("cannot")
             firing.context.request_stop()
 
-    hook, raw = Does(train.every(1), "x", True), Arrives(script=[None, AbortedError(None, None, "lost")])
+    hook, raw = Does(train.every(1), "x", True), Arrives(results=[None, AbortedError(None, None, "lost")])
     with train.MonitoredSession(creator_of(raw, SlowSession()), hooks=[hook], **QUICK) as session:
         session.run("train")
         if does == "fails":

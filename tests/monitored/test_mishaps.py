@@ -103,7 +103,7 @@ def test_a_stop_that_holds_is_seen_by_every_thread_that_looks(train_op):
     assert all(answers)
 
 
-@pytest.mark.parametrize("wrong", [{"trigger": 100}, {"late": -1}])
+@pytest.mark.parametrize("wrong", [{"trigger": 100}, {"deferred": -1}])
 def test_a_hook_that_declares_nonsense_is_not_added_and_a_recovery_goes_on_without_it(wrong, training, fires):
     hook = fires(train.every(10))
     vars(hook).update(wrong)
@@ -167,7 +167,7 @@ def test_a_settle_that_ends_at_close_delivers_the_rest(error, train_op):
     given = []
 
     class Late(train.SessionRunHook):
-        trigger, fetches, late = train.every(1), "global_step:0", 100
+        trigger, fetches, deferred = train.every(1), "global_step:0", 100
 
         def __init__(self, name, error=None):
             self.name, self.error = name, error

@@ -72,8 +72,8 @@ def test_other_triggers_do_without_a_global_step(make, clock, fires):
 @pytest.mark.parametrize(
     ("declared", "complaint"),
     [({"trigger": 10}, "must have a Trigger .or None. as trigger, got 10"),
-     ({"trigger": train.every(3), "late": -1}, "must have True, False or a number of runs as late, got -1"),
-     ({"trigger": train.every(3), "late": "yes"}, "must have True, False or a number of runs as late, got 'yes'")],
+     ({"trigger": train.every(3), "late": -1}, "must have True, False or a number of runs as deferred, got -1"),
+     ({"trigger": train.every(3), "late": "yes"}, "must have True, False or a number of runs as deferred, got 'yes'")],
 )  # fmt: skip
 def test_what_is_declared_wrongly_names_the_hook(declared, complaint, train_op, fires):
     with pytest.raises(TypeError, match=f"The hook Fires {complaint}"):
@@ -90,7 +90,7 @@ def test_a_hook_without_an_on_trigger_is_asked_what_it_wants_and_called_no_furth
             self.asked += 1
 
     hook = Asks()
-    hook.late = late
+    hook.deferred = late
     with train.MonitoredSession(hooks=[hook]) as session:
         run(session, train_op, 5)
     assert hook.asked == 2

@@ -270,7 +270,7 @@ def test_retire_ends_the_calls_around_runs_until_the_next_raw_session_and_firing
     class Once(fires):
         def before_run(self, run_context):
             calls.append(run_context.session.global_step)
-            run_context.retire(self)
+            run_context.stop_callbacks(self)
             return super().before_run(run_context)
 
         def after_run(self, run_context, run_values):

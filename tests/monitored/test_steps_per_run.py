@@ -426,7 +426,7 @@ def test_what_hooks_do_or_read_of_one_step_is_done_in_that_one(what, late):
     def hooks(*given):
         found = what(*given)
         for hook in found:
-            hook.late = late
+            hook.deferred = late
         return found
 
     assert counted(8, hooks) == counted(1, hooks)

@@ -142,7 +142,7 @@ def _add_diff(commands: _Commands) -> None:
 def _add_events(commands: _Commands) -> None:
     made = _command(
         commands,
-        "events_of_runs",
+        "show_events",
         "events",
         "show the scalars of runs as a table, as CSV or as JSON",
         f"""

@@ -22,8 +22,8 @@ _logger = log.get_logger(__name__)
 UNKNOWN_LENGTH = (
     "processes that run in step end at the same run, so each must know the number of its batches beforehand, and this "
     "source has no length. Give it: hookline.data.iterator(source, num_batches=...), the number of batches of this "
-    "process, or length=math.inf if there is no end (train.Loop takes the tensor as its batches). Or give a list, or "
-    "hookline.data.arrays."
+    "process, or num_batches=math.inf if there is no end (train.Loop takes the tensor as its batches). Or give a list "
+    "or hookline.data.from_arrays."
 )
 """The reason why a source of unknown length is refused, and the remedy."""
 

@@ -66,7 +66,7 @@ class SpmdPrefetcher(Prefetcher):
                 raise
         raise FailedPreconditionError.from_message(
             f"{self._who}: its source has ended after {self._count} batches, but the other processes expect "
-            f"{self.num_batches:g}. Give the number of batches for runs, length=..., without dropped ones.",
+            f"{self.num_batches:g}. Give the number of batches for runs, num_batches=..., without dropped ones.",
         )
 
     def _enqueue(self, row: list[ReadResult], max_count: int) -> None:

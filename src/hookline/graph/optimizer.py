@@ -279,7 +279,7 @@ class Optimizer:
         ):
             return None
         params = jax.tree.map(lambda variable: variable.spec, variables)
-        places = jax.tree.map(lambda v: jax.tree.structure(v.spec).unflatten(v.places), variables)
+        places = jax.tree.map(lambda v: jax.tree.structure(v.spec).unflatten(v.shardings), variables)
 
         def beside(slot: Any, param: Any, place: Any) -> Any:
             if isinstance(slot, optax.MaskedNode):

@@ -216,7 +216,7 @@ def nan_check_hooks(
         )
     if returned:
         _logger.warning(
-            "Loop: no metric is called a loss, so none is watched for NaN. Give one, watch=%r, or nan_check=None.",
+            "Loop: no metric is called a loss, so none is watched for NaN. Give one, nan_check=%r, or nan_check=None.",
             next(iter(returned)),
         )
     return []

@@ -75,7 +75,7 @@ class FakeSession(RawSession, Backend):
         Backend.__init__(self, self)
         self.backend = self
         self.requests: list[RunRequest] = []
-        self._results = iter(arguments.check_has("FakeSession", "script", results, "a list", "__iter__"))
+        self._results = iter(arguments.check_has("FakeSession", "results", results, "a list", "__iter__"))
         self._values = dict(arguments.check_mapping("FakeSession", "values", values, optional=True) or {})
         self._global_step = global_step
         self._gain = step_increment

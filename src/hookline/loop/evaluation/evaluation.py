@@ -93,7 +93,7 @@ class Evaluation:
         if is_plain_iterator(batches):
             raise ValueError(
                 f"{who} reads its batches in each evaluation, and a {type(batches).__name__} gives each only once. "
-                f"Give a function that makes it, a list, or hookline.data.arrays."
+                f"Give a function that makes it, a list, or hookline.data.from_arrays."
             )
         if self._tensors is not None and averaged:
             raise ValueError(f"{who} takes averaged=True with a function; tensors read what they were made of.")

@@ -433,7 +433,7 @@ def _is_base_callback(hook: Any, name: str) -> bool:
 
 
 def _checked_deferred(hook: Any) -> bool | int:
-    late = getattr(hook, "late", False)
+    late = getattr(hook, "deferred", False)
     if not isinstance(late, int) or late < 0:
-        raise TypeError(f"The {describe(hook)} must have True, False or a number of runs as late, got {late!r}.")
+        raise TypeError(f"The {describe(hook)} must have True, False or a number of runs as deferred, got {late!r}.")
     return late

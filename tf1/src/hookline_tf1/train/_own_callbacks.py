@@ -100,7 +100,7 @@ class OwnCallbacks(SessionRunHook):
                 self._rides_on = None
                 self._take_over(run_context)
         elif is_claimed(self):
-            run_context.retire(self)
+            run_context.stop_callbacks(self)
             self._rides_on = weakref.ref(run_context.session)
             return super().before_run(run_context)
         else:
