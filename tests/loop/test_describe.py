@@ -146,14 +146,14 @@ def test_it_says_how_the_state_is_split():
     mesh = jax.sharding.AbstractMesh((4,), ("data",))
     whole, rows = (jax.NamedSharding(mesh, spec) for spec in (jax.P(), jax.P("data")))
     spec = jax.eval_shape(init)["params"]
-    state = types.SimpleNamespace(spec=spec, places=(whole, rows))
+    state = types.SimpleNamespace(spec=spec, shardings=(whole, rows))
     assert [
         (part.name, part.size_bytes, part.bytes_a_device, part.placement) for part in state_parts(state, {}, {})
     ] == [
         ("b", 8, 8, "1 whole"),
         ("w", 32, 8, "1 P('data',)"),
     ]
-    alone = types.SimpleNamespace(spec=spec["w"], places=(), op=types.SimpleNamespace(name="state"))
+    alone = types.SimpleNamespace(spec=spec["w"], shardings=(), op=types.SimpleNamespace(name="state"))
     assert state_parts(alone, {}, {})[0] == (
         "state",
         1,
@@ -226,19 +226,19 @@ def test_a_training_that_has_stopped_for_good_has_no_step_left(tmp_path):
 
     describe_or_run("run", 2, progress=False)
     made = describe_or_run("describe", 2)
-    assert made.begins == (
+    assert made.start == (
         "No step is left: it stopped early at step 6: loss of 'eval' has not improved for 2 evaluations. To train on, "
         "give train_on=True."
     )
     assert made.writes == ()
     for more in (describe_or_run("describe", 3), describe_or_run("describe", 2, train_on=True)):
-        assert more.begins == f"It goes on from '{tmp_path}/model.ckpt-6', to step 20."
+        assert more.start == f"It goes on from '{tmp_path}/model.ckpt-6', to step 20."
         assert more.writes
 
 
 def test_a_trigger_that_hardly_ever_fires_ends(tmp_path):
     class Rare(hl.train.SessionRunHook):
-        trigger, writes = hl.train.when_step(lambda step: step in (3, 7)), "its file"
+        trigger, output_description = hl.train.when_step(lambda step: step in (3, 7)), "its file"
 
         def on_trigger(self, firing): ...
 

@@ -117,7 +117,7 @@ def test_epochs_count_from_step_0_over_restarts(kind, steps_per_run, tmp_path, c
     [
         (lambda: shuffled(epochs=2), True, 3, "its data have epochs of their own, .*epochs=2.*Leave out one"),
         (lambda: lambda: shuffled(epochs=None), True, 3, "epochs of their own, .*epochs=None"),
-        (lambda: lambda: iter(LIST), True, 3, "the number of its batches is not known. Give it, .*length="),
+        (lambda: lambda: iter(LIST), True, 3, "the number of its batches is not known. Give it, .*num_batches="),
         (lambda: iter(LIST), True, 3, "its batches come from an iterator, which gives each once"),
         (lambda: LIST, False, 3, r"each start begins its data anew \(resume_data=False\)"),
         (lambda: LIST, True, 0, "Loop requires epochs >= 1, got 0"),

@@ -173,7 +173,7 @@ def test_what_is_wrong_is_said_with_the_names_of_arrays(old, tmp_path):
         train(state(body=9, tail=1), None, warm_start=logdir)
     assert "params/body/w is float32[3] there and float32[9] here" in str(error.value)
     assert "params/tail/w is not there under that name" in str(error.value)
-    assert "step is of the optimizer, a metric, or counts steps, and slots=True takes it" in str(error.value)
+    assert "step is of the optimizer, a metric, or counts steps, and opt_state=True takes it" in str(error.value)
     with pytest.raises(hl.errors.NotFoundError):
         train(state(body=3), None, warm_start=str(tmp_path / "none"))
     for arguments in (

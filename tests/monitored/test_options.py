@@ -13,18 +13,8 @@ from hookline import train
 from hookline.testing import read_events
 
 SAVER = train.Saver()
-DAILY = [
-    "logdir",
-    "last_step",
-    "epochs",
-    "hooks",
-    "progress",
-    "log_steps",
-    "nan_check",
-    "on_nan",
-    "warm_start",
-    "train_on",
-]
+DAILY = ["logdir", "last_step", "epochs", "hooks", "progress", "log_steps", "nan_check", "on_nan"]
+DAILY += ["warm_start", "train_on"]
 
 
 def step(state, batch):

@@ -60,7 +60,7 @@ def test_no_handler_calls_what_might_take_a_lock():
     assert {file: found for file, tree in trees.items() if (found := forbidden(tree))} == {}
     found = {file: handlers(tree) for file, tree in trees.items() if handlers(tree)}
     assert found == {
-        "signals/preemption.py": {"catch"},
+        "signals/preemption.py": {"handle"},
         "distributed/cluster/ray_connection.py": {"_leave"},
         "cli/task.py": {"_catch"},
         "signals/interrupts.py": {"hold"},

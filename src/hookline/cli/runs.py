@@ -160,7 +160,7 @@ def array_stats(array: np.ndarray) -> ArrayStats:
 
     Example:
         >>> array_stats(np.array([3.0, 4.0]))
-        Size(norm=5.0, nans=0, infs=0)
+        ArrayStats(norm=5.0, nans=0, infs=0)
     """
     norm, nans, infs = 0.0, 0, 0
     for block in _blocks(array):

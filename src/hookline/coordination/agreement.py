@@ -271,13 +271,13 @@ class Agreement(Member):
         name: A name that all members of an agreement share.
 
     Example:
-        >>> from hookline.coordination.key_value_store import MemoryBoard
-        >>> alone = Agreement(MemoryBoard(), 0, 1, "ours")
+        >>> from hookline.coordination.key_value_store import MemoryKeyValueStore
+        >>> alone = Agreement(MemoryKeyValueStore(), 0, 1, "ours")
         >>> for run in range(3):
         ...     while (decision := alone.before_run()) is not None:
         ...         print("before run", run, decision.proposals)
         ...     if run == 1:
-        ...         alone.add_proposal("stop", "enough")
+        ...         alone.propose("stop", "enough")
         before run 2 ((0, 'stop', 'enough'),)
         >>> alone.close()
     """

@@ -116,7 +116,7 @@ class SignedKeyValueStore:
         signer: The seal of this job and attempt.
 
     Example:
-        >>> from hookline.coordination.key_value_store import MemoryBoard
+        >>> from hookline.coordination.key_value_store import MemoryKeyValueStore
         >>> everyones = MemoryKeyValueStore()
         >>> ours = SignedKeyValueStore(everyones, Signer(b"secret"))
         >>> ours.set("decision", "go on"), everyones.set("answer", "stop")

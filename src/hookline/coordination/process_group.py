@@ -39,8 +39,8 @@ class ProcessGroup:
         failure_suspected: Whether this process knows of a reason for `on_wait` to raise: it is then called soon.
 
     Example:
-        >>> from hookline.coordination.key_value_store import MemoryBoard
-        >>> ProcessGroup(MemoryBoard(), 0, 1).all_gather("length", 100)
+        >>> from hookline.coordination.key_value_store import MemoryKeyValueStore
+        >>> ProcessGroup(MemoryKeyValueStore(), 0, 1).all_gather("length", 100)
         [100]
     """
 

@@ -51,7 +51,7 @@ def encode_leaf(leaf: Any) -> EncodedLeaf:
 
     Example:
         >>> encode_leaf(jnp.ones(2, jnp.bfloat16))
-        Packed(kind='dtype', name='bfloat16', data=('<u2', (2,), b'...'))
+        EncodedArray(kind='dtype', name='bfloat16', data=('<u2', (2,), b'...'))
     """
     dtype = getattr(leaf, "dtype", None)
     if dtype is not None and not isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jax.dtypes.prng_key):

@@ -168,7 +168,7 @@ def hook_outputs(hooks: Iterable[Any], begins: TrainingStart, last: int | None) 
     if begins.is_over:
         return ()
     for hook in map(unwrap, hooks):
-        if what := getattr(hook, "writes", ""):
+        if what := getattr(hook, "output_description", ""):
             steps, when = _writing_steps(hook, begins.step, last, begins.hook_states)
             found.append(HookOutput(type(hook).__name__, what, when, steps))
     return tuple(found)
@@ -223,7 +223,7 @@ def describe_programs(train_op: Operation, steps_per_run: int, *, watches: bool)
     with Session(graph=train_op.graph) as session:
         made = session.backend.find_step(train_op, max_steps=steps_per_run)
         assert made.program is not None, "A step has a variable."
-        about = made.program.compilations.about
+        about = made.program.compilations.description
     with_fetches = "the same with the fetches of hooks that fire"
     return (about, with_fetches) if watches else (about,)
 

@@ -203,7 +203,7 @@ def flatten_metrics(
         >>> flatten_metrics({"loss": 0.5, "note": "low"})
         ({'loss': 0.5}, {'note': "is 'low', which is text; give a number for it"})
         >>> flatten_metrics({"loss": (3.0, 4)}, over_batches=True)[0]
-        {'loss': Sum(total=3.0, weight=4)}
+        {'loss': WeightedSum(total=3.0, weight=4)}
     """
     found: dict[str, Any] = {}
     left_out: dict[str, str] = {}

@@ -150,7 +150,7 @@ def check_batches(who: str, batches: Any) -> None:
         arrays = ", ".join(map(describe_value, batches))
         raise TypeError(
             f"{who} requires batches, got a tuple of arrays, ({arrays}). If it holds all examples, hookline.data."
-            f"arrays((X, y), batch_size=32) makes batches of them; if each array is a batch, give a list of them."
+            "from_arrays((X, y), batch_size=32) makes batches of them; if each array is a batch, give a list of them."
         )
 
 
@@ -268,7 +268,7 @@ class Passes:
         elif not node.resumes:
             why = "each start begins its data anew (resume_data=False), and epochs are counted from step 0"
         elif arrays is not None and arrays.epochs != 1:
-            why = f"the data have their own epochs, hookline.data.from_arrays(..., epochs={arrays.epochs}). Leave one"
+            why = f"its data have epochs of their own, data.from_arrays(..., epochs={arrays.epochs}). Leave out one"
         elif length is None:
             why = (
                 "the number of its batches is not known. Give it, batches=hookline.data.iterator(source, "

@@ -258,7 +258,8 @@ def _match_leaves(
     if not found.matched:
         lines = [*found.mismatched.values(), *(f"{name} is not there under that name" for name in found.unmatched)]
         lines += [
-            f"{name} is of the optimizer, a metric, or counts steps, opt_state=True takes it" for name in found.skipped
+            f"{name} is of the optimizer, a metric, or counts steps, and opt_state=True takes it"
+            for name in found.skipped
         ]
         raise ValueError(
             f"{_WHO}: nothing of checkpoint '{source.path}' fits the state.\n  "

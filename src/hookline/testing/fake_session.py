@@ -44,7 +44,7 @@ class FakeSession(RawSession, Backend):
         closing_raises: An exception that `close` raises, or None.
 
     Attributes:
-        asked: The request of each run, even of those that raised.
+        requests: The request of each run, even of those that raised.
         closed: Whether `close` was called.
         origin: The origin of its values, in words; see `Session`.
 
@@ -57,7 +57,7 @@ class FakeSession(RawSession, Backend):
         Traceback (most recent call last):
         ...
         hookline.errors.AbortedError: preempted
-        >>> session.asked[1].fetches
+        >>> session.requests[1].fetches
         'train_op'
     """
 

@@ -99,7 +99,7 @@ class Points:
         self._wrap_event_files()
         self._wrap(hl.train.Saver, "restore", lambda *_: "restore")
         self._wrap(hl.train.Saver, "save_async", self._saving)
-        self._wrap(orbax_io, "join_parts", lambda *_: "joining")
+        self._wrap(orbax_io, "merge_parts", lambda *_: "joining")
         self._wrap(hl.Session, "close", lambda *_: "close")
         # Runs that hooks ride on; initialisers are runs as well.
         self._wrap(

@@ -11,7 +11,7 @@ Example:
     >>> parse('{"x": 3, "tags": ["a", 1]}', point)
     Traceback (most recent call last):
     ...
-    hookline.checkpoint.directory.schema.Mismatch: tags[1] is 1, not a text
+    hookline.checkpoint.directory.schema.SchemaError: tags[1] is 1, not a text
 """
 
 from __future__ import annotations

@@ -165,9 +165,9 @@ class HandledIterator:
             source: Any = session.graph.get_operation_by_name(as_word(handle))
             reader = session.backend.source(source)
             reader.wait()
-            reader.check()
+            reader.raise_error()
             item = reader.take()
-            reader.use(item)
+            reader.mark_used(item)
             return item.value
 
         call = SessionCall(name or "IteratorGetNext", read, [self._handle])
