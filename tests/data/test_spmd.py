@@ -172,9 +172,14 @@ def test_parts_may_be_equal_if_that_is_said(both):
 @pytest.mark.parametrize(
     ("case", "kind", "run", "said"),
     [
-        ("identical", "InvalidArgumentError", 1, ["processes 0, 1 gave the same", "jax.process_index()", "distinct="]),
-        ("unknown length", "ValueError", 0, ["end at the same run", "length=math.inf"]),
-        ("unknown length, with a spec", "InvalidArgumentError", 1, ["end at the same run", "length=..."]),
+        (
+            "identical",
+            "InvalidArgumentError",
+            1,
+            ["processes 0, 1 gave the same", "jax.process_index()", "check_disjoint="],
+        ),
+        ("unknown length", "ValueError", 0, ["end at the same run", "num_batches=math.inf"]),
+        ("unknown length, with a spec", "InvalidArgumentError", 1, ["end at the same run", "num_batches=..."]),
         ("text", "TypeError", 0, ["hold no text", "['name']"]),
         ("a number alone", "ValueError", 0, ["a scalar (at [1])", "one value for each example"]),
         ("a smaller last batch of a list", "ValueError", 0, ["batch 2 has the shape (1,)", "last_batch='pad'"]),
@@ -270,7 +275,7 @@ def test_a_dataset_of_grain_is_divided_by_its_own_means(found):
     assert batches[0][0] == [order[0], order[2], order[1], order[3]]
     assert sorted(np.ravel(batches[:-1]).tolist()) == list(range(24))
     assert gone_on == batches[2:]
-    assert "length=" in unknown
+    assert "num_batches=" in unknown
     assert "[jax.process_index()::jax.process_count()]" in same
 
 
